@@ -5,6 +5,7 @@ Python functions, of the same name and default, and :func:`checked` holds what t
 """
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -96,7 +97,7 @@ class Option:
         """Raise UsageError for a value out of range; None is always valid."""
         if value is None:
             return
-        if self.choices and value not in self.choices:
+        if self.choices and not (isinstance(value, str) and value in self.choices):
             raise UsageError(f"unknown {self.name} {value!r}: expected one of {', '.join(self.choices)}.")
         if self.least is not None:
             check_whole(self.name, value, self.least, self.most)
@@ -214,9 +215,9 @@ _DISTANCES = (
     Option("long_range_from", int, "The smallest distance that counts as long-range, in tokens (in words with "
            "--words).", 4, "DISTANCE", least=1, most=_LARGEST),
 )
-_PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one for the language "
-                 "of the text, English if in doubt. Code, and text in any other language, is not parsed unless this "
-                 "option is given.", None, "PIPELINE")
+_PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one that knows most "
+                 "of its words. Code, and text in any other language, is not parsed unless this option is given.", None,
+                 "PIPELINE")
 _MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: more is faster on a "
                  "GPU, less helps where a long text runs out of memory. It changes no number but by rounding. "
                  "Default: 48M.", None, "SIZE", check=n_bytes)
@@ -370,8 +371,9 @@ COMMANDS = {
             Option("examples", int, "Keep N sentences in which a head shows a role best, and N in which it fails most "
                    "clearly; 0 for none.", 8, "N", least=0, most=MOST_EXAMPLES),
             Option("show", list[str], "Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, "
-                   "and measure nothing. Instead of a corpus, a profile.json may be named. May be given more than "
-                   "once.", (), "HEADS|ROLE"),
+                   "or with roles the roles of all heads (with --table as a table for a paper), and measure nothing. "
+                   "Instead of a corpus, a profile.json may be named. May be given more than once.", (),
+                   "HEADS|ROLE|roles"),
         ),
         pictures=(
             replace(_SELECT, help="Heads whose examples are drawn (adds the figure examples), as for attnviz heads. "
@@ -381,7 +383,8 @@ COMMANDS = {
         output=(
             Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
                    "no fewer texts than before.", flags=("--store/--no-store",)),
-            _top("Number of rows in each table.", 15),
+            _top("Number of rows in each table; with --show of examples of each head. Default: 15, or 3 examples.",
+                 None),
             *_TABLE, *_FILES,
         ),
     ),
@@ -629,13 +632,15 @@ class ViewOptionValues:
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function to check its arguments against its annotations and the table of options.
 
+    Of such functions one runs at a time, in whichever thread it was called.
+
     Raises:
         TextError: by the function, where ``text`` or ``pair`` is no string.
         UsageError: by the function, with what was expected and found; for an unknown keyword also the nearest one.
         OutOfMemoryError: by the function, whatever a library raised for want of memory.
     """
     signature = inspect.signature(function)
-    commands = [command for command in COMMANDS.values() if function.__name__ in command.functions]
+    commands = [command for command in COMMANDS.values() if function.__qualname__ in command.functions]
     options = {option.name: option for command in commands for option in command.options}
     known = dict.fromkeys(name for name in signature.parameters if name != "self")
     more = next((name for name in known if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD), "")
@@ -669,7 +674,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 check_kind(name, each, kinds[name])
             if name in options:
                 options[name].check_value(value)
-        with out_of_memory_named():
+        with _ONE_CALL, out_of_memory_named():
             return function(*args, **kwargs)
 
     return call
+
+
+_ONE_CALL = threading.RLock()
+"""Held during a call: threads share a model's hooks, transformers' registry of attention and matplotlib's settings."""

@@ -4,11 +4,16 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import chain
+from traceback import walk_tb
 from typing import Any, ClassVar, TypeVar, cast
 
 from attnviz.errors import AttnvizError, UsageError
+from attnviz.memory import is_out_of_memory
+from attnviz.printable import one_line
 
 T = TypeVar("T")
 
@@ -22,27 +27,72 @@ _REGISTERED = "attnviz.register"
 
 @dataclass(frozen=True)
 class Plugin:
-    """A declaration: its kind, its name, the package with its version, how to load it."""
+    """A declaration: its kind, its name, the package with its version, how to load it, the module that has it."""
 
     kind: str
     name: str
     origin: str
     load: Callable[[], Any]
+    module: str = ""
 
     def refused(self, error: BaseException) -> str:
         """Why it cannot be used, in one line."""
-        why = " ".join("".join(each if each.isprintable() else " " for each in str(error)).split()).rstrip(".")
-        why = why if type(error) is ValueError else f"{type(error).__name__}: {why}"
-        return f"{self.origin}: the {self.kind} {self.name!r} cannot be used: {why}."
+        return f"{self.origin}: the {self.kind} {self.name!r} cannot be used: {_line(error)}."
 
 
 def declared(kind: str) -> list[Plugin]:
     """What installed packages declare of a kind, by package; nothing of theirs is imported."""
-    from importlib.metadata import entry_points  # half the time of --help
+    from importlib.metadata import distributions  # half the time of --help
 
-    points = [(f"{point.dist.name} {point.dist.version}" if point.dist else "?", point)
-              for point in entry_points(group=f"attnviz.{kind}s")]  # fmt: skip
-    return [Plugin(kind, point.name, origin, point.load) for origin, point in sorted(points, key=lambda each: each[0])]
+    found: dict[str, list[Plugin]] = {}
+    for package in distributions():
+        try:
+            if "[attnviz." not in (package.read_text("entry_points.txt") or ""):
+                continue
+            origin, points = f"{package.name} {package.version}", package.entry_points.select(group=f"attnviz.{kind}s")
+            made = [Plugin(kind, point.name, origin, point.load, point.module) for point in points]
+        except Exception as error:  # noqa: BLE001 # whatever a damaged package leads to
+            where = getattr(package, "_path", package)
+            say(f"a package has entry points for attnviz that cannot be read, {where}: {_line(error)}.")
+            continue
+        found.setdefault(package.name, made)  # the first on the path, as everywhere
+    return sorted(chain(*found.values()), key=lambda plugin: plugin.origin)
+
+
+def _line(error: BaseException) -> str:
+    """The class of an error and its message, in one line."""
+    why = " ".join("".join(each if each.isprintable() else " " for each in str(error)).split()).rstrip(".")
+    return why if type(error) is ValueError else f"{type(error).__name__}: {why}".rstrip(": ")
+
+
+@contextmanager
+def named(plugin: Plugin | None = None) -> Iterator[None]:
+    """Turn whatever a plug-in raises in the block, ``SystemExit`` too, into one line that names it.
+
+    Without a plug-in it is the one whose module the error comes through, if any.
+
+    Raises:
+        UsageError: in its place. Interruptions, errors of attnviz and a lack of memory stay what they are.
+    """
+    try:
+        yield
+    except (AttnvizError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if plugin is None:
+            modules = {str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)}
+            plugin = _declaring(modules)
+        if plugin is None or is_out_of_memory(error):
+            raise
+        raise UsageError(plugin.refused(error)) from error
+
+
+def _declaring(modules: set[str]) -> Plugin | None:
+    """The plug-in of these modules, or one of their packages."""
+    packages = {module.partition(".")[0] for module in modules} - {"attnviz"}
+    plugins = [plugin for registry in Registry.every for plugin in registry.plugins.values()]
+    own = [plugin for plugin in plugins if plugin.module.partition(".")[0] in packages]
+    return max(own, key=lambda plugin: plugin.module in modules, default=None)
 
 
 @dataclass(eq=False)
@@ -83,6 +133,8 @@ class Registry(Mapping[str, T]):
         other = "attnviz" if plugin.name in self.natives else plugin.name in to and to[plugin.name].origin
         if other and other != _REGISTERED:
             raise ValueError(f"{other} has one of this name")
+        if not re.fullmatch(r"[\w.-]*", plugin.name):
+            raise ValueError("expected a name of letters, digits, hyphens, underscores and dots")
         self.check_name(plugin.name)
         to[plugin.name] = plugin
 
@@ -132,7 +184,9 @@ class Registry(Mapping[str, T]):
         if name not in self._loaded:
             try:
                 self._loaded[name] = self._checked(name, plugin.load())
-            except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever somebody else's module raises
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 # whatever somebody else's module raises
                 self._loaded[name] = self.error(plugin.refused(error))
         if isinstance(value := self._loaded[name], AttnvizError):
             raise value
@@ -151,8 +205,9 @@ def plugins_used(content: dict[str, Any], figures: Sequence[str]) -> dict[str, A
     text = json.dumps(content) if plugins else ""
 
     def measured(pattern: Plugin) -> bool:  # its statistic is there, or a label or role; compare has labels alone
-        statistic = pattern.name.replace("-", "_")
-        return re.search(rf'"{statistic}": |"(label|role)\w*": "([^"]+; )?{pattern.name}[";]', text) is not None
+        name = re.escape(pattern.name)
+        statistic = name.replace(r"\-", "_")
+        return re.search(rf'"{statistic}": |"(label|role)\w*": "([^"]+; )?{name}[";]', text) is not None
 
     used = [
         *(each for each in plugins.get("architecture", {}).values() if f'"architecture": "{each.name}"' in text),
@@ -196,4 +251,4 @@ def live(registry: Registry[Any], make: Callable[[], T]) -> T:
 def say(message: str) -> None:
     """Print a line on standard error, once."""
     if sys.stderr is not None and not quiet:
-        sys.stderr.write(f"attnviz: {message}\n")
+        sys.stderr.write(f"attnviz: {one_line(message)}\n")

@@ -23,16 +23,41 @@ class Interrupted(KeyboardInterrupt):
 
 
 def interruption(error: type[BaseException] = Interrupted) -> _Handler:
-    """Make a handler that raises this error, once in a burst of signals."""
+    """Make a handler that raises this error, once in a burst of signals; see :func:`delivered`."""
     last = -_BURST
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, _: object) -> None:
         nonlocal last
         before, last = last, time.monotonic()
         if last - before >= _BURST:
+            _came.append(number)
             raise error
 
     return interrupt
+
+
+_came: list[int] = []
+"""Signals whose error was raised, and has not arrived."""
+
+
+def raise_again() -> None:
+    """Raise Interrupted if an interruption was raised before, and a library has swallowed it."""
+    if _came:
+        raise Interrupted
+
+
+@contextmanager
+def delivered(error: type[BaseException] = Interrupted) -> Iterator[None]:
+    """Raise this error at the end of the block, however it ends, if an interruption was raised in it.
+
+    Libraries swallow it, or turn it into another: torch's C++ tells of it as a shape that it cannot determine.
+    """
+    try:
+        yield
+    finally:
+        if _came:
+            _came.clear()
+            raise error
 
 
 def insist(*errors: type[BaseException]) -> None:

@@ -2,10 +2,10 @@
 
     python examples/make_shipped_profile.py en_ewt-ud-dev.conllu [gap-development.tsv] [--out attnviz/data/profiles]
 
-The document is profile.json's, with three differences that keep it small and at home anywhere: numbers are
-rounded to four decimals (those of the verification are not), roles that did not pass are left out (their scores
-stand in the matrices), and corpora are named without their folders. The examples say under which licence their
-sentences are. The same corpora give the same file.
+The document is profile.json's, with three differences that keep it small and at home anywhere: the matrices are
+rounded to four decimals (roles are not, since they are shown with three, and would be rounded twice), roles that did
+not pass are left out (their scores stand in the matrices), and corpora are named without their folders. The examples
+say under which licence their sentences are. The same corpora give the same file.
 """
 
 import json
@@ -36,6 +36,10 @@ LICENCES = {
 """Where sentences of examples come from and under which licence, by the kind of corpus."""
 
 
+_WHOLE = ("verification", "roles")
+"""Keys whose numbers are not rounded."""
+
+
 def shipped(document: dict[str, Any], corpora: list[Path]) -> dict[str, Any]:
     """The document as it ships."""
     sources = "; ".join(SOURCES.get(path.suffix, path.name) for path in corpora)
@@ -43,11 +47,11 @@ def shipped(document: dict[str, Any], corpora: list[Path]) -> dict[str, Any]:
     examples = document["examples"] or {"texts": []}
     quoted = {text["corpus"] for text in examples["texts"]}
     return {
-        **{key: value if key == "verification" else rounded(value) for key, value in document.items()},
+        **{key: value if key in _WHOLE else rounded(value) for key, value in document.items()},
         "corpora": [{**corpus, "path": Path(corpus["path"]).name} for corpus in document["corpora"]],
-        "roles": [rounded(role) for role in document["roles"] if role["passed"]],
+        "roles": [role for role in document["roles"] if role["passed"]],
         "examples": {**examples, "licences": {name: text for name, text in named.items() if name in quoted}},
-        "note": f"Measured on: {sources}. Roles that did not pass are left out; four decimals.",
+        "note": f"Measured on: {sources}. Roles that did not pass are left out; matrices have four decimals.",
     }
 
 

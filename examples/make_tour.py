@@ -1,81 +1,45 @@
-"""Runs the cells of examples/tour.ipynb and stores what they show: ``python examples/make_tour.py``.
+"""Runs examples/tour.ipynb in Jupyter's kernel and stores what its cells show.
 
-A cell shows what it prints, and its last expression as HTML and as text, as in Jupyter, which is not needed. A figure
-is stored as HTML, too. Pictures have 128 colours, which makes the notebook a third as large.
+It takes what attnviz itself does not need: ``pip install nbclient ipykernel``, then ``python examples/make_tour.py``.
+Pictures have 128 colours, which makes the notebook a third as large.
 """
 
-import ast
 import base64
 import io
-import json
+import os
 import re
-from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from matplotlib.figure import Figure
+import nbformat
+from nbclient import NotebookClient
 from PIL import Image
 
 TOUR = Path(__file__).parent / "tour.ipynb"
 
 
-def run_cells(notebook: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """The outputs of each code cell, as notebooks store them; all cells run in one namespace."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    sources = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    return [_run_cell(source, names, count) for count, source in enumerate(sources, 1)]
-
-
-def _run_cell(source: str, names: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    statements, value, printed = ast.parse(source), None, io.StringIO()
-    last = statements.body.pop() if isinstance(statements.body[-1], ast.Expr) else None
-    with redirect_stdout(printed):
-        exec(compile(statements, f"cell {count}", "exec"), names)
-        if last is not None:
-            value = eval(compile(ast.Expression(last.value), f"cell {count}", "eval"), names)
-    stream = {"output_type": "stream", "name": "stdout", "text": _lines(printed.getvalue())}
-    if value is None:
-        return [stream] if printed.getvalue() else []
-    data = {"text/plain": _lines(repr(value))}
-    if isinstance(value, Figure):
-        data["text/html"] = [_as_html(value)]
-    elif hasattr(value, "_repr_html_"):
-        data["text/html"] = _lines(value._repr_html_())
-    shown = {"output_type": "execute_result", "execution_count": count, "data": data, "metadata": {}}
-    return [stream, shown] if printed.getvalue() else [shown]
-
-
-def _as_html(figure: Figure) -> str:
+def with_fewer_colours(encoded: str) -> str:
     content = io.BytesIO()
-    figure.savefig(content, format="png")
-    return f'<img src="data:image/png;base64,{base64.b64encode(content.getvalue()).decode("ascii")}"/>'
-
-
-def _lines(text: str) -> list[str]:
-    return text.splitlines(keepends=True)
-
-
-def _with_fewer_colours(html: str) -> str:
-    def smaller(found: re.Match[str]) -> str:
-        content = io.BytesIO()
-        Image.open(io.BytesIO(base64.b64decode(found[1]))).quantize(128).save(content, "png", optimize=True)
-        return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode('ascii')}"
-
-    return re.sub(r"data:image/png;base64,([^\"]+)", smaller, html)
+    Image.open(io.BytesIO(base64.b64decode(encoded))).quantize(128).save(content, "png", optimize=True)
+    return base64.b64encode(content.getvalue()).decode("ascii")
 
 
 def main() -> None:
-    notebook = json.loads(TOUR.read_text(encoding="utf-8"))
-    with TemporaryDirectory() as folder, chdir(folder):
-        outputs = run_cells(notebook)
-    cells = (cell for cell in notebook["cells"] if cell["cell_type"] == "code")
-    for count, (cell, shown) in enumerate(zip(cells, outputs, strict=True), 1):
-        for output in shown:
-            if html := output.get("data", {}).get("text/html"):
-                output["data"]["text/html"] = _lines(_with_fewer_colours("".join(html)))
-        cell.update(outputs=shown, execution_count=count)
-    TOUR.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    notebook = nbformat.read(TOUR, as_version=4)
+    about = dict(notebook.metadata)
+    os.environ["PYTHONWARNINGS"] = "ignore"  # tqdm's about a widget of Jupyter's that need not be there
+    with TemporaryDirectory() as folder:
+        NotebookClient(notebook, timeout=600, record_timing=False, resources={"metadata": {"path": folder}}).execute()
+    for cell in notebook.cells:
+        for data in (output.get("data", {}) for output in cell.get("outputs", ())):
+            if "image/png" in data:
+                data["image/png"] = with_fewer_colours(data["image/png"])
+            if "text/html" in data:
+                data["text/html"] = re.sub(
+                    r"(?<=data:image/png;base64,)[^\"]+", lambda found: with_fewer_colours(found[0]), data["text/html"]
+                )
+    notebook.metadata = about  # the kernel adds the version of its Python
+    nbformat.write(notebook, TOUR)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """What many tests share: checkpoints on disk, a console of fixed width, no network."""
 
-import functools
 import gc
 import importlib
 import importlib.util
@@ -182,7 +181,6 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Of all that is imported before the first test, the lines of this package alone are followed."""
     if session.config.pluginmanager.hasplugin("dsession"):  # hands tests out
         return (yield)
-    from attnviz.language import parsers
 
     gc.disable()
     with uncovered(session.config):
@@ -192,7 +190,6 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         importlib.import_module("tests.support.models")
     for module in pkgutil.walk_packages(attnviz.__path__, "attnviz."):
         importlib.import_module(module.name)
-    parsers._load_pipeline = functools.cache(parsers._load_pipeline)  # half a second each time
     with uncovered(session.config):
         collected = yield
     gc.enable()

@@ -5,7 +5,7 @@ from datetime import date
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attnviz
 from attnviz.cli.runner import Job, Run, command, unfinished_file, unfinished_note
@@ -14,7 +14,10 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import own_file, remove_kept, this_process
 
-_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "as_json", "quiet"}
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "columns", "as_json", "quiet"}
 """What ``--show`` reads."""
 
 
@@ -32,11 +35,13 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
             Induction and duplicate-token heads; needs no corpus.
         attnviz profile --show L2H8
             What a stored profile says of a head, with examples.
+        attnviz profile --show roles --table tex
+            The roles of all heads by a stored profile, as a table for a paper.
     """
     if show:
         return Job(partial(_show, run, split_names(show), corpora))
     if not corpora and not options["repeats"]:
-        raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
+        raise UsageError("nothing to measure: expected a corpus (.conllu, .txt, GAP .tsv), --repeats, or --show roles.")
     adds = ["examples"] if "select" in run.changed else []
     if "examples" in (run.figure_names(adds) or []) and not (options["examples"] and corpora):
         raise UsageError(
@@ -66,13 +71,13 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
     """Print examples of a stored profile, or of a given profile.json."""
-    from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document
+    from attnviz.commands.profile import show
     from attnviz.present.tables import spaced
     from attnviz.profiles.store import read_profile, stored_profile
 
     unused = [typed for name, typed in run.changed.items() if name not in _OF_SHOW]
     if unused:
-        raise UsageError(f"--show prints examples and writes no files: leave out {', '.join(unused)}.")
+        raise UsageError(f"--show prints, and writes no files: leave out {', '.join(unused)}.")
     corpora = [path for path in named if path.suffix.lower() != ".json" and not path.is_dir()]
     if corpora or len(named) > 1:
         raise UsageError(
@@ -88,9 +93,25 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
             f"no profile of {' + '.join(run.model_names)} is stored: make one with attnviz profile CORPUS, or name a "
             "profile.json."
         )
-    chosen = chosen_examples(profile, wanted)
-    printed = examples_document(profile, chosen)
-    print_results(printed, lambda w: spaced(example_tables(profile, chosen, w)), run.options["as_json"], run.quiet)
+    choices, as_json, top = run.choices(), run.options["as_json"], run.options["top"]
+    if wanted == [show.ROLES]:
+        listed = choices.top or 0
+        printed = show.passed_roles(profile)
+
+        def tables(width: int) -> "RenderableType | str":
+            if choices.table:
+                return show.paper_table_of(profile, choices.table, choices.columns)
+            return spaced(show.role_tables(profile, listed, width))
+    else:
+        run.refuse(("table",), f"is a table of roles: expected --show {show.ROLES} with it")
+        listed = show.EXAMPLES if top is None else top
+        chosen = show.chosen_examples(profile, wanted)
+        printed = show.examples_document(profile, chosen)
+
+        def tables(width: int) -> "RenderableType | str":
+            return spaced(show.example_tables(profile, chosen, listed, width))
+
+    print_results(printed, tables, as_json, run.quiet)
 
 
 def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:

@@ -6,6 +6,8 @@ inside the command, so that ``attnviz --help`` answers at once.
 
 import inspect
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -15,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from attnviz.options import COMMANDS, GROUPS, OUTPUT
 from attnviz.plugins import KINDS, declared
 from attnviz.present.report import views_in_words
+from attnviz.printable import one_line
 from attnviz.version import __version__
 
 app = typer.Typer(
@@ -41,6 +44,25 @@ class _Program(TyperGroup):
     def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 # click's signature
         _write_examples_first(self, formatter)
 
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        with _printable_errors():
+            return super().make_context(*arguments, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _printable_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Escape what was typed where click quotes it."""
+    try:
+        yield
+    except Exception as error:  # click's UsageError, or typer's copy of it
+        if isinstance(message := getattr(error, "message", None), str):
+            vars(error)["message"] = one_line(message)
+        raise
+
 
 class _Command(TyperCommand):
     """A command whose help has examples first, and groups; its usage errors hint at a text without quotes."""
@@ -63,7 +85,7 @@ class _Command(TyperCommand):
         shown = [each for each in plugins if each.name.partition(".")[0] in (each.name, ctx.command.name)]
         if shown:
             with formatter.section("From plug-ins"):
-                formatter.write_dl([(each.name, f"{each.kind} of {each.origin}") for each in shown])
+                formatter.write_dl([(one_line(each.name), one_line(f"{each.kind} of {each.origin}")) for each in shown])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:

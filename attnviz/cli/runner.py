@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 import typer
 
 from attnviz import plugins
-from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written, split_names
+from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_what_was_written, split_names
 from attnviz.errors import (
     INTERRUPTED,
     AttnvizError,
@@ -26,7 +26,7 @@ from attnviz.memory import out_of_memory_named
 from attnviz.options import COMMANDS, PICTURES, Command, Option, ViewOptionNames
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
-from attnviz.signals import handled, interruption
+from attnviz.signals import delivered, handled, interruption, raise_again
 from attnviz.texts.long_runs import this_process
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Run:
         def work() -> None:
             with output, progress(quiet, rate) as tell:
                 tell("loading", 0, 0)
-                result = measure(output, tell, partial(say, quiet=quiet))
+                result = measure(output, raising(tell), partial(say, quiet=quiet))
                 if result is None:
                     return
                 document = result.write(output, choices, figures=figures, formats=self.format_names, progress=tell)
@@ -210,7 +210,7 @@ class Run:
             say_what_was_written(output, quiet)
 
         def only_measure() -> None:
-            measure(output, lambda *_: None, lambda _: None)
+            measure(output, raising(lambda *_: None), lambda _: None)
 
         return Job(only_measure if silent else work, output, kept, silent)
 
@@ -278,11 +278,23 @@ def unfinished_note(file: Path) -> Callable[[BaseException], str]:
         return status.st_ino, status.st_mtime_ns
 
     def note(error: BaseException) -> str:
-        kept = f"What was measured is kept in {file}: the same command goes on from there."
-        return "" if identity() in (None, before) or isinstance(error, VerificationError) else kept
+        if identity() in (None, before) or isinstance(error, VerificationError):
+            return ""
+        first = "mend that, and the" if isinstance(error, AttnvizError) else "the same"  # else it would fail again
+        return f"What was measured is kept in {file}: {first} command goes on from there."
 
     before = identity()
     return note
+
+
+def raising(tell: Progress) -> Progress:
+    """Progress that first raises again an interruption that a library has swallowed."""
+
+    def report(what: str, done: int, total: int) -> None:
+        raise_again()
+        tell(what, done, total)
+
+    return report
 
 
 def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., None]:
@@ -296,7 +308,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
     def run_command(**typed: Any) -> None:
         job: Job | None = None
         try:
-            with handled(interruption()), out_of_memory_named():
+            with delivered(), handled(interruption()), out_of_memory_named(), plugins.named(), results_alone():
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
                 plugins.quiet = bool(values.get("quiet")) or _another_speaks()
                 if function.__name__ != "heads":

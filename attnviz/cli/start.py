@@ -21,7 +21,7 @@ def main() -> None:
     signals.take(signals.interruption(_InterruptedError))
     try:
         try:
-            with out_of_memory_named():
+            with signals.delivered(_InterruptedError), out_of_memory_named():
                 _prepare()
                 _run()
         finally:

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -13,6 +13,7 @@ import typer
 
 from attnviz.arguments import is_there
 from attnviz.errors import OutputError, TextError, UsageError
+from attnviz.printable import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,7 +41,7 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
 
     console = Console(stderr=True, file=sys.stderr)  # named, so that it is the same while a library's is held back
     columns: list[Any] = [
-        TextColumn("{task.description:<10}"),
+        TextColumn("{task.description:<10}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[count]}"),
         TimeElapsedColumn(),
@@ -55,7 +56,7 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
                 for earlier in display.tasks:
                     if earlier.total is None:  # of unknown length, and over: it would go on pulsing
                         display.update(earlier.id, visible=False)
-                tasks[what] = display.add_task(what, total=total or None, count="", rate="")
+                tasks[what] = display.add_task(one_line(what), total=total or None, count="", rate="")
             speed = display.tasks[display.task_ids.index(tasks[what])].speed
             told: dict[str, Any] = {
                 "count": f"{done}/{total}" if total else "",
@@ -130,19 +131,36 @@ def _decode(name: str, data: bytes, advice: str) -> str:
         raise TextError(f"{name} is not valid UTF-8: {found}; {advice}") from error
 
 
-def printable(message: str) -> str:
-    """The message without control characters."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in message)
+_printed_to: list[TextIO | None] = []
+"""Standard output, while it is for results alone."""
 
 
+@contextmanager
+def results_alone() -> Iterator[None]:
+    """Send what libraries and plug-ins print to standard error while the block runs."""
+    _printed_to.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _printed_to.pop()
+
+
+@contextmanager
+def _on_standard_output() -> Iterator[None]:
+    with redirect_stdout(_printed_to[-1] if _printed_to else sys.stdout):
+        yield
+
+
+@_on_standard_output()
 def print_results(
     document: dict[str, Any],
-    tables: "Callable[[int], RenderableType]",
+    tables: "Callable[[int], RenderableType | str]",
     as_json: bool,
     quiet: bool = False,
     folder: Path | None = None,
 ) -> None:
-    """Print the document as JSON, or else tables for the terminal's width, or with ``quiet`` nothing.
+    """Print the document as JSON, or else tables for the terminal's width, a text as it is; with ``quiet`` nothing.
 
     Raises:
         OutputError: the disk is full (``folder``: where the files are); a closed pipe is no error.
@@ -157,9 +175,15 @@ def print_results(
         elif not quiet:
             from rich.console import Console
 
+            from attnviz.present.tables import Printable
+
             console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
             console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
-            console.print(tables(console.width))
+            printed = tables(console.width)
+            if isinstance(printed, str):
+                sys.stdout.write(printable(printed))
+            else:
+                console.print(Printable(printed))
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
@@ -179,13 +203,13 @@ def discard(stream: TextIO | None) -> None:
 def say(message: str, quiet: bool = False) -> None:
     """Print one line without control characters on standard error."""
     if not quiet:
-        typer.echo(f"attnviz: {printable(message)}", err=True)
+        typer.echo(f"attnviz: {one_line(message)}", err=True)
 
 
 def say_what_was_written(output: "OutputFolder", quiet: bool = False) -> None:
     """Print how many files were written, and to which folder."""
     if not quiet:
-        typer.echo(f"Wrote {len(output.written) - 1} files to {printable(str(output.path))}", err=True)
+        typer.echo(f"Wrote {len(output.written) - 1} files to {one_line(str(output.path))}", err=True)
 
 
 def split_names(values: Sequence[str]) -> list[str]:

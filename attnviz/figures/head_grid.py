@@ -67,8 +67,8 @@ class HeadCell:
     family: Family | None = None  # mark before that text, which then has a line of its own
     shorter: tuple[str, ...] = ()  # shorter texts, the fullest first
     muted: bool = False  # whether that text is grey
-    # of another kind, on the right: the family of its mark, texts beside it, whether the mark is filled
-    right: tuple[Family, tuple[str, ...], bool] | None = None
+    # of another kind, on the right: the family of its mark, texts beside it, whether the mark is filled, None for half
+    right: tuple[Family, tuple[str, ...], bool | None] | None = None
     sinks: frozenset[int] | None = None  # labels if others than the plan's
 
 
@@ -228,7 +228,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
         ax.text(at * grid.block, 3, name, fontsize=7, va="top", color=style.greys.ink)
     ax.tick_params(length=0, pad=2)
     families, above = _families(plan.cells, grid), _names(plan.cells, grid)
-    markers: dict[tuple[Family, bool], list[tuple[float, float]]] = {(family, True): [] for family in families}
+    markers: dict[tuple[Family, bool | None], list[tuple[float, float]]] = {(family, True): [] for family in families}
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
         if cell.family is not None:
@@ -238,10 +238,10 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
             markers.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, level))
     size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
     marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
-    marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5}
+    marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5, "markerfacecoloralt": style.greys.paper}
     for (family, filled), positions in markers.items():
-        face = family.colour if filled and family is not UNNAMED else style.greys.paper
-        name = families[family] if filled else ""
+        face = style.greys.paper if filled is False or family is UNNAMED else family.colour
+        name, marks["fillstyle"] = families[family] if filled else "", "left" if filled is None else "full"
         ax.plot(*np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
         ax.legend(

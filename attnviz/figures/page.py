@@ -1,5 +1,6 @@
 """Page layout: title and notes at the top, panels by constrained layout, colour bars at the bottom."""
 
+import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.style import DPI, Style, outer_ink
+from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 from attnviz.models.wording import rounded
 
 MARGIN = 0.12
@@ -72,6 +73,16 @@ def page_width(style: Style, natural: float) -> float:
     return max(natural, 0 if style.bare else _LEAST_WIDTH) if style.width is None else style.width
 
 
+class ShownFigure(Figure):
+    """A figure that shows itself as the last line of a notebook's cell, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        with figure_style():
+            self.savefig(content, format="png", facecolor=self.get_facecolor())
+        return content.getvalue()
+
+
 def new_page(
     title: str, notes: Sequence[str], style: Style, *, width: float, body: float, feet: Sequence[str] | None = None
 ) -> Figure:
@@ -91,7 +102,7 @@ def new_page(
     height = math.ceil((head + body + foot + MARGIN / 3) * DPI) / DPI
     rect = (0, (foot + MARGIN / 3) / height, 1, body / height)
     layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=style.greys.paper, layout=layout)
+    figure = ShownFigure(figsize=(width, height), dpi=DPI, facecolor=style.greys.paper, layout=layout)
     for some, first in ((lines, MARGIN), (below, height - foot)):
         down = first
         for line, size, weight in some:

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from attnviz.arguments import as_found
 from attnviz.errors import UsageError
 
 if TYPE_CHECKING:  # a run without figures knows the style and does not import matplotlib
@@ -104,11 +105,11 @@ class Style:
                 raise UsageError(f"unknown {kind} {name!r}: expected one of {', '.join(known)}.")
         inches = parse_width(width) if isinstance(width, str) else width
         if inches is not None and (isinstance(inches, bool) or not isinstance(inches, Real)):
-            raise UsageError(f"expected a width in inches, or a text such as '84mm', found {inches!r}.")
+            raise UsageError(f"expected a width in inches, or a text such as '84mm', found {as_found(inches)}.")
         if inches is not None and not _NARROWEST <= inches <= _WIDEST:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {inches:g}.")
         if not isinstance(panel, str) or len(panel) > _PANEL_LETTERS or (panel and not panel.isalnum()):
-            raise UsageError(f"expected a panel letter such as a or B1, found {panel!r}.")
+            raise UsageError(f"expected a panel letter such as a or B1, found {as_found(panel)}.")
         vars(self).update(theme=theme, scale=scale, width=inches, bare=bool(bare), panel=panel)
 
     @property
@@ -179,7 +180,7 @@ def parse_width(text: str) -> float:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(in|cm|mm|pt|)\s*", text)
     if match is None:
-        raise UsageError(f"expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found {text!r}.")
+        raise UsageError(f"expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found {as_found(text)}.")
     return float(match[1]) * _UNITS[match[2]]
 
 

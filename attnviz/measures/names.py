@@ -34,7 +34,7 @@ class NameCount:
     @property
     def n(self) -> int:
         """Pronouns."""
-        return self.accuracy.n
+        return int(self.accuracy.n.max())
 
 
 class NameTally(SumTally):

@@ -18,7 +18,7 @@ from torch.nn.functional import threshold
 
 from attnviz.errors import UsageError
 from attnviz.language.universal import RELATIONS
-from attnviz.plugins import Registry, live
+from attnviz.plugins import Registry, live, named
 
 
 def distances(n: int) -> Tensor:
@@ -49,9 +49,13 @@ def duplicate(tokens: Sequence[Hashable], first: int = 0, last: int | None = Non
 
 
 def induction(tokens: Sequence[Hashable], first: int = 0, last: int | None = None) -> Tensor:
-    """The position just after an earlier copy of the query's token (Olsson et al. 2022); see :func:`duplicate`."""
-    earlier = duplicate(tokens, first, last)
-    return torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
+    """The position just after an earlier copy of the query's token (Olsson et al. 2022); see :func:`duplicate`.
+
+    It is never the query itself, where a token comes twice running.
+    """
+    earlier, positions = duplicate(tokens, first, last), torch.arange(len(tokens))
+    after = torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
+    return after & (positions != positions[first:last, None])
 
 
 CHOSEN_OF_UNIFORM = 5
@@ -121,7 +125,7 @@ class MaskInput:
 
     @property
     def after_earlier_copies(self) -> Tensor:
-        """Keys just after an earlier copy of the query's token, boolean [rows, n]."""
+        """Keys just after an earlier copy of the query's token, but for the query itself, boolean [rows, n]."""
         return induction(self.tokens, self.first, self.last)
 
 
@@ -280,16 +284,15 @@ def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dic
     """
     masks = {}
     for spec in patterns:
-        try:
+        with named(REGISTRY.plugins.get(spec.name)):
             masks[spec.statistic] = spec.mask(text)
-        except Exception as error:
-            if (plugin := REGISTRY.plugins.get(spec.name)) is None:
-                raise
-            raise UsageError(plugin.refused(error)) from error
     shape = [len(range(text.n)[text.first : text.last]), text.n]
     for name, mask in masks.items():
-        tensor = isinstance(mask, Tensor)
-        if mask is not None and not (tensor and (mask.dtype, [*mask.shape]) == (torch.bool, shape)):
-            found = f"{[*mask.shape]} of {mask.dtype}" if tensor else repr(mask)
-            raise UsageError(f"the mask of the pattern {name!r} is {found}; expected {shape} of torch.bool.")
+        expected = f"{shape} of torch.bool, torch.strided, on cpu"
+        if isinstance(mask, Tensor) and not mask.is_nested:
+            found = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}, on {mask.device}"
+        else:
+            found = expected if mask is None else repr(mask)
+        if found != expected:
+            raise UsageError(f"the mask of the pattern {name!r} is {found}; expected {expected}.")
     return masks

@@ -128,7 +128,7 @@ class RelationCount:
     @property
     def n(self) -> int:
         """Number of instances."""
-        return self.accuracy.n
+        return int(self.accuracy.n.max())
 
     @property
     def offset_accuracy(self) -> float:

@@ -12,6 +12,7 @@ from attnviz.measures.patterns import RETRIEVAL, allowed_units
 from attnviz.measures.sums import SumTally
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.wording import counted
 from attnviz.reference.attention import uniform_pattern
 from attnviz.texts.batches import Batch, SampledAttention, collate, encode
 from attnviz.texts.reading import Text
@@ -111,11 +112,14 @@ def repeated_tokens(checkpoint: Checkpoint, seed: int) -> Tensor:
     """Random sequences of ordinary tokens, each followed by itself, [SEQUENCES, 2 * length]; the same in every process.
 
     Raises:
-        CheckpointError: the model has a single position, or its tokenizer special tokens only.
+        CheckpointError: the model has fewer than four positions, or its tokenizer special tokens only.
     """
     length = min(LENGTH, checkpoint.positions // 2)
-    if length < 1:
-        raise CheckpointError("the model has a single position; --repeats needs two at least, for a token and its copy")
+    if length < 2:  # of a single token, what followed it is its copy, the query itself
+        raise CheckpointError(
+            f"the model has {counted(checkpoint.positions, 'position')}; --repeats needs four at least, "
+            "for two tokens and their copies: leave it out."
+        )
     if not (ordinary := ordinary_ids(checkpoint)):
         raise CheckpointError(
             "the model's tokenizer has special tokens only; --repeats draws from the others: leave it out, or take a "

@@ -252,7 +252,7 @@ class TextContext:
     def types(self, name: str) -> Tensor:
         """The type of each query's token, numbered from 0; -1 for queries that are not counted for :data:`REPEATS`.
 
-        Counted are content queries with an earlier copy; for induction only those followed by the same token as an
+        Counted are content queries with a key under the mask; for induction only those followed by the same token as an
         earlier copy, as in the repeated random tokens of Olsson et al. 2022. Where only "the" comes back, before other
         words, attention to what followed it cannot be told from attention to nouns.
         """
@@ -270,11 +270,10 @@ class TextContext:
                     types[i] = first
                 pairs.add((token, later))
             numbers = torch.tensor(types)
-        else:  # tokens with a copy that the query sees
+        else:
             ids = {token: number for number, token in enumerate(dict.fromkeys(self.text.tokens))}
             numbers = torch.tensor([ids[token] for token in self.text.tokens])
-            numbers = torch.where(self._uniform.seen[name][1] > 0, numbers, -1)
-        counted = (numbers >= 0) & self.non_sink
+        counted = (numbers >= 0) & (self._uniform.seen[name][1] > 0)
         numbers = torch.where(counted, numbers, -1)
         numbers[counted] = torch.unique(numbers[counted], return_inverse=True)[1]
         self._types[name] = numbers
@@ -354,7 +353,7 @@ class HeadStatistics:
         """Add rows of units from ``first`` on, [n_heads, rows, n_keys], perhaps none."""
         if pattern.shape[1]:
             self._add(first, pattern)
-            sums = torch.stack([values.to(pattern) for values in self._rows.values()]).sum(-1).cpu().double()
+            sums = torch.stack([values.to(pattern) for values in self._rows.values()]).cpu().double().sum(-1)
             for name, summed in zip(self._rows, sums, strict=True):
                 self._sums[name] = self._sums[name] + summed if name in self._sums else summed
             self._rows.clear()

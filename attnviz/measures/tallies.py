@@ -104,11 +104,12 @@ class StatisticsTally(TextTally):
         self.roles = [spec.name for spec in self._patterns]
         masks = masks_of(MaskInput(("",), (0,), causal), self._patterns)
         self._possible = {name: mask is not None for name, mask in masks.items()}
-        n_sums = len(_MEANS) + 1 + len(self._patterns) + learned_sinks
+        n_sums = len(_MEANS) + 2 + len(self._patterns) + learned_sinks
         super().__init__(
             sums=(replicates + 1, n_layers, n_heads, n_sums),
             positions=(replicates + 1, 2),  # all, content
             uniform=(replicates + 1, len(self._windows), 2, n_sums),  # see :meth:`_uniform`
+            queries=(len(self._windows), len(self._patterns)),  # content with a key under the mask
         )
         self._masks, self._n_visible = torch.empty(0), list[Tensor]()
 
@@ -122,6 +123,9 @@ class StatisticsTally(TextTally):
             allowed = allowed_units(batch.valid.shape[1], self.causal, window).to(batch.valid.device)
             self._n_visible.append((batch.valid[:, None] & allowed).sum(-1))
             self._add_to("uniform", i, self._sums(self._uniform(batch, window), batch, i))
+            pairs = batch.non_sink[:, :, None] & batch.non_sink[:, None] & allowed
+            for number, mask in enumerate(self._masks.unbind(1)):
+                self._counts["queries"][i, number] += int((pairs & mask.to(pairs.device)).any(-1).sum())
 
     def _uniform(self, batch: Batch, window: int | None) -> Tensor:
         """Two heads: attention uniform over all visible keys, and over those that are not sinks, [batch, 2, n, n]."""
@@ -138,7 +142,9 @@ class StatisticsTally(TextTally):
         pairs = (batch.non_sink[:, None, :, None] & batch.non_sink[:, None, None, :]).to(pattern)
         values = row_values(pattern)
         values = with_nowhere(values, pattern) if self._learned else values
-        means = torch.stack([(values[name] * queries).sum(2) for name in _MEANS], -1)
+        on_sinks = pattern @ (batch.valid & ~batch.non_sink)[:, None, :, None].to(pattern)
+        means = [(values[name] * queries).sum(2) for name in _MEANS]
+        means.append((on_sinks[..., 0] * batch.non_sink[:, None]).sum(2))
         masks = pad(self._masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
         shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
         for i, spec in enumerate(self._patterns):
@@ -146,7 +152,7 @@ class StatisticsTally(TextTally):
                 far = self._masks[:, i].to(pattern.device) & pairs[:, 0].bool()
                 shares[..., i + 1] = on_chosen(pattern, self._n_visible[window], far).sum(-1)
         gone = [(values[NOWHERE] * batch.non_sink[:, None].to(pattern)).sum(2)[..., None]] if self._learned else []
-        return torch.cat([means, shares, *gone], -1)
+        return torch.cat([torch.stack(means, -1), shares, *gone], -1)
 
     def masks_of(self, batch: Batch) -> Tensor:
         """The masks of the patterns in each text, boolean [n_texts, n_shares, n, n]; [1, …] if none depends on it."""
@@ -164,13 +170,12 @@ class StatisticsTally(TextTally):
     def _samples(self, name: str = "sums") -> dict[str, Tensor]:
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
         sums, positions = self._counts[name], self._counts["positions"][:, :, None, None]
-        total = sums[..., len(_MEANS)]
+        total = sums[..., len(_MEANS) + 1]
         values = {mean: sums[..., i] / positions[:, 0] for i, mean in enumerate(_MEANS)}
-        values["sink"] = 1 - total / positions[:, 1]
+        values["sink"] = sums[..., len(_MEANS)] / positions[:, 1]  # rows in half precision do not sum to 1
         if self._learned:
             values[NOWHERE] = sums[..., -1] / positions[:, 1]
-            values["sink"] = values["sink"] - values[NOWHERE]
-        for i, (share, possible) in enumerate(self._possible.items(), start=len(_MEANS) + 1):
+        for i, (share, possible) in enumerate(self._possible.items(), start=len(_MEANS) + 2):
             values[share] = sums[..., i] / total if possible else torch.full_like(total, torch.nan)
         return values
 
@@ -194,12 +199,14 @@ class StatisticsTally(TextTally):
         assert entropy is not None
         samples["sink"] = samples["sink"] + samples.get(NOWHERE, 0.0)  # a learned sink is one, too
         broad = samples["entropy"] / entropy[..., None]
-        shares = {name: self._estimate(samples[name], each) for name, each in uniform.items() if each is not None}
-        return shares | {"broad": self._estimate(broad, torch.ones_like(entropy))}
+        queries = dict(zip(self._possible, self._counts["queries"][self._of_layer].long().T, strict=True))
 
-    def _estimate(self, values: Tensor, uniform: Tensor) -> HeadScores:
-        baselines = {"uniform attention": uniform[:, None, :, None]}
-        return estimated(values[:, None], baselines, self.n_non_sink, self.n_texts)
+        def estimate(name: str, values: Tensor, uniform: Tensor) -> HeadScores:
+            n = queries[name][:, None] if name in queries else self.n_non_sink
+            return estimated(values[:, None], {"uniform attention": uniform[:, None, :, None]}, n, self.n_texts)
+
+        shares = {name: estimate(name, samples[name], each) for name, each in uniform.items() if each is not None}
+        return shares | {"broad": estimate("broad", broad, torch.ones_like(entropy))}
 
     def baselines(self) -> dict[str, float | None]:
         """Shares, sink and entropy (nats) of uniform attention.

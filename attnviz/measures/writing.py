@@ -125,8 +125,11 @@ class WritingTally(TextTally):
             moved, more, all_moved, all_more = (sums[..., 2:] / sums[..., 1:2]).unbind(-1)
             shares[COPYING] = (moved + more) / 2, "shuffled attention", (all_moved + all_more) / 2
             shares[COPY_SUPPRESSION] = (moved - more) / 2, "shuffled attention", (all_moved - all_more) / 2
+        cases = sums[0, ..., 1].round().long() if shares.keys() > {INACTIVE} else torch.empty(0)
         return {
-            role: estimated(score[:, None], {name: baseline[:, None]}, self.n_non_sink, self.n_texts)
+            role: estimated(
+                score[:, None], {name: baseline[:, None]}, self.n_non_sink if role == INACTIVE else cases, self.n_texts
+            )
             for role, (score, name, baseline) in shares.items()
         }
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import CheckpointError, VerificationError
+from attnviz.models.adapter_settings import allowed_settings, refuse_other_sizes, with_names
 from attnviz.models.families.base import Architecture
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.sources import ADAPTER_WEIGHTS, Source
+from attnviz.models.sources import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Source, read_json
 from attnviz.models.weights import check_weights, read_weights
 from attnviz.models.wording import shortened
 from attnviz.reference.tolerances import TOLERANCES
@@ -26,13 +27,19 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
         CheckpointError: peft cannot load or merge it, or its weights do not fit the model.
         VerificationError: a merged module gives other numbers than with the adapter beside it.
     """
-    from peft import PeftConfig, PeftModel, set_peft_model_state_dict
+    from peft import PeftModel, set_peft_model_state_dict
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_PREFIX_MAPPING
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     saved = read_weights([adapter.folder / ADAPTER_WEIGHTS])
     check_weights(saved.items(), str(adapter.folder))
+    settings = allowed_settings(read_json(adapter.folder / ADAPTER_CONFIG), adapter.name)
+    refuse_other_sizes(settings, [tensor.shape for tensor in saved.values()], adapter.folder)
     with calling_transformers(f"peft cannot merge the adapter in {adapter.folder}"), torch.no_grad():
-        root, config = _root(model.eval(), architecture, saved), PeftConfig.from_pretrained(str(adapter.folder))
+        settings = with_names(settings, saved, _ROOT, PEFT_TYPE_TO_PREFIX_MAPPING[settings["peft_type"]])
+        config_class = PEFT_TYPE_TO_CONFIG_MAPPING[settings["peft_type"]]
+        known = {key: value for key, value in settings.items() if value or key in config_class.__dataclass_fields__}
+        root, config = _root(model.eval(), architecture, saved), config_class(**known, inference_mode=True)
         parts = dict(root.named_modules())
         if vars(config).get("modules_to_save"):
             config.modules_to_save = [name for name in config.modules_to_save if any(name in part for part in parts)]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.arguments import is_whole
+from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.models.adapters import merge_adapter
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
@@ -38,7 +38,7 @@ from attnviz.models.weights import (
     read_weights,
     refuse_rounded,
 )
-from attnviz.models.wording import counted
+from attnviz.models.wording import counted, visible
 from attnviz.reference.attention import Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
 
@@ -63,6 +63,8 @@ class Checkpoint:
         dequantised_from: the kind of quantisation of the files, whose weights are dequantised here; else empty.
         adapter: what was merged into the weights; None for nothing.
         image_token: the token in place of which the whole model reads an image; None of other models.
+        whole: the transformers model with its head, whose logits are compared with those of the head alone; None
+            where there is no head.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Checkpoint:
     dequantised_from: str = ""
     adapter: Source | None = None
     image_token: int | None = None
+    whole: nn.Module | None = None
 
     def __repr__(self) -> str:
         heads = sum(map(self.n_heads_of, self.layers))
@@ -120,11 +123,11 @@ class Checkpoint:
 
     @property
     def short_name(self) -> str:
-        """The name for titles: the last part of a folder; with ``(encoder)`` for an encoder alone."""
+        """The name for titles, safe to show: the last part of a folder; with ``(encoder)`` for an encoder alone."""
         name = " + ".join(
             Path(each).resolve().name if "/" in each and Path(each).is_dir() else each for each in self.names
         )
-        return f"{name} (encoder)" if self.encoder_only else name
+        return visible(f"{name} (encoder)" if self.encoder_only else name)
 
     @property
     def names(self) -> list[str]:
@@ -156,7 +159,7 @@ class Checkpoint:
         """Raise UsageError unless an int that is an attention layer."""
         last = self.n_layers - 1
         if not is_whole(layer):
-            raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {layer!r}.")
+            raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {as_found(layer)}.")
         if not 0 <= layer <= last:
             raise UsageError(f"the model {self.name} has no layer {layer}: expected one from 0 to {last}.")
 
@@ -319,7 +322,7 @@ def load_checkpoint(
     loaded = Checkpoint(
         source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
         weight_devices=weight_devices, dequantised_from=kind, adapter=source.adapter,
-        image_token=getattr(config, "image_token_id", None),
+        image_token=getattr(config, "image_token_id", None), whole=whole if head or classifier else None,
     )  # fmt: skip
     for module in (model, loaded.prediction_head):
         if module is not None:
@@ -350,7 +353,7 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
     digest, devices = parameters_sha256(model), weight_devices_of(model)
     return Checkpoint(
         str(name), None, architecture, base, tokenizer, head, digest, classifier, weight_devices=devices,
-        image_token=getattr(model.config, "image_token_id", None),
+        image_token=getattr(model.config, "image_token_id", None), whole=model if head or classifier else None,
     )  # fmt: skip
 
 

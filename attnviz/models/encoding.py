@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import did_you_mean, is_whole
+from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
 from attnviz.models.libraries import calling_transformers, panics_unprinted
 from attnviz.models.sources import read_json, refuse_pointer
@@ -188,7 +188,7 @@ def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, 
             raise UsageError(f"{given} is no id of a token: the vocabulary has 0 to {vocabulary_size - 1}.")
         return int(token)
     if not isinstance(token, str):
-        raise UsageError(f"expected {name} as the text of a token or as its id, found {token!r}.")
+        raise UsageError(f"expected {name} as the text of a token or as its id, found {as_found(token)}.")
 
     def alone(text: str) -> list[int]:
         with calling_transformers(f"the model's tokenizer fails on {text!r}; mend or replace its files"):

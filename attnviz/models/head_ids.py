@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from attnviz.arguments import is_whole
+from attnviz.arguments import as_found, is_whole, relation_named
 from attnviz.errors import UsageError
 
 _ONE_HEAD = re.compile(r"L?([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
@@ -101,7 +101,7 @@ class HeadId(NamedTuple):
         """
         match = _ONE_HEAD.fullmatch(text.strip())
         if match is None:
-            raise UsageError(f"expected a head such as L2H8 or 2.8, found {text!r}.")
+            raise UsageError(f"expected a head such as L2H8 or 2.8, found {as_found(text)}.")
         return cls(int(match[1]), int(match[2]))
 
 
@@ -118,7 +118,7 @@ def head_named(head: object, n_layers: int, n_heads: int, others: str = "", stac
     match = _ONE_HEAD.fullmatch(head.strip()) if isinstance(head, str) else None
     pair = (int(match[1]), int(match[2])) if match else head if isinstance(head, tuple) else ()
     if [is_whole(number) for number in pair] != [True, True]:
-        raise UsageError(f"expected {others}{' ' * bool(others)}a head such as L2H8 or 2.8, found {head!r}.")
+        raise UsageError(f"expected {others}{' ' * bool(others)}a head such as L2H8 or 2.8, found {as_found(head)}.")
     named, last = HeadId(*pair), HeadId(n_layers - 1, n_heads - 1)
     if not (0 <= named.layer <= last.layer and 0 <= named.head <= last.head):
         raise UsageError(f"the model has no head {named}; it has {HeadId(0, 0)} to {last}.")
@@ -155,21 +155,23 @@ def selection_texts(selections: object) -> list[str]:
     Raises:
         UsageError: not a selection.
     """
-    several = [selections] if isinstance(selections, str | HeadId) else selections
-    if not isinstance(several, Iterable):
-        raise UsageError(f"expected a list of selections such as ['L2H8', 'L0-3'], found {selections!r}.")
-    texts = list(several)
+    several: Any = [selections] if isinstance(selections, str | HeadId) else selections
+    try:
+        texts = list(several)
+    except Exception as error:  # an array without dimensions is an Iterable, too
+        expected = f"expected a list of selections such as ['L2H8', 'L0-3'], found {as_found(selections)}."
+        raise UsageError(expected) from error
     for text in texts:
         if not isinstance(text, str | HeadId):
-            raise UsageError(f"expected selections such as 'L2H8' or 'L0-3', found {text!r} among them.")
+            raise UsageError(f"expected selections such as 'L2H8' or 'L0-3', found {as_found(text)} among them.")
     return [str(text) for text in texts]
 
 
 def ids_and_names(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[list[str], list[str]]:
-    """Split selections into ids of heads, and labels or roles."""
+    """Split selections into ids of heads, and labels or roles (``subject`` as ``nsubj``)."""
     parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
     ids = [part for part in parts if _IDS.fullmatch(part)]
-    return ids, [part for part in parts if part not in ids]
+    return ids, [relation_named(part) for part in parts if part not in ids]
 
 
 def check_ids(selections: Iterable[str], command: str) -> None:
@@ -209,7 +211,9 @@ def _head_of_stacks(head: object, stacks: Sequence[Stack], others: str) -> HeadI
     text = str(head).strip() if isinstance(head, str | HeadId) else ""
     match = re.fullmatch(r"([A-Z])[0-9]{1,6}(?:H|\.)[0-9]{1,6}", text, re.IGNORECASE)
     if match is None or not any(stack.letter == match[1].upper() for stack in stacks):
-        raise UsageError(f"expected {others}{' ' * bool(others)}a head such as {_examples(stacks)}, found {head!r}.")
+        raise UsageError(
+            f"expected {others}{' ' * bool(others)}a head such as {_examples(stacks)}, found {as_found(head)}."
+        )
     return _heads_of(text, stacks)[0]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnviz.arguments import as_found
 from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.families import architecture_of
@@ -207,7 +208,9 @@ def resolve_device_map(device_map: object, device: object = None) -> DeviceMap |
     if isinstance(resolved, str):
         return resolved
     if not isinstance(resolved, dict) or not resolved or not all(isinstance(name, str) for name in resolved):
-        raise UsageError(f"expected a device map from names of modules to devices, {_EXAMPLE}; found {device_map!r}.")
+        raise UsageError(
+            f"expected a device map from names of modules to devices, {_EXAMPLE}; found {as_found(device_map)}."
+        )
     for each in resolved.values():
         if isinstance(each, bool) or not isinstance(each, str | int) or each in ("auto", ""):
             raise UsageError(
@@ -259,7 +262,7 @@ def named_source(model: object, revision: object, adapter: str | Path | None = N
             f"found {type(model).__name__}."
         )
     if revision is not None and not isinstance(revision, str):
-        raise UsageError(f"expected the revision as a string, found {revision!r}.")
+        raise UsageError(f"expected the revision as a string, found {as_found(revision)}.")
     return find_checkpoint(None if model is None else str(model), revision, adapter=adapter)
 
 
@@ -268,5 +271,5 @@ def _name(what: str, value: object, torch_kind: type, default: str) -> str:
     if value is None:
         return default
     if not isinstance(value, str | torch_kind):
-        raise UsageError(f"expected the {what} as a string such as {default!r}, found {value!r}.")
+        raise UsageError(f"expected the {what} as a string such as {default!r}, found {as_found(value)}.")
     return str(value).removeprefix("torch.")

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from attnviz.arguments import did_you_mean, is_there
-from attnviz.errors import ArchitectureError, CheckpointError, UsageError
+from attnviz.errors import CheckpointError, UsageError
+from attnviz.models.adapter_settings import allowed_settings
 from attnviz.models.libraries import asking_hub, first_line, within
 from attnviz.models.smollm2 import cached_folder, check_sha256, smollm2_folder
 from attnviz.models.wording import shortened
@@ -39,9 +40,6 @@ _SIDE_FILES = (".json", ".txt", ".model", ".spm")
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The files of an adapter, as peft saves them."""
-
-_OF_PREFIX = "PREFIX_TUNING PROMPT_TUNING P_TUNING MULTITASK_PROMPT_TUNING ADAPTION_PROMPT CPT CARTRIDGE".split()
-_NOT_MERGED = ("alora_invocation_tokens", "layer_replication")
 
 
 @dataclass(frozen=True)
@@ -124,14 +122,7 @@ def _find_adapter(name: str) -> Source:
     else:
         _check_adapter(folder)
         found = Source(name, folder)
-    settings = read_json(found.folder / ADAPTER_CONFIG)
-    kind, more = str(settings.get("peft_type")), [key for key in _NOT_MERGED if settings.get(key)]
-    if kind in _OF_PREFIX or more:
-        what = f"has {more[0]}" if more else "adds tokens that are attended to"
-        raise ArchitectureError(
-            f"the adapter {name!r} is of the kind {kind} and {what}, so that it cannot be merged into the weights; "
-            "expected LoRA or another kind that changes weights alone."
-        )
+    kind = allowed_settings(read_json(found.folder / ADAPTER_CONFIG), name)["peft_type"]
     digest = _sha256([found.folder / file for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)])
     return replace(found, sha256=digest, kind=kind)
 
@@ -139,7 +130,13 @@ def _find_adapter(name: str) -> Source:
 def _check_adapter(folder: Path) -> None:
     if not folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}; expected an adapter that peft's save_pretrained wrote.")
+    refuse_endless(folder)
     for file in _adapter_files([path.name for path in folder.iterdir()]):
+        if not (folder / file).is_file():
+            raise CheckpointError(
+                f"{folder / file} is no file, but a folder or a link that leads to none; expected what peft's "
+                "save_pretrained wrote."
+            )
         refuse_pointer(folder / file)
 
 
@@ -312,6 +309,7 @@ def _check_folder(folder: Path) -> None:
             f"{folder} has no config.json: expected a checkpoint as transformers' save_pretrained writes it "
             "(config.json, model.safetensors and the tokenizer's files)."
         )
+    refuse_endless(folder)
     read_json(folder / "config.json")
     weight_files(folder)
 
@@ -332,6 +330,20 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"cannot read {path}: expected a JSON object, found {type(content).__name__}.")
     return content
+
+
+def refuse_endless(folder: Path) -> None:
+    """Refuse a folder of a checkpoint with a pipe, a socket or a device, which libraries would wait for.
+
+    Raises:
+        CheckpointError: naming the first.
+    """
+    try:
+        for path in (*folder.iterdir(), *folder.glob("*templates/*")):
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise CheckpointError(f"{path} is a pipe, a socket or a device; expected a plain file. Remove it.")
+    except OSError as error:
+        raise CheckpointError(f"cannot look into {folder}: {error}; make it readable.") from error
 
 
 def refuse_pointer(path: Path) -> None:

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnviz.arguments import is_whole
+from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
 from attnviz.models.wording import counted, shortened, visible
+from attnviz.models.words import OTHERS, WORDPIECE
 
 _SHORT_ENOUGH_TO_LIST = 20
 _LONGEST_NUMBER = 10
@@ -137,29 +138,45 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
 def sinks_in_words(of: Tokens | Positions, unit: str, special: str = "special tokens", first: str = "the first") -> str:
     """The sinks of a text, in words: ``special tokens``, ``the first token``, ``“.” (#5)``; empty where it has none."""
     positions = [position for position, sink in enumerate(of.sink) if sink and not of.special[position]]
+    if isinstance(of, Positions) and any(0 in parts for _, parts in of.wholes):
+        unit = "token"  # the first piece of the first word
     kinds = [special] * any(of.special) + [f"{first} {unit}"] * (0 in positions)
     kinds += [f"“{of.labels[position]}” (#{position})" for position in positions if position]
     return " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
 
 
 def merge_subwords(tokens: Tokens, words: bool) -> Positions:
-    """The tokens themselves, or their words; special tokens always stay on their own."""
-    if not words:
-        members = tuple((position,) for position in range(len(tokens)))
-        merged = merge_subwords(tokens, words=True)
-        pairs = zip(merged.labels, merged.members, strict=True)
-        wholes = tuple((label, positions) for label, positions in pairs if len(positions) > 1)
-        return Positions("token", tokens.labels, tokens.special, tokens.sink, members, wholes)
-    keys = [(word if word is not None else -1 - position) for position, word in enumerate(tokens.words)]
-    grouped = [tuple(group) for _, group in groupby(range(len(tokens)), key=keys.__getitem__)]
-    firsts = [(group[0], tokens.words[group[0]]) for group in grouped]
+    """The tokens themselves, or their words; special tokens and sinks always stay on their own.
+
+    So of a decoder's first word, which begins with a sink, the other pieces are a word.
+    """
+    word_of = [word if word is not None else -1 - position for position, word in enumerate(tokens.words)]
+    unit_of = list(zip(word_of, tokens.sink, strict=True)) if words else range(len(tokens))
+    members = tuple(tuple(group) for _, group in groupby(range(len(tokens)), key=unit_of.__getitem__))
+    firsts = [group[0] for group in members]
+    grouped = groupby(range(len(members)), key=lambda unit: word_of[firsts[unit]])
+    parts = [(word, tuple(units)) for word, units in grouped]
+    labels = [tokens.labels[first] for first in firsts]
+    for word, units in parts if words else []:
+        for unit in units if word >= 0 else ():
+            pieces = [tokens.labels[position] for position in members[unit]]
+            labels[unit] = _part_of(tokens.word_labels[word], pieces) if len(units) > 1 else tokens.word_labels[word]
     return Positions(
-        "word",
-        tuple(tokens.labels[first] if word is None else tokens.word_labels[word] for first, word in firsts),
-        tuple(tokens.special[first] for first, _ in firsts),
-        tuple(any(tokens.sink[position] for position in group) for group in grouped),
-        tuple(grouped),
+        "word" if words else "token",
+        tuple(labels),
+        tuple(tokens.special[first] for first in firsts),
+        tuple(tokens.sink[first] for first in firsts),
+        members,
+        tuple((tokens.word_labels[word], units) for word, units in parts if len(units) > 1),
     )
+
+
+def _part_of(word: str, pieces: Sequence[str]) -> str:
+    """Label of some pieces of a word: joined, or where these are bytes that make up no text, the whole word."""
+    first, *others = pieces
+    joined = first + "".join(piece.removeprefix(WORDPIECE).removeprefix(OTHERS) for piece in others)
+    text = joined.removeprefix(WORDPIECE).removeprefix(OTHERS)
+    return joined if text in word or not others else f"{OTHERS}{word}"
 
 
 class UnitRows:
@@ -261,7 +278,7 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
     if not isinstance(token, str):
         raise UsageError(
             "expected a token of the text, '#' and its position such as '#3', or that position as a whole number, "
-            f"found {token!r}."
+            f"found {as_found(token)}."
         )
     if occurrences := _occurrences(units, token):
         if len(occurrences) > 1:

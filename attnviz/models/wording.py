@@ -4,18 +4,18 @@ import math
 import unicodedata
 from collections.abc import Iterable
 
-_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+from attnviz.printable import ISOLATES, escaped
+
 _LONGEST_QUOTE = 90
+_ROUNDING = 1e-6
 
 _LEFT_TO_RIGHT, _RIGHT_TO_LEFT, _END = "\u2066", "\u2067", "\u2069"
-"""Isolates of the Unicode bidirectional algorithm, which no font needs to have."""
-
-_ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
+"""Isolates, which no font needs to have."""
 
 
 def visible(text: str) -> str:
     """The text with every character that cannot be seen written as an escape, spaces as ``␣``."""
-    shown = "".join(_visible_character(character) for character in text)
+    shown = escaped(text)
     return shown.replace(" ", "␣") if shown and not shown.strip(" ") else shown
 
 
@@ -47,7 +47,9 @@ def ordinal(number: int) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share in whole per cent, without a minus before 0; a dash for None."""
+    """A share in whole per cent, without a minus before 0, and 100 % of nothing less; a dash for None."""
+    if share is not None and 0.995 <= share < 1 - _ROUNDING:
+        return f"{math.floor(1000 * share) / 10} %"
     return "–" if share is None else f"{rounded(100 * share, 0)} %"
 
 
@@ -99,7 +101,7 @@ def right_to_left(text: str) -> bool:
     """Whether the first letter that has a direction, outside isolates, is of a script such as Arabic."""
     depth = 0
     for character in "" if text.isascii() else text:
-        if character in _ISOLATES:
+        if character in ISOLATES:
             depth = max(0, depth - 1) if character == _END else depth + 1
         elif depth == 0 and (direction := unicodedata.bidirectional(character)) in ("L", "R", "AL"):
             return direction != "L"
@@ -114,16 +116,3 @@ def isolated(text: str) -> str:
     if text.isascii() or not any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
         return text
     return f"{_RIGHT_TO_LEFT if right_to_left(text) else _LEFT_TO_RIGHT}{text}{_END}"
-
-
-def unisolated(text: str) -> str:
-    """The text without isolates, for terminals, which get no control characters."""
-    return "".join(character for character in text if character not in _ISOLATES)
-
-
-def _visible_character(character: str) -> str:
-    category = unicodedata.category(character)
-    if category in _INVISIBLE or (category == "Zs" and character != " "):
-        escaped = character.encode("unicode_escape", "surrogatepass").decode("ascii")
-        return escaped if escaped != character else f"\\u{ord(character):04x}"
-    return character

@@ -13,7 +13,7 @@ const STRIPS = ["Target, attends", "Source, attended to"];
 
 /** @param {import("./patterns.js").Head} head */
 function titleOf({ id, label, role }) {
-  return `${id}  ${label}${role ? ` · ${role.label}${OVER}` : ""}`;
+  return `${id}  ${label}${role ? ` · ${role.label}${OVER}${role.where}` : ""}`;
 }
 
 /** @typedef {import("./patterns.js").Matrix} Matrix @typedef {import("./patterns.js").Names} Names */

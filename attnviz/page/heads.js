@@ -53,7 +53,7 @@ export class HeadsPanel {
     const { app } = this;
     const picture = element("canvas", { class: "thumbnail", "aria-hidden": "true" });
     picture.hidden = !head.patterns.length;
-    const name = [`${head.id}: ${head.label}`, ...(head.role ? [head.role.label + OVER] : [])].join(", ");
+    const name = [`${head.id}: ${head.label}`, ...(head.role ? [head.role.label + OVER + head.role.where] : [])].join(", ");
     return element("button", {
       type: "button", class: "head", "data-head": head.id, tabindex: -1, title: name, "aria-label": name,
       onclick: () => app.open(place),
@@ -209,7 +209,7 @@ export class HeadsPanel {
     const columns = ["head", "label", ...(roles ? ["role over the corpus"] : []), ...data.statistics.map(({ title, unit }) => (unit ? `${title} (${unit})` : title))];
     const rows = listed.map((place) => {
       const { id, label, role } = data.heads[place];
-      return [id, label, ...(roles ? [role?.label ?? null] : []), ...data.statistics.map(({ values }) => values[place])];
+      return [id, label, ...(roles ? [role && role.label + role.where] : []), ...data.statistics.map(({ values }) => values[place])];
     });
     this.table.replaceChildren(sortable({ title: "All heads", note: "", columns, rows, head: 0 }, (id) => app.open(app.placeOf(id))));
   }

@@ -15,6 +15,7 @@ from attnviz.arguments import did_you_mean
 from attnviz.errors import OutputError, UsageError
 from attnviz.models.head_ids import LayerId
 from attnviz.models.wording import rounded
+from attnviz.present.latex import latex
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -26,22 +27,6 @@ CAPTIONS = "captions.md"
 LATEX_CAPTIONS = "captions.tex"
 
 _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
-_LATEX = {
-    **{character: f"\\{character}" for character in "#$%&_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\symbol{34}",
-    "`": r"\textasciigrave{}",
-}
-"""The ten characters that LaTeX reads as commands, and those that its old font encoding prints as others."""
-
-_LIGATURE = re.compile(r"([-',])(?=\1)")
-"""Before a character that LaTeX would join to the one before: ``--`` is a dash."""
-
 _OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", "head_output_error")
 """Fields of a check on a layer's output, which is not recomputed below level 3."""
 
@@ -184,9 +169,9 @@ def paper_table(
         lines = [names, ["---:" if each else "---" for each in right], *cells]
         escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
         return "\n".join([f"Table: {caption}", "", *(f"| {' | '.join(line)} |" for line in escaped)]) + "\n"
-    body = [" & ".join(_latex(cell or "–").replace("–", "--") for cell in line) + r" \\" for line in [names, *cells]]
+    body = [" & ".join(latex(cell or "–").replace("–", "--") for cell in line) + r" \\" for line in [names, *cells]]
     aligned = "".join("r" if each else "l" for each in right)
-    title, label, rules = rf"\caption{{{_latex(caption)}}}", rf"\label{{{label}}}", [r"\toprule", body[0], r"\midrule"]
+    title, label, rules = rf"\caption{{{latex(caption)}}}", rf"\label{{{label}}}", [r"\toprule", body[0], r"\midrule"]
     if len(cells) > _PAGE:
         table = [
             r"% \usepackage{booktabs, longtable}", rf"\begin{{longtable}}{{{aligned}}}", title, rf"{label} \\",
@@ -222,10 +207,6 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?|", text) is not None
 
 
-def _latex(text: str) -> str:
-    return _LIGATURE.sub(r"\1{}", "".join(_LATEX.get(character, character) for character in text))
-
-
 def _text(value: Any) -> Any:
     value = "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
@@ -247,8 +228,8 @@ def markdown_text(text: str) -> str:
 
 def latex_captions_text(captions: Iterable[tuple[str, str]]) -> str:
     r"""The content of the LaTeX file: a comment with the file names and a ``\caption`` for each figure."""
-    header = "% Captions, ready to paste. XeLaTeX and LuaLaTeX print every character (UTF-8), pdfLaTeX most of them."
-    entries = [(names, _latex(text)) for names, text in _of_figures(captions)]
+    header = "% Captions, ready to paste. XeLaTeX and LuaLaTeX print every letter (UTF-8), pdfLaTeX [U+732B] for some."
+    entries = [(names, latex(text)) for names, text in _of_figures(captions)]
     return "\n\n".join([header, *(f"% {names}\n\\caption{{{escaped}}}" for names, escaped in entries)]) + "\n"
 
 

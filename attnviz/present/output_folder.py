@@ -11,9 +11,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from glob import escape
 from pathlib import Path
 
+from attnviz.arguments import as_found
 from attnviz.errors import OutputError, UsageError
+from attnviz.locks import lock, unlock
 from attnviz.signals import held_back
 
 MARKER = ".attnviz.json"
@@ -47,6 +50,7 @@ class OutputFolder:
         self._command = command.partition(".")[0]
         self._place = path  # what a link leads to, once the context is entered
         self._made: list[Path] = []  # parents, the innermost first
+        self._lock: int | None = None  # on the hidden folder, as long as the run lives
 
     def __enter__(self) -> "OutputFolder":
         """Make the hidden folder.
@@ -59,7 +63,18 @@ class OutputFolder:
             self._refuse()
             self._made = [folder for folder in self._place.parents if not folder.exists()]
             self._beside("new").mkdir(parents=True)
+            self._lock = lock(self._beside("new"))
+            self._clear_stale()
         return self
+
+    def _clear_stale(self) -> None:
+        """Remove the hidden folders of runs that were killed; those of living ones are locked."""
+        for path in self._place.parent.glob(f".{escape(self._place.name[:_LONGEST])}-new-*"):
+            with suppress(BlockingIOError):
+                held = lock(path)
+                if held is not None:
+                    shutil.rmtree(path, ignore_errors=True)
+                    unlock(held)
 
     def _beside(self, what: str) -> Path:
         """A hidden folder of this run beside its place."""
@@ -163,6 +178,7 @@ class OutputFolder:
         """Remove the hidden folder, and new parents that stayed empty."""
         with held_back():
             shutil.rmtree(self._beside("new"), ignore_errors=True)
+            unlock(self._lock)
             for folder in self._made:
                 with suppress(OSError):
                     folder.rmdir()
@@ -187,7 +203,7 @@ def folder_named(folder: object) -> Path:
     """
     named = isinstance(folder, str | Path) and str(folder).strip() and "\0" not in str(folder)
     if not named or re.search("[\ud800-\udc7f\udd00-\udfff]", str(folder)):  # which stand for no byte of a name
-        raise UsageError(f"expected a folder as a text or a Path, found {folder!r}.")
+        raise UsageError(f"expected a folder as a text or a Path, found {as_found(folder)}.")
     try:
         return Path(str(folder)).expanduser()
     except RuntimeError as error:

@@ -7,12 +7,12 @@ measurement no rich, and a run without figures no matplotlib.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from attnviz.arguments import check_kind, did_you_mean
+from attnviz.arguments import as_found, check_kind, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.options import COMMANDS, checked
 from attnviz.plugins import Registry
@@ -116,6 +116,7 @@ class CommandSpec(Generic[R]):
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
         paper: columns of the table for a paper, where none are named.
+        in_paper: the keys of the document that this table has otherwise, such as fewer entries.
         text: name and content of a text file that every run writes; None if there is none.
         tensors: name and content of the safetensors file, written on request; None if there is none.
         afterwards: called with the document once everything is written; returns messages for standard error.
@@ -128,6 +129,7 @@ class CommandSpec(Generic[R]):
     top: int | None = 12
     all_selected: bool = False
     paper: tuple[str, ...] = ()
+    in_paper: "Callable[[R, ViewOptions, dict[str, Any]], dict[str, Any]]" = lambda *_: {}
     text: "tuple[str, Callable[[R], str]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
     afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
@@ -180,7 +182,7 @@ def register(extension: object, name: str = "") -> None:
             named = name or getattr(extension, "name", "")
             check_kind("the name", named, str)
             return registry.register(named, extension)
-    raise UsageError(f"expected a PatternSpec, an Architecture or a Drawing, found {extension!r}.")
+    raise UsageError(f"expected a PatternSpec, an Architecture or a Drawing, found {as_found(extension)}.")
 
 
 @checked
@@ -227,11 +229,11 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
     views = views_of(command)
     known = [view.name for view in views]
     for kind, requested, valid in (("figure", figures, known), ("format", formats, FORMATS)):
-        if requested is None:
+        if requested is None and kind == "figure":
             continue
-        if isinstance(requested, str) or not isinstance(requested, Iterable):
+        if isinstance(requested, str) or not isinstance(requested, Sequence | Set):
             example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
-            raise UsageError(f"expected a list of {kind}s, found {requested!r}{example}.")
+            raise UsageError(f"expected a list of {kind}s, found {as_found(requested)}{example}.")
         names = [name if isinstance(name, str) else repr(name) for name in requested]
         unknown = [name for name in names if name not in valid and (kind, *names) != ("figure", "all")]
         if kind == "figure":

@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
-from attnviz.arguments import check_whole
+from attnviz.arguments import as_found, check_kind, check_whole
 from attnviz.errors import UsageError
-from attnviz.models.head_ids import HeadId, head_named, select_heads
+from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.wording import counted, visible
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.plugins import plugins_used
@@ -47,7 +47,8 @@ class Document(dict[str, Any]):
         self.folder = folder
 
     def __repr__(self) -> str:
-        return f"<{counted(len(self['files']), 'file')} in {self.folder}; a dict with the keys {', '.join(self)}>"
+        folder = visible(str(self.folder))
+        return f"<{counted(len(self['files']), 'file')} in {folder}; a dict with the keys {', '.join(self)}>"
 
 
 class Result:
@@ -121,7 +122,9 @@ class Result:
 
         view, wanted = self._view(name), self._choices(style, choices)
         if not isinstance(ax, Axes):
-            raise UsageError(f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {ax!r}.")
+            raise UsageError(
+                f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {as_found(ax)}."
+            )
         if view.drawing.draw is None:
             single = [each.name for each in views_of(self.command) if each.drawing.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
@@ -135,9 +138,8 @@ class Result:
             figures: paths of the figures, relative to the folder.
             choices: what to list; see :class:`attnviz.present.view.ViewOptions`.
         """
-        if isinstance(figures, str) or not isinstance(figures, Sequence):
-            raise UsageError(f"expected a list of figures, found {figures!r}.")
-        return self._document(figures, self._choices(None, choices))
+        check_kind("figures", figures, Sequence[str | Path])
+        return self._document(list(map(str, figures)), self._choices(None, choices))
 
     @checked
     def report(self, width: int = 100, **choices: Unpack[ViewOptionNames]) -> str:
@@ -184,6 +186,10 @@ class Result:
 
         spec = spec_of(self.command)
         document, listed = self._document((), choices), ""
+        in_paper = {**document, **spec.in_paper(self, choices, document)}
+        n_rows, of_rows = (len(spec.csv_rows(each)[1]) for each in (in_paper, document))
+        if n_rows < of_rows:
+            listed = f"; {n_rows:,} of {counted(of_rows, 'row')} listed"
         if choices.select:
             every = self._document((), replace(choices, select=()))
             rows, all_rows = (len({row["id"] for row in spec.csv_rows(each)[1]}) for each in (document, every))
@@ -192,7 +198,7 @@ class Result:
         caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(
-            spec.csv(document), choices.table or "md", choices.columns, caption, label, default=spec.paper
+            spec.csv(in_paper), choices.table or "md", choices.columns, caption, label, default=spec.paper
         )
 
     def tables(self, choices: "ViewOptions", width: int) -> "RenderableType":
@@ -359,7 +365,8 @@ class Result:
         from attnviz.present.view import ViewOptions
 
         spec, select = spec_of(self.command), choices.get("select")
-        if isinstance(select, Sized) and not isinstance(select, str | tuple) and not len(select):  # () is the default
+        several = isinstance(select, Sized) and not isinstance(select, str | tuple)  # () is the default
+        if several and not selection_texts(select):  # () is the default
             raise UsageError(
                 "expected select as at least one selection such as 'L2H8', found an empty list; leave it out for all."
             )
@@ -382,7 +389,7 @@ class _Entry(Protocol):
 E = TypeVar("E", bound=_Entry)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TextResult(Result):
     """What a command measured on one text, or a pair of texts.
 
@@ -402,7 +409,7 @@ class TextResult(Result):
     def figure_context(self) -> FigureContext:
         """Text, model and unit, for figures, captions and tables."""
         texts = tuple(text for text in (self.text, self.pair) if text is not None)
-        return FigureContext(visible(self.checkpoint.short_name), texts, len(self.tokens))
+        return FigureContext(self.checkpoint.short_name, texts, len(self.tokens))
 
     @property
     def pair_note(self) -> str:
@@ -414,7 +421,7 @@ class TextResult(Result):
         """The sink positions of this text in words, or ''."""
         from attnviz.models.tokens import sinks_in_words
 
-        return sinks_in_words(self.tokens, self.figure_context.unit)
+        return sinks_in_words(self.tokens, "token")
 
 
 class OfHeads(Generic[E]):
@@ -454,4 +461,4 @@ class OfHeads(Generic[E]):
         """Return the entry; UsageError unless it is one of :attr:`heads`."""
         if isinstance(entry, type(self.heads[0])) and entry.id in self._ids:
             return entry
-        raise UsageError(f"expected one of this result's heads, such as result.head('L0H0'), found {entry!r}.")
+        raise UsageError(f"expected one of this result's heads, such as result.head('L0H0'), found {as_found(entry)}.")

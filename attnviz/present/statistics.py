@@ -1,5 +1,6 @@
 """The statistics of a head as tables, maps and pages name them: one entry a statistic."""
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -62,7 +63,12 @@ STATISTICS = live(REGISTRY, lambda: {
 })  # fmt: skip
 
 
+def filled(text: str, **words: object) -> str:
+    """The text with these words for their names in braces; other braces, such as those of a plug-in, stay."""
+    return re.sub(r"\{(\w+)\}", lambda named: str(words.get(named[1], named[0])), text)
+
+
 def statistic_field(name: str, value: Callable[[Any], object], unit: str = "{unit}") -> Field[Any]:
     """The field of a statistic in rows from which ``value`` reads it."""
     known = STATISTICS[name]
-    return Field(known.column, value, known.unit.format(unit=unit), name, optional=known.optional)
+    return Field(known.column, value, filled(known.unit, unit=unit), name, optional=known.optional)

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Generic, Literal
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.arguments import is_whole
+from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
 from attnviz.models.wording import counted, error, quoted, rounded, visible
 from attnviz.present.fields import Field, Row
+from attnviz.printable import printable
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -93,21 +94,22 @@ def column_table(
         ends = sections is not None and at + 1 < len(listed) and sections(listed[at]) != sections(listed[at + 1])
         ends = ends or (bool(last) and at + 1 == len(listed))
         table.add_row(*texts, style="dim" if at == len(listed) else None, end_section=ends)
-    table.caption = caption or None
+    table.caption = Text(caption) if caption else None
     return table
 
 
 def first_rows(
     title: str, columns: Sequence[Field[Row]], rows: Sequence[Row], top: int | None, file: str, *, width: int,
-    noun: str = "head", last: Sequence[object] = (),
+    noun: str = "head", order: str = "", last: Sequence[object] = (),
 ) -> Table:  # fmt: skip
-    """The table of the ``top`` first rows, 0 or None for all; braces in its title stand for how many these are.
+    """The table of the ``top`` first rows, 0 or None for all; its title says how many these are, and their ``order``.
 
     ``file`` is the one that has all of them.
     """
     listed = rows[: top or None]
     caption = left_out(len(listed), len(rows), noun, file)
-    title = title.format(listed_of(len(listed), len(rows)))
+    counts = ", ".join(filter(None, [listed_of(len(listed), len(rows)), order]))
+    title = f"{title} ({counts})" if title else ""
     return column_table(title, columns, listed, width=width, last=last, caption=caption)
 
 
@@ -157,12 +159,12 @@ def first_that_fits(forms: Sequence[str], room: int) -> str:
 def cell(value: object) -> Text:
     """Write a value into a table: fractions with two decimals, a dash for None.
 
-    Control characters are removed. The result is a Text, since rich would read brackets in a string as markup.
+    The result is a Text, since rich would read brackets in a string as markup.
     """
     if isinstance(value, Text):
         return value
     text = rounded(value) if value is None or isinstance(value, float) else str(value)
-    return Text(text if text.replace("\n", "").isprintable() else visible(text))
+    return Text(printable(text))
 
 
 def listed_of(listed: int, total: int) -> str:
@@ -264,7 +266,7 @@ _NARROWEST = 20
 def plain_table(title: str, wide: bool = True) -> Table:
     """A table without a frame; narrow ones have less space between columns."""
     return Table(
-        title=title,
+        title=Text(title),
         title_justify="left",
         title_style="bold",
         caption_justify="left",
@@ -275,6 +277,18 @@ def plain_table(title: str, wide: bool = True) -> Table:
     )
 
 
+@dataclass(frozen=True)
+class Printable:
+    """Tables and texts whose characters a terminal may get."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render them as they are, and then no character that cannot be seen."""
+        for segment in console.render(self.content, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
 def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
     """Tables made for a width, in columns, as text without colours.
 
@@ -282,7 +296,9 @@ def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
         UsageError: the width is no whole number, or too small.
     """
     if not is_whole(width) or width < _NARROWEST:
-        raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {width!r}.")
+        raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {as_found(width)}.")
     text = io.StringIO()
-    Console(file=text, width=width, color_system=None, highlight=False).print(tables(width))
+    Console(file=text, width=width, color_system=None, highlight=False, force_jupyter=False).print(
+        Printable(tables(width))
+    )
     return text.getvalue()

@@ -1,10 +1,11 @@
 """How views are drawn, and the options of figures and tables."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
-from attnviz.arguments import check_kind
+from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
 from attnviz.figures.style import PLAIN, Style
 from attnviz.models.head_ids import selection_texts
@@ -54,14 +55,18 @@ class ViewOptions(ViewOptionValues):
                 f"expected style=Style(...) or {next(iter(look))}=... by itself, found both; a Style takes "
                 f"{', '.join(look)}, too."
             )
-        if choices.get("columns") and not choices.get("table"):
-            raise UsageError("columns are those of a table for a paper: expected --table tex or md (table=...), too.")
         if style is not None and not isinstance(style, Style):
-            raise UsageError(f"expected style as attnviz.figures.Style(theme, scale, width, …), found {style!r}.")
+            raise UsageError(
+                f"expected style as attnviz.figures.Style(theme, scale, width, …), found {as_found(style)}."
+            )
         for name in ("maps", "columns"):
-            options[name] = tuple(names := options.get(name, ()))
+            names = options.get(name, ())
             if isinstance(names, str):
                 raise UsageError(f"expected {name} as a list of names, found {names!r}: write [{names!r}].")
+            check_kind(name, names, Sequence[str | Path])
+            options[name] = tuple(names)
+        if options["columns"] and not choices.get("table"):
+            raise UsageError("columns are those of a table for a paper: expected --table tex or md (table=...), too.")
         options |= {"select": tuple(selection_texts(choices.get("select", ())))}
         options |= {"relations": choices.get("relations", False) or choices.get("relation") is not None}
         return cls(style=style or Style(**look), **options)

@@ -79,7 +79,12 @@ def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dic
         return {name: dict(document["parts"][name]) for name in PARTS if name in document["parts"]}
     own = {name: document[name] for name in _OF_RUN if document.get(name) is not None}
     return {
-        name: {"corpora": (corpora := _corpora(document, name)), "n": _n(document, name, corpora), "date": date, **own}
+        name: {
+            "corpora": (corpora := corpora_of(name, document)),
+            "n": _n(document, name, corpora),
+            "date": date,
+            **own,
+        }
         for name in PARTS
         if document.get(name) is not None
     }
@@ -91,8 +96,8 @@ def measured_on(part: dict[str, Any]) -> str:
     return visible(", ".join([*(named or ["random tokens"]), *filter(None, [part.get("date")])]))
 
 
-def _corpora(document: dict[str, Any], part: str) -> list[dict[str, Any]]:
-    """The corpora of a part, by their suffix."""
+def corpora_of(part: str, document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The corpora of a document's part, by their suffix; those of ``syntax`` by whether its trees are gold."""
     suffixes = {"statistics": {".conllu", ".txt"}, "coreference": {".tsv"}, "repeats": set[str]()}
     if part == "syntax":
         suffixes["syntax"] = {".conllu" if document["syntax"].get("gold") else ".txt"}

@@ -9,14 +9,17 @@ import importlib.util
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
 from attnviz.errors import OutputError, UsageError
+from attnviz.locks import lock, unlock
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.patterns import rank_of_role
+from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
@@ -48,10 +51,12 @@ class StoredRole:
     Attributes:
         role: ``previous-token``, ``syntactic:nsubj``, ``coreference``, …
         score, baseline: 0-1; the baseline is that of uniform attention or of the best guess.
-        n: content positions, instances or sequences of the score.
+        n: what the score rests on, as :attr:`attnviz.judge.roles.Role.n`.
         interval: of the score, corrected for the number of heads.
         direction: of a relation or of coreference, who attends to whom; None otherwise.
-        untrained: the best score of any head of an untrained copy of the model; None without this control.
+        untrained: the best score of any head of an untrained copy of the model, in the same direction; None without
+            this control.
+        refuted: whether it cannot pass, even at the upper ends of its intervals.
     """
 
     role: str
@@ -62,6 +67,7 @@ class StoredRole:
     passed: bool
     direction: str | None = None
     untrained: float | None = None
+    refuted: bool = False
 
     @property
     def error_reduction(self) -> float | None:
@@ -167,27 +173,41 @@ def store_profile(
             "the profile was not stored, and attnviz heads will not show it, because the package platformdirs is not "
             "installed; type: pip install 'attnviz[profile]'"
         )
-    earlier = _search(_shape_of(run), run["model"]["weights_sha256"], warn)
-    after = merged(run, None if earlier is None else earlier[1], date, smaller=smaller)
     path = folder / profile_file_name(run)
-    if after.new or after.replaced:
-        _write(path, json.dumps(after.document, separators=(",", ":"), allow_nan=False) + "\n")
+    with _alone(folder):
+        earlier = _search(_shape_of(run), run["model"]["weights_sha256"], warn)
+        after = merged(run, None if earlier is None else earlier[1], date, smaller=smaller)
+        if after.new or after.replaced:
+            _write(path, json.dumps(after.document, separators=(",", ":"), allow_nan=False) + "\n")
     return path, after
 
 
 def _write(path: Path, content: str) -> None:
-    """Write a file atomically; OutputError if the folder cannot be written to."""
-    folder = path.parent
+    """Write a file atomically."""
+    handle, name = tempfile.mkstemp(prefix=".attnviz-", dir=path.parent)
+    staged = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+        staged.replace(path)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Make the folder, and let other runs wait while the block reads, merges and writes.
+
+    Raises:
+        OutputError: it cannot be made, or written to in the block.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".attnviz-", dir=folder)
-        staged = Path(name)
+        held = lock(folder, wait=True)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(content)
-            staged.replace(path)
+            yield
         finally:
-            staged.unlink(missing_ok=True)
+            unlock(held)
     except OSError as error:
         raise OutputError(
             f"the profile was not stored, and attnviz heads will not show it: cannot write to {folder}: "
@@ -311,6 +331,8 @@ def _sizes(model: Entry) -> tuple[int, int]:
 
 
 def _corpora(content: Entry) -> tuple[StoredCorpus, ...]:
+    for corpus in content["corpora"].each():
+        corpus["sha256"].maybe(Entry.text), corpus["left_out"].maybe(Entry.whole)
     return tuple(
         StoredCorpus(PurePath(corpus["path"].text()).name, corpus["sentences"].whole())
         for corpus in content["corpora"].each()
@@ -334,7 +356,11 @@ def _role(content: Entry) -> StoredRole:
     low, high = content["interval"].each(2)
     interval = low.number(*_SHARES), high.number(low.value, *_SHARES[1:])
     content["texts"].maybe(Entry.whole)
+    role = content["role"].text()
+    if "offset:" in role and role not in OFFSETS:
+        raise content["role"].refused("a role")
     return StoredRole(
-        content["role"].text(), score, baseline, content["n"].whole(), interval, content["passed"].flag(),
+        role, score, baseline, content["n"].whole(), interval, content["passed"].flag(),
         content["direction"].maybe(Entry.text), content["untrained"].maybe(lambda score: score.number(*_SHARES)),
+        content["refuted"].maybe(Entry.flag) or False,
     )  # fmt: skip

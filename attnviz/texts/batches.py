@@ -234,7 +234,8 @@ class SampledAttention:
     ) -> None:
         """Run the model once; ``visit`` each layer with its patterns, [batch, n_heads, n, n], first layer first.
 
-        After that ``written`` is called with the layer's weighted values A v, [batch, n, n_heads, d_head].
+        They are in float32 at least, so that sums over them are exact enough. After that ``written`` is called with
+        the layer's weighted values A v, [batch, n, n_heads, d_head].
 
         Raises:
             VerificationError: a head of a verified batch does not reproduce the model.
@@ -244,7 +245,7 @@ class SampledAttention:
         if self._batches % EVERY == 0:
             self._chosen = self._random.randrange(EVERY)
         if verifying:
-            self.verify(batch, lambda rows: visit(rows.layer, rows.pattern), torch.inf, written)
+            self.verify(batch, lambda rows: visit(rows.layer, rows.wide), torch.inf, written)
         else:
             record_attention(self._checkpoint, batch.inputs, PatternsAlone(visit, written), torch.inf)
 

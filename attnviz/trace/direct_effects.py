@@ -10,15 +10,16 @@ final one, in Gemma also that behind W_O)::
 
 Where the unembedding or the classifier is one linear map (GPT-2, Llama), c adds g·c with g = df/dx, exactly. BERT's
 masked-language head, its pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient
-at this x, a linearisation (exact for a ReLU), and what it leaves out stands beside the parts as a part of its own. That
-the parts sum to the model's own x, and to its own f(x), is checked, or nothing is given.
+at this x, a linearisation (exact for a ReLU), and what it leaves out stands beside the parts as a part of its own; that
+the head moves along the parts as they say is checked by a finite difference. That the parts sum to the model's own x,
+and to f(x), and that its head gives the logits that the whole model returns, is checked too, or nothing is given.
 
 Promoted tokens: those whose logits a head raises most (nostalgebraist 2020), where logits are linear in x. From its
 part of the logits the mean over the vocabulary is removed, since a number added to all changes no probability.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from attnviz.models.offloading import parameter_of
 from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import Norm, upcast
 from attnviz.trace.contributions import check_total, layer_contributions, without_gradients
+from attnviz.trace.logits import check_logits
 from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.residual_parts import embeddings_of
 from attnviz.trace.residual_stream import ResidualStream, last_stream, why_no_effects
@@ -43,6 +45,13 @@ MOST_TOKENS = 10
 
 NOT_LINEAR = " (not linear)"
 """Ends the name of the part that a linearisation leaves out."""
+
+_ROUNDINGS = 4
+"""Roundings of all parts that the sum of direct effects may be off; correct sums in half precision are below 2.1."""
+
+_STEP, _CURVED = 1e-2, 2e-2
+"""Of the finite difference: the step along the parts as a share of the final state's length, and the largest error as a
+share of what all parts add, absolute. What bends in such a step is of third order, below 1e-3 of it."""
 
 _AT_ONCE = 32
 """Heads whose logits are computed at a time."""
@@ -94,7 +103,8 @@ class DirectEffects:
         predicted: the model's first choice.
         actual: the token that follows in the text; None at its end, and where the model predicts no next token.
         classes: all of them, in the model's order; empty where the answer is a token.
-        difference: logit of the answer minus that of the foil.
+        difference: logit of the answer minus that of the foil, by the head on the model's final state, in float32 at
+            least; the logits themselves are the model's, and rounded as these are.
         heads: direct effect of every head; none of an encoder's where a decoder gives the logits.
         keys: of one head, if asked for, the same by key, [n_keys]; they sum to its direct effect.
         parts: all that is no head.
@@ -102,8 +112,9 @@ class DirectEffects:
         linear: whether the parts are exact; else a linearisation along the gradient.
         deviation: what the final norm divides by, held fixed; None of a model without.
         error: the difference of the sum of heads and parts from ``difference``, as a share of ``scale``.
-        scale: the largest of heads, parts and ``difference``, absolute.
-        tolerance: that applied to ``error``, and to the sum of all parts of the final state.
+        scale: the largest of heads and ``difference``, absolute; a larger part that is no head would hide them.
+        tolerance: that applied to ``error``: of the number format, or what its rounding of the final state makes of
+            the logits, if that is more.
     """
 
     position: int
@@ -165,7 +176,8 @@ def direct_effects(
 
     Raises:
         VerificationError: the parts do not sum to the model's own final state or logits, within the tolerance for
-            outputs of the number format (:data:`attnviz.reference.tolerances.TOLERANCES`), or the model was changed.
+            outputs of the number format (:data:`attnviz.reference.tolerances.TOLERANCES`); they are not how its head
+            moves; the whole model returns other logits; or the model was changed.
     """
     checkpoint, tolerance = verified.checkpoint, verified.verification.tolerance.output
     tokens, _ = verified.tokens_of(last_stream(checkpoint)[0])
@@ -175,6 +187,7 @@ def direct_effects(
     with without_gradients(checkpoint.device):
         own = upcast(head(stream.normed[position][None])[0])
         refuse_not_finite(own, f"logits at position {position}")
+        check_logits(checkpoint, verified.inputs, stream.normed[position][None], [position])
         best, probabilities = own.sort(descending=True, stable=True).indices[:3].tolist(), own.softmax(-1)
         one, other = _two(best, answer, foil)
         state, deviation = _final_state(verified, stream, position, by_key)
@@ -183,26 +196,31 @@ def direct_effects(
             "embeddings, heads, biases and feed-forward networks do not sum to the model's own final state at position "
             f"{position} ({tokens.labels[position]!r})"
         )
-        vectors = state.parts.to(final)
-        check_total(vectors.sum(0), final, tolerance, no_sum, lambda dimension: f"in dimension {dimension}")
+        check_total(state.parts.sum(0), _wide(final), tolerance, no_sum, lambda at: f"in dimension {at}")
         gradient, rest = _linearised(head, "unembedding" if classifier is None else "classifier", final, one, other)
-        values = (vectors @ gradient).tolist()
+        values = state.parts @ _wide(gradient)
+        logits = _wide_logits(head, final)
+        if _linear_map(head) is None:
+            _check_slope(head, final, (one, other), state.parts.to(final), values, rest[:-1], position)
         promotions = {} if classifier or by_key else dict(_promotions(checkpoint, state))
-    named = list(zip(state.names, values, strict=True))
+    named = list(zip(state.names, values.tolist(), strict=True))
     heads = {name: value for name, value in named if isinstance(name, HeadId)}
     keys = tuple(value for name, value in named if name[0] == _KEY)
     if by_key is not None:
         heads[by_key] = sum(keys)
     parts = [PartEffect(*name, value) for name, value in named if not isinstance(name, HeadId) and name[0] != _KEY]
     parts += rest
-    every, difference = [*heads.values(), *(part.direct_effect for part in parts)], float(own[one] - own[other])
-    scale = max(map(abs, [*every, difference])) or 1.0
-    error = abs(sum(every) - difference) / scale
-    if not error <= tolerance:  # a NaN is a failure, too
+    total = sum([*heads.values(), *(part.direct_effect for part in parts)])
+    difference = float(logits[one] - logits[other])
+    scale = max(map(abs, [*heads.values(), difference])) or 1.0
+    error = abs(total - difference) / scale
+    spread = float((_wide(gradient).square() * state.parts.square().sum(0)).sum().sqrt())
+    limit = max(tolerance, _ROUNDINGS * torch.finfo(checkpoint.dtype).eps * spread / scale)
+    if not error <= limit:  # a NaN is a failure, too
         raise VerificationError(
-            f"the direct effects at position {position} sum to {sum(every):.6g}, but the model's logits differ by "
-            f"{difference:.6g} (tolerance {tolerance:g} of the largest part, {scale:.6g}). Nothing was written. Try "
-            "--dtype float64: it makes rounding smaller, but not an error."
+            f"the direct effects at position {position} sum to {total:.6g}, but the model's logits differ by "
+            f"{difference:.6g} (tolerance {limit:.2g} of the larger of this and the largest head, {scale:.6g}). "
+            "Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
         )
 
     def choice(number: int) -> Answer:
@@ -215,7 +233,7 @@ def direct_effects(
         actual=choice(tokens.ids[position + 1]) if next_token and position + 1 < len(tokens) else None,
         classes=tuple(map(choice, range(len(own)))) if classifier else (),
         difference=difference, heads=dict(sorted(heads.items())), keys=keys, parts=tuple(parts), promotions=promotions,
-        linear=_linear_map(head) is not None, deviation=deviation, error=error, scale=scale, tolerance=tolerance,
+        linear=_linear_map(head) is not None, deviation=deviation, error=error, scale=scale, tolerance=limit,
     )  # fmt: skip
 
 
@@ -252,30 +270,75 @@ def _linearised(head: nn.Module, what: str, final: Tensor, one: int, other: int)
     return gradients[0], [*parts, PartEffect(f"{what}{NOT_LINEAR}", None, float(difference) - added - sum(biases))]
 
 
+def _wide_logits(head: Any, final: Tensor, **moved: Tensor) -> Tensor:
+    """Logits of a final state [d_model], in float32 at least; ``moved`` are parameters with other values."""
+    if (linear := _linear_map(head)) is not None:
+        weight, bias = upcast(parameter_of(linear, "weight")), parameter_of(linear, "bias")
+        logits: Tensor = weight @ final
+        return logits if bias is None else logits + upcast(bias)
+    wide = {name: upcast(each.detach()) for name, each in (*head.named_parameters(), *head.named_buffers())}
+    return functional_call(head, wide | moved, (final,))  # type: ignore[no-any-return]
+
+
+def _check_slope(
+    head: Any, final: Tensor, two: tuple[int, int], parts: Tensor, values: Tensor, biases: Sequence[PartEffect],
+    position: int,
+) -> None:  # fmt: skip
+    """Move the final state along all parts, each in the direction that it is said to add, and compare what is added.
+
+    Raises:
+        VerificationError: the logits of a head that is not linear do not move as the parts and its biases say.
+    """
+    direction = values.sign().to(parts) @ parts
+    step = _STEP * float(final.norm() / direction.norm().clamp_min(torch.finfo(final.dtype).tiny))
+    named = {name: upcast(each.detach()) for name, each in head.named_parameters() if name.endswith("bias")}
+
+    def moved(by: float) -> float:
+        biased = {name: (1 + by) * bias for name, bias in named.items()}
+        logits = _wide_logits(head, final + by * direction, **biased)
+        return float(logits[two[0]] - logits[two[1]])
+
+    stated, found = float(values.abs().sum()) + sum(part.direct_effect for part in biases), moved(step) - moved(-step)
+    rounding = 64 * torch.finfo(final.dtype).eps * float(_wide_logits(head, final)[list(two)].abs().max())
+    if not abs(found - 2 * step * stated) <= 2 * step * _CURVED * float(values.abs().sum()) + rounding:
+        raise VerificationError(
+            f"the direct effects at position {position} are not how the logits move: along all parts they change by "
+            f"{found / (2 * step):.6g}, but the direct effects sum to {stated:.6g}. Nothing was written."
+        )
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """In float64 on the CPU, where a large number that a norm takes from all parts leaves no rounding."""
+    return tensor.detach().cpu().double()
+
+
 _KEY = "key"
 _Name = HeadId | tuple[str, int | None]
 
 
 class _State:
-    """The residual stream at one position as parts that sum to it, [n_parts, d_model]."""
+    """The residual stream at one position as parts that sum to it, [n_parts, d_model], float64 on the CPU."""
 
     def __init__(self, parts: Sequence[tuple[str, Tensor]]) -> None:
         self.names: list[_Name] = [(name, None) for name, _ in parts]
-        self.parts = torch.stack([upcast(vector) for _, vector in parts])
+        self.parts = torch.stack([_wide(vector) for _, vector in parts])
 
     def add(self, vectors: Tensor, *names: _Name) -> None:
-        self.parts = torch.cat([self.parts, vectors.to(self.parts)])
+        self.parts = torch.cat([self.parts, _wide(vectors)])
         self.names += names
 
     def normalise(self, norm: Norm, layer: int | None, own: Tensor | None = None) -> float:
         """Apply a norm to every part at the scale of their sum, or of the model's ``own`` stream; returns the scale."""
-        scale = norm.scale(self.parts.sum(0) if own is None else own.to(self.parts.device))
-        self.parts = norm.linear_part(self.parts, scale).to(self.parts)
-        name: _Name = ("final norm bias" if layer is None else "norm bias", layer)
-        if norm.bias is not None and name in self.names:  # the biases of a layer's norms are one part
-            self.parts[self.names.index(name)] += norm.bias
-        elif norm.bias is not None:
-            self.add(norm.bias.detach()[None], name)
+        scale = norm.scale(self.parts.sum(0) if own is None else _wide(own))
+        if norm.weight is not None:
+            norm = replace(norm, weight=_wide(norm.weight))
+        self.parts = norm.linear_part(self.parts, scale)
+        if norm.bias is not None:
+            name: _Name = ("final norm bias" if layer is None else "norm bias", layer)
+            if name in self.names:  # the biases of a layer's norms are one part
+                self.parts[self.names.index(name)] += _wide(norm.bias)
+            else:
+                self.add(norm.bias[None], name)
         return float(scale)
 
 
@@ -311,13 +374,13 @@ def _final_state(
             state.normalise(checkpoint.norm(modules[layer].attention_norm), layer)
         if count % of_block == 0:
             network = stream.feed_forward[count // of_block - 1][position]
-            state.add(upcast(network)[None] * factor, ("feed-forward", first))
+            state.add(_wide(network)[None] * factor, ("feed-forward", first))
             if not architecture.pre_norm:
                 state.normalise(checkpoint.norm(modules[first].feed_forward_norm), first)
     last, mapped = architecture.final_norm(checkpoint.model), architecture.output_map(checkpoint.model)
     deviation = None if last is None else state.normalise(checkpoint.norm(last), None, stream.last[position])
     if mapped is not None:
-        state.parts = state.parts @ upcast(parameter_of(mapped, "weight")).T
+        state.parts = state.parts @ _wide(parameter_of(mapped, "weight")).T
     return state, deviation
 
 

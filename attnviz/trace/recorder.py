@@ -26,6 +26,7 @@ from attnviz.models.families.base import LayerModules
 from attnviz.models.families.undeclared import EAGER
 from attnviz.models.head_ids import LayerId
 from attnviz.models.weights import all_finite
+from attnviz.reference.attention import upcast
 
 _NAME = "attnviz"
 
@@ -120,7 +121,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class PatternsAlone(Observer):
-    """An observer that passes the model's own patterns to ``visit``, and its weighted values to ``written``."""
+    """Passes the model's own patterns, in float32 at least, to ``visit``, and its weighted values to ``written``."""
 
     visit: Callable[[int, Tensor], None] | None = None
     written: Callable[[int, Tensor], None] | None = None
@@ -128,7 +129,7 @@ class PatternsAlone(Observer):
     def rows(self, layer: int, first: int, own: Tensor) -> None:  # noqa: ARG002 - one block is all
         """Pass the block on: the whole layer if memory for a block is unlimited."""
         if self.visit is not None:
-            self.visit(layer, own)
+            self.visit(layer, upcast(own))
 
     def end(self, record: LayerRecord) -> None:
         """Pass the weighted values on, [batch, n, n_heads, d_head]."""

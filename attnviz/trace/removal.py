@@ -59,11 +59,15 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
 
     Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
     """
-    autocast, head = torch.autocast(checkpoint.device.type, enabled=False), checkpoint.language_head
+    autocast, heads = (
+        torch.autocast(checkpoint.device.type, enabled=False),
+        (checkpoint.language_head, checkpoint.whole),
+    )
+    training = [module for head in heads if head is not None for module in head.modules() if module.training]
     with ExitStack() as stack, in_blocks(checkpoint), torch.no_grad(), autocast:
-        if head is not None and head.training:
-            head.eval()
-            stack.callback(head.train)
+        for module in training:
+            module.training = False
+            stack.callback(setattr, module, "training", True)
         yield
 
 

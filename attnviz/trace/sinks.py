@@ -42,7 +42,7 @@ def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
     sink_of_head: list[Tensor] = []  # a layer each, [n_heads, n]
 
     def visit(layer: int, pattern: Tensor) -> None:
-        received = _received(pattern[0].float(), checkpoint.windows[layer])
+        received = _received(pattern[0], checkpoint.windows[layer])
         sink_of_head.append((received > SINK_ATTENTION).cpu())  # layers may run on different devices
 
     record = record_undeclared if isinstance(checkpoint.architecture, Undeclared) else record_attention

@@ -148,6 +148,11 @@ class VerifiedAttention:
         """The tokens of a layer's queries and of its keys; other than :attr:`tokens` only in an encoder-decoder."""
         return _read_by(self.checkpoint.layers[layer], self.tokens, self._target)
 
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """What the model read, [1, n] each."""
+        return _inputs(self.checkpoint, self.tokens, self._target)
+
     def keys_input(self, layer: int) -> Tensor:
         """What W_K and W_V are applied to, [1, n_keys, d_model]; of cross-attention the encoder's states."""
         x, source = self._kept[layer].inputs
@@ -237,9 +242,7 @@ def verify_attention(
             locates the worst difference.
         ArchitectureError: a family that is not declared does not go through transformers' interface.
     """
-    inputs = tokens.model_inputs(checkpoint.device)
-    if target is not None:
-        inputs |= {f"decoder_{name}": tensor for name, tensor in target.model_inputs(checkpoint.device).items()}
+    inputs = _inputs(checkpoint, tokens, target)
 
     def names(layer: int) -> tuple[Names, Names]:
         queries, keys = _read_by(layer, tokens, target)
@@ -263,6 +266,14 @@ def verify_attention(
             f"error.{look_again(checkpoint.architecture)}"
         )
     return VerifiedAttention(checkpoint, tokens, verifier.verification(), memory, verifier.kept, target, queries)
+
+
+def _inputs(checkpoint: Checkpoint, tokens: Tokens, target: Tokens | None) -> dict[str, Tensor]:
+    """What a model reads, with what its decoder does."""
+    inputs = tokens.model_inputs(checkpoint.device)
+    if target is not None:
+        inputs |= {f"decoder_{name}": tensor for name, tensor in target.model_inputs(checkpoint.device).items()}
+    return inputs
 
 
 def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens, Tokens]:

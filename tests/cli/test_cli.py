@@ -1,6 +1,7 @@
 """The command ``heads`` as its users meet it: files, tables, figures, texts, profiles, and failures on the way."""
 
 import json
+import pkgutil
 import re
 import shutil
 import signal
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
+from attnviz.language import parsers
 from attnviz.profiles.store import store_profile
 from attnviz.signals import SIGNALS
 from attnviz.version import __version__
@@ -293,6 +295,43 @@ def test_several_signals_at_once_are_one_and_nothing_is_written(heads, monkeypat
 
     monkeypatch.setattr("attnviz.commands.heads.views.heatmap_files", stopped)
     assert_refused(heads(), 130, "attnviz: interrupted; nothing was written.")
+
+
+@pytest.mark.parametrize(
+    "error", [None, ValueError("could not determine the shape"), OSError("no"), SystemError("bug")]
+)
+@pytest.mark.parametrize(
+    "door",
+    [
+        "attnviz.models.weights.safe_open",
+        "attnviz.models.weights.load_file",
+        "transformers.AutoTokenizer.from_pretrained",
+        "attnviz.models.sources.json.loads",
+        pytest.param("spacy.load", marks=needs_parser),
+        "attnviz.figures.style.figure_bytes",
+    ],
+)
+def test_an_interruption_that_a_library_swallows_or_calls_something_else_is_one(
+    here, bert_folder, monkeypatch, signals_heard, door, error
+):
+    module, _, name = door.rpartition(".")
+    owner = pkgutil.resolve_name(module)
+    function = getattr(owner, name)
+
+    def interrupted(*given, **more):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            if error is not None:
+                raise error from None
+        return function(*given, **more)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    parsers._loaded.cache_clear()
+    text = "The cat that I saw ran away from the dog."
+    done = runner.invoke(app, ["heads", text, "-m", str(bert_folder), "-o", "out", "--figures", "overview"])
+    assert (done.exit_code, done.stderr.count("attnviz: ")) == (130, 1)
+    assert re.search(r"attnviz: interrupted; (nothing was|all files were) written\.\n$", done.stderr)
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)

@@ -193,7 +193,7 @@ def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
     assert "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts)" in " ".join(lines)
 
 
-@pytest.mark.parametrize(("parse", "here"), [(None, " (not here)"), (PARSE, ""), (OBJ, " (not here)")])
+@pytest.mark.parametrize(("parse", "here"), [(None, " (not parsed)"), (PARSE, ""), (OBJ, " (not here)")])
 def test_label_and_role_stand_in_columns_of_their_own(parse, here):
     """The label is that without a profile; the role says where the text does not have what it is about."""
     assert row_of(hand_made(), "L0H1", width=120)[1:5] == ["broad?", "1.00", "–", "4"]
@@ -441,6 +441,10 @@ def test_one_selected_head_is_not_counted_and_several_say_what_to_type_next():
     assert "On this text" not in one.split("Heads to look at")[0]
     assert "Next:" not in one
     assert "Over a corpus:" not in one
+    for top in (None, 0):  # tables of how heads compare
+        of_one, of_two = (text_of(hand_made(), top=top, select=heads) for heads in (["L0H1"], ["L0H0", "L0H1"]))
+        assert ("Patterns (" in of_one, "Patterns (" in of_two) == (False, True)
+        assert "Labels by layer" not in of_one
     unknown = text_of(hand_made(), top=None, select=["L0H1"], width=100)
     assert "attnviz profile CORPUS.conllu --model by-hand measures it" in unknown
     for top in (None, 0):
@@ -449,17 +453,19 @@ def test_one_selected_head_is_not_counted_and_several_say_what_to_type_next():
         assert ("--top 0" in last) == (top is None)
 
 
-def test_the_farthest_heads_that_are_no_sinks_are_named_whether_they_pass_or_not():
-    away = torch.eye(12)[[*range(5, 12), *range(5)]]
-    patterns = torch.stack([0.12 * away + 0.88 * torch.eye(12), torch.eye(12)])[None]
+def test_the_farthest_heads_come_first_whatever_their_long_range_score():
+    """L0H0 spreads over far tokens, L0H1 chooses tokens 5 away, L0H2 attends to itself, L0H3 rests on the sink."""
+    n = 12
+    positions = torch.arange(n)
+    far = ((positions[:, None] - positions).abs() >= 6).double()
+    at_5 = torch.eye(n)[[*range(5, n), *range(2, 7)]]
+    patterns = torch.stack([far / far.sum(1, keepdim=True), at_5, torch.eye(n), torch.eye(n)[[0] * n]])[None]
     analysis = hand_made(labels="abcdefghijkl", special=(0,), patterns=patterns)
-    assert "long-range" not in analysis.head("L0H0").label
-    lines = [line for line in lines_of(analysis, top=None) if line.startswith("Farthest")]
-    assert lines == []  # 0.12 is less than five times uniform attention
-    chosen = hand_made(labels="abcdefghijkl", special=(0,), patterns=torch.stack([away, torch.eye(12)])[None])
-    (line,) = [line for line in lines_of(chosen, top=None) if line.startswith("Farthest")]
-    assert line.startswith("Farthest (no sinks), score (mean tokens away): L0H0 1.00 (")
-    assert "L0H1" not in line
+    scores = {str(head.id): head.statistics["long_range"] for head in analysis.heads}
+    assert scores["L0H0"] < scores["L0H1"]
+    (line,) = [line for line in lines_of(analysis, top=None) if line.startswith("Farthest")]
+    assert re.findall(r"L0H\d", line) == ["L0H0", "L0H1"]
+    assert f"uniform attention {analysis.context.uniform['distance_non_sink']:.2f}" in line
 
 
 def test_a_text_too_short_for_labels_has_a_sentence_instead_of_tables_unless_they_are_asked_for():

@@ -74,15 +74,21 @@ def test_numbers_and_nouns():
 def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     assert (rounded(value), signed(value), percent(value / 10)) == ("0.00", "0.00", "0 %")
     assert written(value) == "0.00"
-    role = SimpleNamespace(role="related", direction=None, score=value, baseline=-0.001, n=9)
+    role = SimpleNamespace(role="related", relation=None, direction=None, score=value, baseline=-0.001, n=9)
     head: Any = SimpleNamespace(shown="local", role=role, over_corpus=[("related", role)])
     told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
     assert told.endswith(" score 0.00, baseline 0.00, n = 9")
     assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
 
 
+def test_what_is_not_all_is_not_100_percent():
+    """2,757 of 2,769 cases are 99.57 %; a sum of shares is 1 but for rounding."""
+    found = [percent(share) for share in (2757 / 2769, 0.99499, 0.9999, 1 - 1e-7, 1.0, 1.2)]
+    assert found == ["99.5 %", "99 %", "99.9 %", "100 %", "100 %", "120 %"]
+
+
 def test_one_head_and_one_text_are_one():
-    assert "(1 head, the largest first)" in result_of("outputs").report(100, select="L0H0")
+    assert "(1, the largest first)" in result_of("outputs").report(100, select="L0H0")
     one = attnviz.ablate("the cat ran", "tiny-gpt2", select="L0H0", curve=False, gradient=False, device="cpu")
     assert "1 head on 1 text, L0H0" in repr(one)
 

@@ -397,7 +397,7 @@ def test_progress_and_many_inputs_are_announced(monkeypatch: pytest.MonkeyPatch)
         ({"select": ["L9"]}, UsageError, "names layer 9"),
         ({"select": 3}, UsageError, "expected a list of selections"),
         ({"select": ["L0H1"], "together": True}, UsageError, "two heads or more to remove together, found L0H1 alone"),
-        ({"texts": None}, UsageError, "expected a text, a corpus's path, or a list of these, found None"),
+        ({"texts": None}, UsageError, "expected texts as a text or a path, or a list of these, found None"),
         ({"texts": ["one", 3]}, UsageError, "expected a text"),
         (
             {"texts": "the cat ran away " * 30},

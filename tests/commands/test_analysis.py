@@ -1,5 +1,6 @@
 """The whole chain: its numbers against an independent computation, and what analyze() refuses."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import pytest
 import torch
 from transformers import BertForMaskedLM
 
+import attnviz
 from attnviz import analyze
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import CheckpointError, ParserError, TextError, UsageError
 from attnviz.figures.style import Style
 from attnviz.language.parsers import load_parser
 from attnviz.language.universal import to_universal
+from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint
 from attnviz.profiles.published import published_heads
@@ -34,6 +37,16 @@ TEXTS = [
 ]
 LONG = "The keys to the cabinet that the old man had lost were found under the sofa by his youngest daughter."
 HOSTILE = "Don't\n\npanic: the café's naïve 😀 owner can't re-open (yet)."
+
+
+def test_threads_share_a_model_and_get_what_they_would_alone():
+    shared = [from_loaded(MODELS[kind][0](), MODELS[kind][1]()) for kind in ("bert", "gpt2", "bert")]
+    texts = [SENTENCE, "a a saw a", "the dog ran away"]
+    tasks = [(text, checkpoint) for text in texts for checkpoint in shared] * 2
+    alone = [attnviz.head_outputs(*task).document() for task in tasks]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda task: attnviz.head_outputs(*task).document(), tasks))
+    assert together == alone
 
 
 def assert_numbers(analysis: Analysis, model: Any, tokenizer: Any, **options: Any) -> None:

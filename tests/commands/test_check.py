@@ -16,6 +16,8 @@ from attnviz.cli.program import app
 from attnviz.commands.check import measure
 from attnviz.errors import AttnvizError, CorpusError, UsageError
 from attnviz.models.checkpoint import from_loaded
+from attnviz.present.documents import json_text
+from attnviz.profiles.store import store_profile
 from tests.conftest import needs_minilm
 from tests.support.corpora import treebank
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
@@ -96,8 +98,10 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
         f'{about}; label = "{"unnamed" if head.label != "unnamed" else "broad"}"': ("fails", head.labelled.shown),
         f'{about}; score = "previous-token"; at_most = {previous.score}': ("holds", previous.score),
         f'{about}; score = "entropy"; at_least = 9': ("fails", head.statistics["entropy"]),
-        f'{about}; score = "duplicate-token"; at_least = 0': ("cannot be decided", None),
-        'text = "the cat ran"; head = "L0H0"; score = "entropy"; at_least = 0': ("cannot be decided", None),
+        f'{about}; score = "duplicate-token"; at_least = 0': ("holds", None),
+        'text = "the cat ran"; head = "L0H0"; score = "entropy"; at_least = 0': ("holds", None),
+        'text = "the cat ran"; head = "L0H0"; score = "duplicate-token"; at_least = 0': ("cannot be decided", None),
+        'text = "the cat ran"; head = "L0H0"; label = "sink"': ("cannot be decided", None),
         f'text = "{TEXT}"; level = 4': ("holds", 4),
         f'text = "{TEXT}"; distance_to = "other"; at_most = {far.distance}': ("holds", far.distance),
         f'text = "{TEXT}"; distance_to = "other"; at_most = {far.distance * 0.99}': ("fails", far.distance),
@@ -118,7 +122,7 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
         assert measured is None or each.measured == measured
     reasons = {each.claim.line: each.reason for each in found.claims if each.verdict == "cannot be decided"}
     assert [*reasons.values()] == [
-        "n = 5 is below 10", "n = 3 is below 10", "the bound is within the interval",
+        "it cannot be measured on this text", "n = 3 is below 10", "the bound is within the interval",
         "the bound is within the interval", "too rare there, or no role that attnviz measures there",
     ]  # fmt: skip
     once = ["compare", "compare_corpus", "profile_heads", "ablate"]
@@ -144,10 +148,8 @@ def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path: Path, called
     ]  # fmt: skip
     found = attnviz.check(written(tmp_path, 'model = "minilm"', *claims), device="cpu")
     undecided = "cannot be decided"
-    assert verdicts(found) == ["holds", undecided, "holds", "fails", "fails", "fails", undecided, undecided]
-    assert found.claims[3].reason == "the role does not pass"
-    assert found.claims[4].measured is None
-    assert found.claims[4].reason.startswith("its better direction is dep→head (0.81)")
+    assert verdicts(found) == ["holds", undecided, "holds", undecided, undecided, "fails", undecided, undecided]
+    assert found.claims[4].reason.startswith("the stored profile has its better direction alone, dep→head (0.81)")
     assert called == ["open_checkpoint"]
     with pytest.raises(CorpusError, match=r"claims.toml:2: .*gap-development.tsv"):  # it has names, no relations
         attnviz.check(written(tmp_path, "", f'{claims[0]}; corpus = "gap-development.tsv"'), "minilm", device="cpu")
@@ -156,17 +158,50 @@ def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path: Path, called
     assert (found.claims[0].measured, found.claims[0].interval) == (role.score, role.interval)
 
 
+def test_the_stored_profile_of_the_same_texts_is_not_measured_again(tmp_path: Path, called: list[str]):
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    trees = treebank(tmp_path / "trees.conllu")
+    folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
+    profile = attnviz.profile_heads(str(folder), [trees], repeats=True, examples=0, device="cpu")
+    assert profile is not None
+    claims = ['head = "L1H2"; role = "det"', 'head = "L0H0"; role = "sink"', 'head = "L0H0"; role = "induction"']
+    path = written(tmp_path, 'corpus = "trees.conllu"', *claims)
+    measured = attnviz.check(path, str(folder), device="cpu")
+    store_profile(json.loads(json_text(profile.document())), "2026-01-01")
+    called.clear()
+    stored = attnviz.check(path, str(folder), device="cpu")
+    assert called == ["open_checkpoint"]
+    assert all(each.source.startswith("stored profile: ") for each in stored.claims)
+    assert [replace(each, source="") for each in stored.claims] == [
+        replace(each, source="") for each in measured.claims
+    ]
+    for other in ({"seed": 1}, {"limit": 50}, {"dtype": "float64"}):
+        assert not attnviz.check(path, str(folder), device="cpu", **other).claims[0].source.startswith("stored")
+    treebank(trees, seed=1)
+    assert not attnviz.check(path, str(folder), device="cpu").claims[0].source.startswith("stored")
+
+
 def test_a_papers_heads_are_claims(tmp_path: Path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     trees = treebank(tmp_path / "trees.conllu")
     torch.manual_seed(0)
     shape = {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 48, "intermediate_size": 16}
     bert = from_loaded(BertModel(bert_config(**shape)).eval(), bert_tokenizer())
+    profile = attnviz.profile_heads(bert, [trees], examples=0)
+    assert profile is not None
+    roles = {(str(role.id), role.role): role for role in profile.roles}
     found = attnviz.check(trees, bert, published="clark-2019")
+    for each in found.claims:
+        role = roles.get((each.claim.head, each.claim.what))
+        if role is not None and role.direction != each.claim.direction:  # judged in the claim's own direction
+            assert each.measured is not None
+            assert each.measured - (each.baseline or 0) <= role.margin
+        elif role is not None:  # its weights are random: no role passes
+            refuted = role.difference[1] < 0.1 or role.interval[1] <= (role.untrained or 0)
+            assert (each.verdict, each.measured) == ("fails" if refuted else "cannot be decided", role.score)
     of = {(each.claim.head, each.claim.what): each for each in found.claims}
     assert len(of) == 15
     assert of["L7H10", "syntactic:det"].claim.published == "(0.94 there, baseline 0.52)"
-    assert of["L7H10", "syntactic:det"].verdict == "fails"  # its weights are random
     assert of["L8H5", "syntactic:case"].claim.direction == "dependent_to_head"
     assert of["L5H6", "syntactic:compound:prt"].verdict == "cannot be decided"  # not in the treebank
     for paper, message in (("clark-2091", "Did you mean clark-2019"), ("wang-2022", "expected a model of this shape")):
@@ -175,6 +210,7 @@ def test_a_papers_heads_are_claims(tmp_path: Path):
 
 
 GOOD = 'head = "L0H0"; role = "sink"'
+EFFECT = 'head = "L0H2"; ablate = "loss"; at_least = 0'
 WRONG = [
     ('mdel = "x"', GOOD, "1: unknown key 'mdel': expected any of model, text, corpus, claim. Did you mean model?"),
     ('model = "tiny-gpt2', GOOD, "expected a TOML file of claims at .*claims.toml, found: .*line 1"),
@@ -212,12 +248,25 @@ WRONG = [
     ("", GOOD, "2: expected a corpus, since there is no stored profile"),
     ("", f"{GOOD}; at_most = 0.2; at_least = 0.3", "6: at_least is above at_most"),
     ("claim = 3", "", "expected at least one"),
+    ("", f"{GOOD}; at_least = 0x{'F' * 5000}", "5: expected at_least as a number, found a value of type int"),
+    ("", f"level = 0x{'F' * 5000}; text = 'a'", "3: expected level as a whole number"),
+    ("", f"{GOOD}; corpus = [0x{'F' * 5000}]", "5: expected corpus as a list of paths"),
+    ('corpus = ["none.txt", "novels"]', EFFECT, "2: expected a corpus at none.txt"),
+    ('corpus = "novels"', EFFECT, "2: expected a corpus at novels"),
+    ('corpus = "/dev/null"', EFFECT, "2: expected a corpus at /dev/null"),
+    ('corpus = "/dev/null"', GOOD, "2: expected a corpus at /dev/null"),
+    ('corpus = "novels"', "level = 4", "2: expected a corpus at novels"),
+    ('corpus = "novels"', f'distance_to = "{TINY}"; at_most = 1', "2: expected a corpus at novels"),
     ("", f"{GOOD}; at_least = 1{'0' * 400}", "5: expected at_least as a number"),
     (f"a = {'[' * 3000}", "", "expected a TOML file of claims"),
     (f"corpus = '{'a' * 300}'", GOOD, "2: .*aaa"),
     ('model = "a\\u0000b"', GOOD, "1: model has a null character"),
     ("# \u2028 \x85", 'head = "L0H0"; role = "sinc"', "4: unknown role"),
     ('text = """\n[[claim]]\n"""', 'head = "L0H0"; label = "sinc"', "6: unknown label"),
+    ('# a """', GOOD.replace("sink", "sinc"), "4: unknown role"),
+    ('text = "it is \'\'\' so"', 'head = "L0H0"; label = "sinc"', "4: unknown label"),
+    ("", 'corpus = [; "role = x",; ]; head = "L0H0"; role = "sinc"', "7: unknown role"),
+    ("", f"{GOOD}\n[[other]]", "5: unknown key 'other'"),
     ('[["claim"]]\nhead = "L0H0"\nlabel = "sinc"\ntext = "a"', "", "3: unknown label"),
     ("", 'text = "a b"; head = "L0H0"; label = "nsubj:any thing"', "5: unknown label 'syntactic:nsubj:any thing'"),
 ]  # fmt: skip

@@ -41,10 +41,14 @@ def randomised(family: str) -> Checkpoint:
     """A tiny model whose norms' weights are far from 1."""
     checkpoint = model(family)
     torch.manual_seed(1)
+    _randomise_norms(checkpoint)
+    return checkpoint.encoder
+
+
+def _randomise_norms(checkpoint: Checkpoint) -> None:
     for name, parameter in checkpoint.model.named_parameters():
         if parameter.ndim == 1 and "norm" in name.lower().replace("ln_", "norm") and name.endswith("weight"):
             parameter.data.uniform_(0.3, 2)
-    return checkpoint.encoder
 
 
 def full(checkpoint: Checkpoint) -> list[tuple[int, Any, Any, Any, Any]]:
@@ -148,6 +152,8 @@ def test_copying_is_that_of_the_full_matrix(family: str) -> None:
         checkpoint = from_loaded(sharp_bert(model_class=BertForMaskedLM), bert_tokenizer())
     else:
         checkpoint = model(family)
+    torch.manual_seed(1)
+    _randomise_norms(checkpoint)
     d, bare = checkpoint.d_model, checkpoint.model
     words = bare.get_input_embeddings().weight.detach().double().numpy()
     if family == "bert":
@@ -162,16 +168,41 @@ def test_copying_is_that_of_the_full_matrix(family: str) -> None:
     found = attnviz.circuits(checkpoint)
     assert found.linearised == (family == "bert")
     for head, (layer, output, *_) in zip(found.heads, full(checkpoint), strict=True):
-        written = output
+        read, written = words, output
         if family == "bert":
-            for modules in checkpoint.modules[layer:]:
+            for number, modules in enumerate(checkpoint.modules):
                 for norm in (modules.attention_norm, modules.feed_forward_norm):
-                    written = written @ norm_matrix(checkpoint, norm, d)
-        values = np.linalg.eigvals(words @ written @ out)
+                    if number < layer:
+                        read = read @ norm_matrix(checkpoint, norm, d)
+                    else:
+                        written = written @ norm_matrix(checkpoint, norm, d)
+        values = np.linalg.eigvals(read @ written @ out)
         largest = values[np.argsort(-abs(values))[: checkpoint.d_head]]
         assert head.copying == pytest.approx(largest.real.sum() / abs(largest).sum(), abs=1e-3)
         assert head.untrained is not None
         assert abs(head.untrained) < 0.9
+
+
+@pytest.mark.parametrize("of", ["attn.c_attn", "attn.c_proj", "ln_"])
+@pytest.mark.parametrize("factor", [1e-30, 1e12, 1e30])
+def test_composition_and_copying_are_ratios_whatever_the_size_of_the_weights(of: str, factor: float) -> None:
+    built = sharp_gpt2(model_class=GPT2LMHeadModel)
+    expected = attnviz.circuits(built, tokenizer=gpt2_tokenizer())
+    for name, parameter in built.named_parameters():
+        if of in name and name.endswith("weight"):
+            parameter.data.mul_(factor)
+    found = attnviz.circuits(built, tokenizer=gpt2_tokenizer())
+    for kind in KINDS:
+        torch.testing.assert_close(found.scores[kind], expected.scores[kind], equal_nan=True, rtol=1e-3, atol=1e-4)
+    copying = ([head.copying for head in each.heads] for each in (found, expected))
+    assert next(copying) == pytest.approx(next(copying), abs=1e-4)
+
+
+def test_embeddings_whose_product_overflows_are_one_line_and_not_a_crash() -> None:
+    built = sharp_gpt2(model_class=GPT2LMHeadModel)
+    built.transformer.wte.weight.data.mul_(1e30)
+    with pytest.raises(attnviz.VerificationError, match="not finite in float32; a wider --dtype"):
+        attnviz.circuits(built, tokenizer=gpt2_tokenizer())
 
 
 def test_tiny_gpt2_induction_heads_read_keys_of_the_previous_token_head() -> None:

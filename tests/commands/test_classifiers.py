@@ -111,6 +111,12 @@ def test_every_head_is_removed_as_by_transformers(kind: str, method: str, tmp_pa
     def loss(predicted: torch.Tensor) -> float:
         return -float(predicted.gather(1, classes[:, None]).mean())
 
+    def margin(predicted: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+        rows = zip(predicted, of.tolist(), strict=True)
+        return torch.stack(
+            [row[label] - max(value for i, value in enumerate(row) if i != label) for row, label in rows]
+        )
+
     whole = predicted(model)
     assert (labelled.kind, free.kind) == (LABELLED, CLASS)
     assert labelled.clean_loss == pytest.approx(loss(whole), abs=1e-5)
@@ -124,7 +130,30 @@ def test_every_head_is_removed_as_by_transformers(kind: str, method: str, tmp_pa
             assert of_labels["loss"].value == pytest.approx(loss(less) - loss(whole), abs=2e-6)
             assert of_labels["kl"].value == pytest.approx(divergence, abs=2e-6)
             assert of_classes["kl"].value == pytest.approx(divergence, abs=2e-6)
+            for damage, of in ((of_labels, classes), (of_classes, whole.argmax(-1))):
+                fall = margin(whole, of) - margin(less, of)
+                assert damage["margin"].value == pytest.approx(float(fall.mean()), abs=1e-5)
             assert of_classes["changed"].value == (less.argmax(-1) != whole.argmax(-1)).double().mean()
+
+
+def test_the_margin_shows_what_probabilities_near_one_hide() -> None:
+    """The same head of a classifier that is five times as sure: its margin falls five times as far."""
+    model, tokenizer = hand_built_classifier("bert")
+    model.classifier.weight.data *= 40 / float(own_logits(model, tokenizer, TEXTS[0]).diff().abs())
+    sure = attnviz.ablate(TEXTS[0], model, tokenizer=tokenizer, method="zero", curve=False, select="L0").heads[0].damage
+    model.classifier.weight.data *= 5
+    surer = (
+        attnviz.ablate(TEXTS[0], model, tokenizer=tokenizer, method="zero", curve=False, select="L0").heads[0].damage
+    )
+    assert surer["margin"].value == pytest.approx(5 * sure["margin"].value, rel=1e-3)
+
+
+@pytest.mark.parametrize(("texts", "method", "said"), [(1, "mean", True), (1, "zero", False), (2, "mean", False)])
+def test_the_first_line_says_what_the_mean_of_one_text_cannot_show(texts: int, method: str, said: bool) -> None:
+    model, tokenizer = sharp_classifier("bert")
+    result = attnviz.ablate(TEXTS[:texts], model, tokenizer=tokenizer, method=method, curve=False, select="L1")
+    first = " ".join(result.report(400).split())[:600]
+    assert ("mean over this text alone" in first) == said
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])

@@ -5,7 +5,10 @@ import hashlib
 import json
 import os
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -204,6 +207,23 @@ def test_parts_of_the_shipped_profile_are_taken_over_with_its_note(shipped, user
     assert not find()[0].shipped
 
 
+def test_two_runs_at_once_lose_no_part(user_folder, monkeypatch: pytest.MonkeyPatch):
+    merge, merging = profile_store.merged, Event()
+
+    def slowly(*given, **more):
+        merging.set()
+        time.sleep(0.5)
+        return merge(*given, **more)
+
+    monkeypatch.setattr(profile_store, "merged", slowly)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(store_profile, ON_REPEATS, "2026-11-20")
+        assert merging.wait(60)
+        store_profile(ON_TREES, "2026-11-22")
+        first.result()
+    assert set(stored(user_folder)["parts"]) == {"statistics", "syntax", "repeats"}
+
+
 # --- what it says
 
 
@@ -249,6 +269,8 @@ DAMAGED = {
     "no hash": (changed(model={**MODEL, "weights_sha256": None}), "for model.weights_sha256, found nothing"),
     "other weights": (changed(model={**MODEL, "weights_sha256": "ef" * 32}), "found one of another model"),
     "another shape": (changed(model={**MODEL, "n_heads": 4}), "found one of another model"),
+    "an offset of +x": (role_with(role="offset:+x"), r'expected a role for roles\[0\].role, found "offset:\+x"'),
+    "a hash of 3": (changed(corpora=[{"path": "a", "sha256": 3, "sentences": 1, "left_out": 0}]), "sha256, found 3"),
     "no roles": (changed(roles=None), "expected a list for roles, found nothing"),
     "a role as text": (changed(roles=["L0H0"]), r'expected an object for roles\[0\], found "L0H0"'),
     "no head": (role_with(id="first"), r'expected a head of 2 layers of 3 heads for roles\[0\].id, found "first"'),

@@ -14,15 +14,28 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import attnviz
+from attnviz.commands.ablate.matched import role_names
+from attnviz.commands.check.claims import read_claims
 from attnviz.errors import AttnvizError, UsageError
 from attnviz.figures import Style
 from attnviz.figures.style import THEMES, figure_bytes
+from attnviz.models.head_ids import ids_and_names
 from attnviz.present.report import spec_of, views_of
 from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
 from tests.support.results import MEASURES, TEXT, TEXTS, result_of
 from tests.support.signatures import parameters_of
 
 FUNCTIONS = {name: getattr(attnviz, name) for name in attnviz.__all__ if inspect.isfunction(getattr(attnviz, name))}
+
+
+class Unwritable:
+    """A value whose own function cannot write it."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not written")
+
+
+BAD = Unwritable()
 
 
 # --- keywords
@@ -56,6 +69,26 @@ def test_arguments_that_are_missing_or_too_many_are_errors_of_attnviz():
         attnviz.analyze()
     with pytest.raises(UsageError, match=r"^explain\(\): too many positional arguments\.$"):
         attnviz.explain("the cat", "minilm", 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [("check", {"files": 1.5}), ("cards", {"select": np.array("x")}), ("cards", {"select": [10**5000]}),
+     ("check", {"files": "a", "seed": 10**5000}), ("ablate", {"texts": 1.5}), ("analyze", {"text": "a", "words": BAD}),
+     ("ablate", {"texts": "a", "label": 10**5000}), ("analyze", {"text": "a", "generate": 10**5000})],
+)  # fmt: skip
+def test_any_wrong_value_is_a_usage_error_of_one_line(function: str, given: dict[str, Any]):
+    with pytest.raises(UsageError, match=r"^expected .* found ") as error:
+        FUNCTIONS[function](**given)
+    assert "\n" not in str(error.value)
+
+
+def test_subject_and_object_are_names_of_relations_too(tmp_path: Path):
+    assert ids_and_names("Subject, L0H1") == (["L0H1"], ["nsubj"])
+    assert role_names(["object", "det"]) == ["obj", "det"]
+    path = tmp_path / "claims.toml"
+    path.write_text('[[claim]]\nhead = "L0H0"\nrole = "subject"\n', encoding="utf-8")
+    assert read_claims(path)[0][0].what == "syntactic:nsubj"
 
 
 # --- styles

@@ -252,7 +252,7 @@ def test_of_right_to_left_text_words_and_arcs_run_leftwards() -> None:
     parse = Parse(tuple(Word(word, (i,)) for i, word in enumerate(words, 1)), (Arc(0, 1, "nsubj"),), "by hand")
     analysis = hand_made(labels=["[CLS]", *words, "[SEP]"], text=" ".join(words), parse=parse,
                          patterns=pattern_of({1: 2}, 6)[None, None])  # fmt: skip
-    (plan,) = plans(analysis, relation="nsubj", relations=True)
+    (plan,) = plans(analysis, relation="subject", relations=True)  # nsubj
     figure = arcs_figure(plan, LIGHT)
     places = {
         text.get_text().strip("\u2066\u2067\u2068\u2069"): text.get_position()[0] for text in figure.axes[0].texts

@@ -56,8 +56,18 @@ def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_it
         float(torch.tensor(first.weight).log() - torch.tensor(second.weight).log()), abs=1e-3
     )
     for step in result.chain:
-        assert sum(share for _, share in step.branches) + step.rest == pytest.approx(1)
+        if step.rest is not None:
+            assert sum(share for _, share in step.branches) + step.rest == pytest.approx(1)
         assert step.scores.error < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("difference", "share"), [(5.0, 2.0), (1.01, 10 / 1.01), (0.99, None), (-0.06, None), (0.0, None)]
+)
+def test_a_difference_that_is_small_beside_its_parts_has_no_shares(difference: float, share: float | None) -> None:
+    parts = torch.tensor([[10.0, difference - 10.0]])
+    key = scores.KeyScore(0, 0.5, difference, 0.0, parts, parts, {}, torch.zeros(1))
+    assert key.share(10.0) == (None if share is None else pytest.approx(share))
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "qwen3", "gemma2", "olmo2", "mpnet", "gpt_oss"])

@@ -156,7 +156,7 @@ def test_captions_for_latex_are_escaped_and_name_their_files():
         r"\caption{100 \% of A\_1 \& \$x\textasciicircum{}2\$ \#1 \{\textasciitilde{}\} \textbackslash{}d}",
         "",
         "% heads/L00H00.png",
-        r"\caption{“é” – ‖A‖ × '{}'a'{}' -{}-b \symbol{34}c\symbol{34} "
+        r"\caption{“é” – $\|$A$\|$ $\times$ '{}'a'{}' -{}-b \symbol{34}c\symbol{34} "
         r"\textless{}\textbar{}\textasciigrave{}}",
     ]
 
@@ -182,20 +182,27 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
     assert entry["interval"] == pytest.approx([0.65, 0.75])
     assert roles["L1H0"] == []
     numbers = {"score": 0.7, "baseline": 0.4, "error_reduction": pytest.approx(0.5), "n": 200}
-    nsubj = {"name": "syntactic:nsubj", "direction": "dependent_to_head", **numbers, "in_text": None}
+    nsubj = {
+        "name": "syntactic:nsubj",
+        "direction": "dependent_to_head",
+        **numbers,
+        "in_text": None,
+        "seen": "not parsed",
+    }
     assert [head["role"] for head in found["heads"]][1:3] == [nsubj, None]
     assert found["heads"][1]["label"] == "broad"
     (row,) = [row for row in csv.DictReader(io.StringIO(HEADS.csv(found))) if row["id"] == "L0H1"]
-    assert [row[f"role{name}"] for name in ("", "_direction", "_score", "_baseline", "_n")] == [
-        "syntactic:nsubj", "dependent_to_head", "0.7", "0.4", "200",
+    assert [row[f"role{name}"] for name in ("", "_direction", "_score", "_baseline", "_n", "_in_text")] == [
+        "syntactic:nsubj", "dependent_to_head", "0.7", "0.4", "200", "not parsed",
     ]  # fmt: skip
     assert row["label"] == "broad"
-    for relation, there in (("nsubj:pass", True), ("det", False)):
+    assert "not parsed" in hand_made(profile=PROFILE).paper_table(ViewOptions(table="tex"))
+    for relation, there, word in (("nsubj:pass", True, "seen"), ("det", False, "not here")):
         arcs = (Arc(0, 1, relation),)
         of_text = document_of(hand_made(profile=PROFILE, parse=replace(PARSE, arcs=arcs)))["heads"]
-        assert of_text[1]["role"]["in_text"] is there
+        assert (of_text[1]["role"]["in_text"], of_text[1]["role"]["seen"]) == (there, word)
         assert of_text[0]["role"]["in_text"] is True  # previous-token: the text has such tokens
-        assert of_text[3]["role"]["in_text"] is None  # coreference is not looked for
+        assert (of_text[3]["role"]["in_text"], of_text[3]["role"]["seen"]) == (None, "not looked for")
     assert found["profile"] == PROFILE.origin
 
 

@@ -2,6 +2,10 @@
 
 import csv
 import io
+import re
+import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,9 +14,13 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import UsageError
-from attnviz.present.documents import paper_table
+from attnviz.present.documents import LATEX_CAPTIONS, paper_table
+from attnviz.present.latex import latex
+from attnviz.present.report import views_of
 from attnviz.present.view import ViewOptions
+from tests.conftest import needs_minilm, needs_parser
 from tests.support.hand_made import by_design, hand_made
+from tests.support.results import MEASURES, result_of
 
 
 @pytest.mark.parametrize("kind", ["tex", "md"])
@@ -117,3 +125,71 @@ def test_the_command_line_takes_names_with_commas(tmp_path: Path, bert_folder: P
     ]
     assert CliRunner().invoke(app, ["heads", "the cat ran", *typed]).exit_code == 0
     assert "| id | sink |" in (tmp_path / "heads.md").read_text()
+
+
+TRANSPARENT = re.compile(r"\\ifdefined\\Umathcode [^\\]*\\else (\[[^]]*\])\\fi\{\}")
+ALLOWED = re.compile(r"[\x20-\x7e\n–—‘’“”…À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿŒœŁłŠšŽžČčĆćŃńŚśŹźŻżŘřĚěŮůŐőŰűĞğİıŞş]*")
+"""What pdfLaTeX prints without a package: all of it was compiled by the first of these tests."""
+
+
+def refused(*contents: str) -> str:
+    """What pdfLaTeX says against these, below the packages that the guide names; without it the characters it lacks."""
+    if shutil.which("pdflatex") is None:
+        return "".join(ALLOWED.sub("", TRANSPARENT.sub(r"\1", content)) for content in contents)
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [
+            r"\documentclass{article}\usepackage{booktabs, longtable}\begin{document}",
+            *contents,
+            r"\end{document}",
+        ]
+        Path(folder, "a.tex").write_text("\n\n".join(lines), encoding="utf-8")
+        call = ["pdflatex", "-interaction=nonstopmode", "-no-shell-escape", "a.tex"]
+        done = subprocess.run(call, check=False, cwd=folder, capture_output=True, timeout=60)
+        log = done.stdout.decode(errors="replace")
+        return "\n".join(line for line in log.splitlines() if line.startswith("!")) or "!" * done.returncode
+
+
+def test_all_characters_that_are_left_alone_and_all_that_are_replaced_compile():
+    plain = "".join(map(chr, range(0x20, 0x250))) + "–—‘’“”…"
+    every = plain + "−×→←↑‖≤≥≠≈±·√∞∑°ᵀ␣λΣμω⁻⁶₁猫が\u05d0🦄ᶠ½ﬁ\u0301\n\n\x1b--''"
+    assert refused(latex(every), rf"\begin{{figure}}\caption{{{latex(every)}}}\end{{figure}}") == ""
+    assert latex("Σ|λ| − 10⁻⁶ 猫") == (
+        r"$\Sigma$\textbar{}$\lambda$\textbar{} $-$ 10$^{-6}$ \ifdefined\Umathcode 猫\else [U+732B]\fi{}"
+    )
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_captions_and_tables_of_every_command_compile(command: str, tmp_path: Path, undrawn: None):
+    result = result_of(command)
+    result.save(tmp_path, figures=["all"] if views_of(command) else (), table="tex")
+    captions = tmp_path / LATEX_CAPTIONS
+    written = [path.read_text(encoding="utf-8") for path in tmp_path.glob("*.tex") if path != captions]
+    if captions.exists():
+        written.append(f"\\begin{{figure}}\n{captions.read_text(encoding='utf-8')}\n\\end{{figure}}")
+    assert written
+    assert refused(*written) == ""
+
+
+def test_a_profile_lists_roles_that_pass_without_thresholds():
+    result = result_of("profile")
+    passing = sum(role.passed for role in result.roles)
+    table = result.paper_table(ViewOptions(table="tex"))
+    assert 0 < passing < len(result.roles)
+    assert table.count(r" \\" + "\n") == passing + 1 + 2 * ("longtable" in table)
+    assert f"; {passing} of {len(result.roles):,} rows listed" in table
+    assert "threshold" not in table
+    assert "threshold" in result.paper_table(ViewOptions(table="tex", columns=("id", "threshold")))
+
+
+@needs_minilm
+@needs_parser
+def test_heads_that_a_role_selected_are_listed_with_that_role_as_on_the_terminal():
+    analysis = attnviz.analyze("The cat that I saw ran away from the dog and ate my fish")
+    table = analysis.paper_table(ViewOptions(table="md", select=("obj",), columns=("id", "role", "role_score")))
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| L")]
+    assert len(rows) > 2
+    assert {role for _, role, _ in rows} == {"syntactic:obj"}
+    shown = [line.split() for line in analysis.report(select=("obj",)).splitlines() if line.startswith("syntactic")]
+    assert [head.strip("| ") for head, *_ in rows] == [next(word for word in line if "H" in word) for line in shown]
+    (entry,) = [head for head in analysis.document(select=("obj",))["heads"] if head["id"] == "L2H1"]
+    assert entry["role"]["name"] != "syntactic:obj"  # the document says what it does most clearly

@@ -351,6 +351,80 @@ def test_a_mask_of_another_shape_or_kind_is_refused_by_name(bert_folder):
             attnviz.analyze(TEXT, bert_folder, syntax=False)
 
 
+@pytest.mark.parametrize("make", [torch.Tensor.to_sparse, lambda mask: mask.to("meta")])
+def test_a_mask_without_plain_values_is_refused(bert_folder, make):
+    attnviz.register(replace(BACK, mask=lambda text: make(text.distances == -2)))
+    with pytest.raises(attnviz.UsageError, match=r"mask of the pattern 'two_back' is .*(sparse_coo|meta)"):
+        attnviz.analyze(TEXT, bert_folder, syntax=False)
+
+
+RAISING = """
+import sys
+from attnviz.measures.patterns import PatternSpec
+from attnviz.models.families.llama import Llama
+from attnviz.present.view import Drawing
+
+class Odd(BaseException):
+    pass
+
+def fail(*given):
+    print("printed by a plug-in")
+    {act}
+
+pattern = PatternSpec("two_back", "two-back", fail, "two {{unit}}s back", "positional", specific=True)
+family = type("Seed", (Llama,), {{"name": "seed_oss", "class_prefix": "SeedOss", "refuse": fail}})
+figure = Drawing(fail, fail)
+"""
+
+
+@pytest.mark.parametrize("act", ["sys.exit(0)", "raise Odd('one\\ntwo')", "1 / 0"])
+@pytest.mark.parametrize("kind", ["pattern", "architecture", "figure", "import"])
+def test_whatever_a_plug_in_raises_is_one_line(bert_folder, seed_folder, tmp_path, monkeypatch, kind, act):
+    groups = {
+        "pattern": {"patterns": {"two-back": "attnviz_raising:pattern"}},
+        "architecture": {"architectures": {"seed_oss": "attnviz_raising:family"}},
+        "figure": {"figures": {"heads.mine": "attnviz_raising:figure"}},
+        "import": {"figures": {"heads.mine": "attnviz_raising:figure"}},
+    }
+    module = RAISING.format(act=act) + ("fail()\n" if kind == "import" else "")
+    monkeypatch.syspath_prepend(str(installed(package("attnviz-raising", groups[kind], module), tmp_path)))
+    figures = "mine" if "figures" in groups[kind] else "none"
+    model = seed_folder if kind == "architecture" else bert_folder
+    done = run("heads", TEXT, "-m", model, "--no-syntax", "--figures", figures, "--json", "-o", tmp_path / "out")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("printed by a plug-in\nattnviz: attnviz-raising 1.0: the ")
+    assert done.stderr.count("\n") == 2
+
+
+def test_what_a_plug_in_prints_is_not_among_the_results(bert_folder, tmp_path, monkeypatch):
+    act = "return given[0].distances == -2"
+    files = package("attnviz-raising", {"patterns": {"two-back": "attnviz_raising:pattern"}}, RAISING.format(act=act))
+    monkeypatch.syspath_prepend(str(installed(files, tmp_path)))
+    done = run("heads", TEXT, "-m", bert_folder, "--no-syntax", "--figures", "none", "--json", "-o", tmp_path / "out")
+    assert json.loads(done.stdout)["plugins"][0]["name"] == "two-back"
+    assert "printed by a plug-in" in done.stderr
+
+
+def test_damaged_packages_and_names_break_nothing_else(mine, bert_folder, tmp_path, monkeypatch):
+    for name, entries in {
+        "torn": b"[attnviz.patterns]\nno equals sign\n",
+        "bytes": b"[attnviz.patterns]\n\xff\xfe = a:b\n",
+        "other": b"[console_scripts]\nno equals sign\n",
+        "names": b'[attnviz.patterns]\n(x = attnviz_mine:x\n[attnviz.architectures]\na" = attnviz_mine:x\n',
+    }.items():
+        folder = tmp_path / "site" / f"{name}-1.0.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_bytes(entries)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    helped = run("heads", "--help")
+    assert (helped.exit_code, "punctuation" in helped.stdout) == (0, True)
+    done = run("heads", TEXT, "-m", bert_folder, "--no-syntax", "--figures", "none", "--json", "-o", tmp_path / "out")
+    assert [each["name"] for each in json.loads(done.stdout)["plugins"]] == ["punctuation"]
+    for said in ("torn-1.0.dist-info", "bytes-1.0.dist-info", "names 1.0: the pattern '(x'"):
+        assert (helped.stderr + done.stderr).count(said) == 1
+
+
 def test_a_document_of_labels_alone_names_the_plug_in_of_one():
     attnviz.register(BACK)
     for key, value in (("label_after", "two-back"), ("label_before", "sink; two-back"), ("role", "two-back")):

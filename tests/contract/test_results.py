@@ -257,3 +257,11 @@ def test_the_methods_of_results_refuse_what_they_cannot_take(command: str, metho
 def test_figures_that_are_no_names_are_refused():
     with pytest.raises(UsageError, match="unknown figure"):
         hand_made().save("never-made", figures=np.ones((2, 2)))  # type: ignore[arg-type]
+
+
+def test_a_notebook_shows_figures_and_gets_the_text_of_tables(monkeypatch: pytest.MonkeyPatch):
+    result = result_of("heads")
+    assert result.figure("overview")._repr_png_().startswith(b"\x89PNG")
+    report = result.report()
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert result.report() == report

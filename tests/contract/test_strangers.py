@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models
@@ -12,6 +13,7 @@ import attnviz
 from attnviz.errors import CheckpointError, OutputError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.libraries import panics_unprinted
+from attnviz.options import checked
 from tests.conftest import SENTENCE
 from tests.support.corpora import sentences
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -101,13 +103,40 @@ def test_arguments_of_other_kinds_are_refused_by_every_function(call, wrong, mes
     ("call", "message"),
     [
         (lambda found: found.figure(torch.zeros(2)), "expected name as a string, found tensor"),
-        (lambda found: found.document(figures=3), "expected a list of figures, found 3"),
+        *[
+            (lambda found, wrong=wrong: found.document(**wrong), f"expected {next(iter(wrong))} as a list of ")
+            for wrong in ({"figures": 3}, {"figures": [1]}, {"maps": 1}, {"columns": [1]}, {"columns": np.zeros(2)})
+        ],
+        (lambda found: found.document(select=np.array("x")), "expected a list of selections"),
+        (lambda found: found.select(np.array("x")), "expected a list of selections"),
+        (lambda found: found.document(table=np.zeros(2)), "unknown table"),
+        (lambda found: found.save("x", formats=None), "expected a list of formats"),
+        (lambda found: found.save("x", figures=np.array("x")), "expected a list of figures"),
+        (lambda found: next(found.patterns(1)), "expected heads of this result"),
+        (lambda found: next(found.patterns(["L0H0"])), "expected one of this result's heads"),
         (lambda found: found.save("\ud800"), "expected a folder as a text or a Path"),
     ],
 )
 def test_results_refuse_arguments_of_other_kinds(call, message):
     with pytest.raises(UsageError, match=message):
         call(attnviz.analyze(SENTENCE, "tiny-gpt2", syntax=False))
+
+
+def test_a_result_is_itself_and_can_be_a_key():
+    one, other = (attnviz.analyze(SENTENCE, "tiny-gpt2", syntax=False) for _ in range(2))
+    assert {one: 1, other: 2}[one] == 1
+    assert one != other
+
+
+def test_a_method_has_no_options_of_the_command_of_its_name():
+    """``Cards.card`` is not ``attnviz.card``, whose options have ranges."""
+
+    class Found:
+        @checked
+        def card(self, limit: int) -> int:
+            return limit
+
+    assert Found().card(-1) == -1
 
 
 # --- folders --------------------------------------------------------------------------------------------------------

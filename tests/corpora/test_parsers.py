@@ -1,6 +1,9 @@
 """Which spaCy pipeline is taken, for which texts, and what its relations are called."""
 
 import importlib.util
+import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,17 +20,28 @@ from tests.support.parsed import read
 needs_spacy = pytest.mark.skipif(importlib.util.find_spec("spacy") is None, reason="needs the extra syntax")
 
 
+READ = {
+    "en": "the cat that i saw in garden ran away from dog tom was berlin man",
+    "de": "die der katze ich gestern gesehen habe ist weggelaufen weil hund bellte sah lief weg man in berlin tom was",
+    "ru": "кошка убежала",
+    "zh": "猫 在 沙 发 上",
+}
+"""What the pipelines of these tests read in training, by language."""
+
+
 # --- one that is named, or the first that works ----------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
-def _loaded_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def _loaded_anew() -> Iterator[None]:
     """Other tests load a pipeline once."""
-    monkeypatch.setattr(parsers, "_load_pipeline", parsers._load_pipeline.__wrapped__)  # type: ignore[attr-defined]
+    parsers._loaded.cache_clear()
+    yield
+    parsers._loaded.cache_clear()
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A function that says which pipelines are there and which of them cannot be loaded; gives those that are tried."""
     import spacy
 
@@ -40,11 +54,19 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise OSError(f"{name} is broken")
             return SimpleNamespace(pipe_names=["parser"], name=name)
 
+        for name in names:
+            if words := READ.get(name.partition("_")[0]):
+                vocabulary = tmp_path / name / f"{name}-3.8.0" / "vocab"
+                vocabulary.mkdir(parents=True, exist_ok=True)
+                (vocabulary / "strings.json").write_text(json.dumps(words.casefold().split()))
+        parsers._vocabulary.cache_clear()
         monkeypatch.setattr(spacy.util, "get_installed_models", lambda: list(names))
+        monkeypatch.setattr(spacy.util, "get_package_path", lambda name: tmp_path / name)
         monkeypatch.setattr(spacy, "load", load)
         return tried
 
-    return are
+    yield are
+    parsers._vocabulary.cache_clear()
 
 
 def test_without_spacy_there_is_no_parser_and_asking_for_one_is_an_error(monkeypatch: pytest.MonkeyPatch):
@@ -112,6 +134,19 @@ def test_the_users_own_pipeline_is_read_from_a_folder(tmp_path: Path):
     assert parse.arcs[:2] == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))
 
 
+def test_a_pipeline_is_loaded_once_a_process_and_one_in_a_folder_again_when_it_was_written_again(
+    installed: Any, tmp_path: Path
+):
+    tried = installed("en_core_web_sm")
+    assert parser_for([ENGLISH]) == parser_for([ENGLISH]) == (load_parser("en_core_web_sm"), "")
+    assert tried == ["en_core_web_sm"]
+    for time in (1, 1, 2):
+        (tmp_path / "meta.json").write_text("{}")
+        os.utime(tmp_path / "meta.json", (time, time))
+        load_parser(str(tmp_path))
+    assert tried[1:] == [str(tmp_path)] * 2
+
+
 # --- the one of the text's language --------------------------------------------------------------
 
 ENGLISH = "The cat that I saw in the garden ran away from the dog."
@@ -128,11 +163,11 @@ RUSSIAN = "Кошка убежала."
         ("Die Katze, die ich sah, lief weg", "de_core_news_sm"),
         (RUSSIAN, "ru_core_news_sm"),
         ("Tom was in Berlin", "en_core_web_sm"),
-        ("1 2 3", "en_core_web_sm"),
+        ("猫在沙发上", "zh_core_web_sm"),
     ],
 )
 def test_of_several_pipelines_that_of_the_texts_language_is_taken(installed: Any, text: str, expected: str):
-    installed("de_core_news_sm", "en_core_web_sm", "ru_core_news_sm")
+    installed("de_core_news_sm", "en_core_web_sm", "ru_core_news_sm", "zh_core_web_sm")
     found, note = parser_for([text])
     assert (found.name, note) == (expected, "")
 
@@ -141,9 +176,10 @@ def test_of_several_pipelines_that_of_the_texts_language_is_taken(installed: Any
 @pytest.mark.parametrize(
     ("texts", "reason"),
     [
-        ([GERMAN], r"0 of its 10 lower-case words are common in the pipeline's"),
-        ([RUSSIAN], "most of its letters are of another script"),
-        ([ENGLISH, "def add(a, b):\n    return a + b"], "it looks like program code"),
+        ([GERMAN], "it knows 0 of 13 words"),
+        ([RUSSIAN], "it knows 0 of 2 words"),
+        ([ENGLISH, "for (cat in the_garden) { ran(); }"], "signs as in code"),
+        (["1 2 3"], "no words"),
     ],
 )
 def test_a_text_of_another_language_has_no_parser_and_one_line_that_says_why(
@@ -172,7 +208,7 @@ def test_a_broken_pipeline_of_the_language_is_skipped_for_the_next_that_fits(ins
 
 
 @needs_spacy
-def test_a_pipeline_of_a_language_without_stop_words_parses_anything(installed: Any):
+def test_a_pipeline_without_a_vocabulary_parses_anything(installed: Any):
     installed("xx_sent_ud_sm")
     assert parser_for([RUSSIAN])[0].name == "xx_sent_ud_sm"
 

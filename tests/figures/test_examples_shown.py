@@ -60,7 +60,7 @@ def first(profile):
 
 def test_examples_of_a_head_are_printed_without_a_corpus(profile, saved):
     of = first(profile)
-    done = show(saved, "--show", of.id)
+    done = show(saved, "--show", of.id, "--top", 0)
     assert done.exit_code == 0, done.stderr
     best, failure = of.best[0], of.failures[0]
     role = f"{of.id} {of.role.removeprefix('syntactic:')}"
@@ -72,7 +72,7 @@ def test_examples_of_a_head_are_printed_without_a_corpus(profile, saved):
         f"({failure.gold[1].text})",
     ):
         assert part in done.stdout
-    assert show(saved / "profile.json", "--show", of.id).stdout == done.stdout
+    assert show(saved / "profile.json", "--show", of.id, "--top", 0).stdout == done.stdout
 
 
 @needs_minilm
@@ -82,6 +82,28 @@ def test_examples_of_broad_are_told_by_how_far_attention_is_spread():
         words = " ".join(show("--show", "L0H0", *given, "--model", "minilm").stdout.split())
         said[role] = [part in words for part in ("hits of most weight", "attention spread most", "(the right one)")]
     assert said == {"broad": [False, True, False], "both": [True, True, True], "list": [True, False, True]}
+
+
+@pytest.mark.parametrize(("given", "groups"), [
+    ((), ["best", "decile", "failure"]), (("--top", 2), ["best", "decile"]),
+    (("--top", 6), ["best", "best", "decile", "decile", "decile", "failure"]),
+])  # fmt: skip
+def test_a_few_examples_of_each_group_are_shown_unless_more_are_asked_for(profile, saved, given, groups):
+    of = first(profile)
+    lines = show(saved, "--show", of.id, "--show", of.role, *given).stdout.splitlines()
+    names = [line.split()[0] for line in lines if line.split()[:1] in (["best"], ["decile"], ["failure"])]
+    assert names == groups
+
+
+def test_the_roles_of_a_stored_profile_are_a_table_again_without_a_measurement(profile, saved):
+    passed = [role for role in profile.roles if role.passed]
+    done = show(saved, "--show", "roles", "--top", 0)
+    assert all(role.role in done.stdout for role in passed)
+    table = show(saved, "--show", "roles", "--table", "md", "--columns", "id,role").stdout.splitlines()
+    assert sum(line.startswith("| L") for line in table) == len(passed)
+    content = json.loads(show(saved, "--show", "roles", "--json").stdout)
+    assert [(each["id"], each["role"]) for each in content["roles"]] == [(str(x.id), x.role) for x in passed]
+    assert show(saved, "--show", "sink", "--table", "md").exit_code == 2
 
 
 def shown_examples(saved, *names):
@@ -97,6 +119,7 @@ def test_heads_layers_and_roles_are_chosen_together(profile, saved):
     every = [(str(each.id), each.role) for each in profile.examples]
     assert shown_examples(saved, f"{of.id},{of.role.removeprefix('syntactic:')}") == [(str(of.id), of.role)]
     assert shown_examples(saved, of.role) == [each for each in every if each[1] == of.role]
+    assert shown_examples(saved, "subject") == shown_examples(saved, "nsubj")
     layer = f"L{of.id.layer}"
     expected = [(id, role) for id, role in every if id.startswith(layer) and "syntactic" in role]
     assert shown_examples(saved, layer, "syntactic") == expected
@@ -147,7 +170,7 @@ def bad(profile, saved, tmp_path_factory):
         ("{saved} --show L9", "layers such as L2 or a head such as L2H8 or 2.8, found 'L9'"),
         ("{saved} --show=", "expected names with commas between"),
         ("{saved} --show L0H0 --figures roles --limit 3 --no-control --theme dark",
-         "writes no files: leave out --limit, --no-control, --figures, --theme."),
+         "prints, and writes no files: leave out --limit, --no-control, --figures, --theme."),
         ("{none} --show L0H0", "has no examples: expected one of a corpus, with --examples above 0"),
         ("{damaged} --show L0H0", "damaged.json is damaged: expected a string for examples.roles[0].id, found"),
         ("{broken} --show L0H0", "is damaged: found broken JSON (Expecting value: line 1 column 6 (char 5));"),
@@ -230,7 +253,7 @@ def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
             shown += 1
             json_text(examples_document(read, chosen), 2).encode()
             console = Console(file=StringIO())
-            console.print(*example_tables(read, chosen, 100))
+            console.print(*example_tables(read, chosen, 0, 100))
             console.file.getvalue().encode()
     assert shown > 50
     assert refused > 250

@@ -110,13 +110,18 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
         "L0H0": ("positional", "previous-token", True),
         "L0H1": ("syntactic", "nsubj", True),  # which the text has
         "L1H0": None,
-        "L1H1": ("coreference", "coreference (not here)", False),
+        "L1H1": ("coreference", "coreference (not looked for)", None),
     }
     assert "a.conllu, 1,234 texts" in grid.caption
     assert "nsubj" in texts_of(head_grid_figure(grid, Style()))
     absent = overview(hand_made(profile=PROFILE, parse=replace(NO_OBJECT, arcs=(Arc(0, 1, "det"),))))
     assert absent.cells[1].right is not None
     assert (absent.cells[1].right[1][0], absent.cells[1].right[2]) == ("nsubj (not here)", False)
+    unknown = overview(hand_made(profile=PROFILE, parse=None))
+    assert unknown.cells[1].right is not None
+    assert (unknown.cells[1].right[1][0], unknown.cells[1].right[2]) == ("nsubj (not parsed)", None)
+    (ax, *_) = head_grid_figure(unknown, Style()).axes
+    assert [line.get_fillstyle() for line in ax.lines].count("left") == 2  # nsubj and coreference
 
 
 def test_all_pictures_name_a_head_alike_by_its_label_and_its_role():
@@ -158,6 +163,20 @@ def test_of_few_tokens_labels_are_grey_and_questions():
     for result, certain in ((few, False), (many, True)):
         cell = overview(result).cells[0]
         assert (cell.beside, cell.muted) == (("previous-token", False) if certain else ("previous-token?", True))
+
+
+@pytest.mark.parametrize("view", ["overview", "heads", "lines"])
+def test_the_scale_of_a_single_head_is_compared_with_no_other(view: str):
+    for scale in ("shared", "log"):
+        of_one, of_two = (
+            next(plans(hand_made(), view, select=heads, style=Style(scale=scale)))
+            for heads in (["L0H1"], ["L0H0", "L0H1"])
+        )
+        assert ("same for every head" in of_one.caption, "same for every head" in of_two.caption) == (
+            False,
+            scale == "shared" or view == "lines",
+        )
+        assert "every head" not in getattr(of_one, "bar", "")
 
 
 def test_the_overview_shows_every_selected_head_with_its_label():

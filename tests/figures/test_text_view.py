@@ -19,8 +19,8 @@ from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.running_text import Piece, TextPlan, draw_text, text_figure, text_inches, text_lines
 from attnviz.figures.style import Style
 from attnviz.models.checkpoint import from_loaded
-from attnviz.models.wording import unisolated
 from attnviz.present.view import ViewOptions
+from attnviz.printable import printable
 from tests.support.encoder_decoders import sharp, unigram_tokenizer
 from tests.support.hand_made import by_design, hand_made
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -49,7 +49,7 @@ def long_text(words: int, unit: str = "word") -> Analysis:
 
 
 def words_on(figure: Figure) -> list[str]:
-    return [unisolated(text.get_text()) for text in figure.axes[0].texts]
+    return [printable(text.get_text()) for text in figure.axes[0].texts]
 
 
 def test_each_piece_has_what_it_receives_and_all_of_it_adds_up(bert: Analysis, gpt2: Analysis) -> None:

@@ -86,6 +86,13 @@ def test_a_corpus_gives_what_a_text_gives(tmp_path):
             assert of_corpus == pytest.approx(head.statistics[name], abs=1e-5), (head.id, name)
 
 
+def test_outputs_have_the_sink_share_of_heads():
+    text = analysed()
+    outputs = attnviz.head_outputs(TEXT, text.checkpoint)
+    of_heads = {head.id: head.statistics["sink"] for head in text.heads}
+    assert {head.id: pytest.approx(head.sink, abs=1e-6) for head in outputs.heads} == of_heads
+
+
 def test_distances_count_it_as_an_outcome():
     one, other = torch.tensor([[0.5, 0.0]]), torch.tensor([[0.0, 0.5]])
     blocks = [(0, one[None, None], other[None, None])]

@@ -48,7 +48,7 @@ def test_the_masks_are_what_their_definitions_say(tokens):
     positions = range(len(tokens))
     earlier = {(q, p) for q in positions for p in positions if p < q and tokens[p] == tokens[q]}
     assert pairs(duplicate(tokens)) == earlier
-    assert pairs(induction(tokens)) == {(q, p + 1) for q, p in earlier}
+    assert pairs(induction(tokens)) == {(q, p + 1) for q, p in earlier if p + 1 != q}
 
 
 # --- scores
@@ -67,12 +67,12 @@ def test_a_perfect_induction_head_scores_one_on_repeats_and_its_share_over_all()
 
 
 def test_scores_are_those_of_a_plain_loop():
-    tokens, sink = "abacabadab", [True] + [False] * 9
+    tokens, sink = "abbcabadbb", [True] + [False] * 9
     pattern = random_patterns(10, n_heads=1, causal=True)[0]
     found = measure(verified(pattern, torch.float64), context_of(sink, causal=True, tokens=tokens))
     content = range(1, 10)
     total = sum(float(pattern[q, k]) for q in content for k in content)
-    wanted = {"induction": lambda q, k: tokens[k - 1] == tokens[q] and k - 1 < q}
+    wanted = {"induction": lambda q, k: tokens[k - 1] == tokens[q] and k < q}
     wanted["duplicate"] = lambda q, k: tokens[k] == tokens[q] and k < q
     for name, chosen in wanted.items():
         under = {q: [float(pattern[q, k]) for k in content if k <= q and chosen(q, k)] for q in content}
@@ -156,6 +156,13 @@ def test_induction_rests_on_two_different_tokens_that_come_back_with_what_follow
     found = judged(after_copies(tokens), context)["induction"]
     assert found.on_repeats == pytest.approx(1)
     assert (found.types, found.passed) == (types, holds)
+
+
+def test_a_head_that_attends_to_itself_is_no_induction_head_where_tokens_come_twice_running():
+    tokens = "very very very very good and really really really really bad".split()
+    context = context_of([False] * len(tokens), causal=True, tokens=tokens)
+    found = judged(torch.eye(len(tokens)), context)["induction"]
+    assert (found.on_repeats, found.n, found.types, found.passed) == (0, 4, 0, False)
 
 
 def test_a_head_that_does_it_for_one_token_only_is_no_induction_head():

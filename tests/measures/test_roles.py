@@ -22,6 +22,7 @@ from attnviz.judge.roles import (
     Role,
     confirmed_roles,
     coreference_candidates,
+    in_direction,
     judged_roles,
     repeat_candidates,
     semantic_candidates,
@@ -67,7 +68,8 @@ def estimate(scores: Any, baselines: Any = 0.1, error: float = 0.0, n: int = 100
     errors = torch.full_like(values, error)
     directions = DIRECTIONS if len(values) == 2 else ("",)
     return HeadScores(
-        values, errors, by_name, torch.stack(list(by_name.values())).amax(0), errors, n, texts, directions
+        values, errors, by_name, torch.stack(list(by_name.values())).amax(0), errors, torch.full(values.shape[1:], n),
+        texts, directions,
     )  # fmt: skip
 
 
@@ -480,13 +482,51 @@ def test_roles_without_a_chance_are_no_tests():
 
 def test_a_role_passes_only_above_every_untrained_head():
     candidate = Candidate("sink", ANY_SCORE, estimate([[[0.9, 0.7]]], error=0.01))
-    fresh = Candidate("sink", ANY_SCORE, estimate([[[0.2, 0.7]], [[0.1, NOTHING]]]))
+    fresh = Candidate("sink", ANY_SCORE, estimate([[[0.2, 0.7]]]))
     roles = judged_roles([candidate], untrained_scores([fresh]))
     assert [(role.untrained, role.passed) for role in roles] == [(0.7, True), (0.7, False)]
     low = roles[0].interval[0]
     for control, passed in ((low - 1e-6, True), (low + 1e-6, False)):  # all of the interval, not the score
-        assert judged_roles([candidate], {"sink": control})[0].passed is passed
+        assert judged_roles([candidate], {("sink", ""): control})[0].passed is passed
     assert {role.untrained for role in judged_roles([candidate], {})} == {None}
+
+
+def test_the_control_of_a_relation_is_that_of_its_direction():
+    """The best untrained head is at 0.7 from dependent to head, and at 0.2 from head to dependent."""
+    candidate = of_relation([[[0.9, 0.4]], [[0.5, 0.6]]], error=0.01)
+    fresh = of_relation([[[0.1, 0.7]], [[0.2, NOTHING]]])
+    roles = judged_roles([candidate], untrained_scores([fresh]))
+    assert [role.untrained for role in roles] == [0.7, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("score", "error", "untrained", "passed", "refuted"),
+    [(0.3, 0.01, None, False, True), (0.63, 0.14, None, False, False), (0.595, 0.14, None, False, False),
+     (0.9, 0.01, None, True, False), (0.9, 0.01, 0.99, False, True), (0.9, 0.01, 0.9, False, False)],
+)  # fmt: skip
+def test_a_role_is_refuted_only_where_its_threshold_is_above_the_whole_interval(
+    score: float, error: float, untrained: float | None, passed: bool, refuted: bool
+):
+    control = {} if untrained is None else {("syntactic:nsubj", DIRECTIONS[0]): untrained}
+    (role,) = judged_roles([of_relation(score, error=error)], control)
+    assert (role.passed, role.refuted) == (passed, refuted)
+    if untrained is None:
+        assert refuted == (role.difference[1] < MARGIN)
+
+
+def test_the_other_direction_of_a_head_is_judged_as_its_better_one_is():
+    candidate = of_relation([[[0.9]], [[0.8]]], error=0.01)
+    roles = judged_roles([candidate], {})
+    for direction, score in zip(DIRECTIONS, (0.9, 0.8), strict=True):
+        role = in_direction(roles, [candidate], FIRST, "syntactic:nsubj", direction)
+        assert role is not None
+        assert (role.direction, role.score, role.passed) == (direction, score, True)
+    better = in_direction(roles, [candidate], FIRST, "syntactic:nsubj", DIRECTIONS[0])
+    assert replace(better, q=None) == replace(roles[0], q=None)
+    bounded = [replace(roles[0], untrained=0.85)]  # the copy's score in the other direction is not known
+    other = in_direction(bounded, [candidate], FIRST, "syntactic:nsubj", DIRECTIONS[1])
+    assert (other.passed, other.untrained) == (False, 0.85)
+    assert in_direction(roles, [candidate], FIRST, "syntactic:obj", DIRECTIONS[0]) is None
 
 
 def test_the_control_measures_what_it_has_enough_of_and_never_what_is_broad():
@@ -496,7 +536,7 @@ def test_the_control_measures_what_it_has_enough_of_and_never_what_is_broad():
         Candidate("nothing", ANY_SCORE, estimate(NOTHING)),
         Candidate("enough", ANY_SCORE, estimate(0.3)),
     ]
-    assert untrained_scores(fresh) == {"enough": 0.3}
+    assert untrained_scores(fresh) == {("enough", ""): 0.3}
     assert verdicts([next(c for c in statistic_candidates(statistics(broad=0.95)) if c.role == "broad")],
                     untrained_scores(fresh)) == {"broad"}  # fmt: skip
 

@@ -163,6 +163,13 @@ def test_a_head_that_attends_to_sinks_alone_has_no_shares_but_others_keep_theirs
     assert context.baselines["current"] == 0.5
 
 
+def test_rows_are_summed_in_float64():
+    """A sum of 300 of them in float32 is off by about 1e-8."""
+    pattern = random_patterns(300, 1).float()
+    found = measure(verified(pattern, torch.float32), context_of([TEXT] * 300))
+    assert found["confidence"] == pytest.approx(pattern.amax(-1).double().mean(-1).tolist(), abs=1e-13)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_baselines_are_computed_in_float64(causal: bool):
     context = context_of([SINK, *[TEXT] * 7], causal=causal, tokens="xabcabcd")

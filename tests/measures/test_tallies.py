@@ -101,6 +101,23 @@ def test_offsets_and_their_baselines_are_those_of_plain_loops(checkpoint, batch_
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
+def test_the_n_of_a_pattern_is_that_of_the_content_with_a_key_under_it(checkpoint, batch_size):
+    """As in a text; offsets of 8 have few in short sentences, and the sink counts all content."""
+    causal, wanted, tally = checkpoint.architecture.causal, Counter(), statistics(checkpoint, TREES, batch_size)
+    for text in TREES:
+        sink = independent.sink_flags(checkpoint.model, checkpoint.tokenizer, text.text, None)
+        content = [i for i, is_sink in enumerate(sink) if not is_sink]
+        for q in content:
+            apart = {k - q for k in content if k <= q or not causal}
+            wanted.update(f"offset:{offset:+d}" for offset in apart)
+            wanted.update({"long_range": any(abs(offset) >= 4 for offset in apart), "previous": -1 in apart, "sink": 1})
+    found = {name: set(estimate.n.flatten().tolist()) for name, estimate in tally.estimates().items()}
+    for name in ("long_range", "previous", "sink", *(offset for offset in OFFSETS if offset in found)):
+        assert found[name] == {wanted[name]}, name
+    assert wanted["offset:-8"] < wanted["previous"] < wanted["sink"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
 def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, monkeypatch, batch_size):
     """Attention to tokens with an ``a``, against a loop over single texts."""
     spec = PatternSpec(

@@ -129,6 +129,9 @@ def test_scores_and_baselines_are_those_of_plain_loops(kind: str):
             np.testing.assert_allclose(estimate.baseline[0], found[role][1], atol=1e-9, err_msg=role)
         if kind != "bert":
             np.testing.assert_allclose(tally.cases(), found["cases"], atol=1e-9)
+            for role in (COPYING, COPY_SUPPRESSION):  # n is of the cases that a score rests on
+                np.testing.assert_allclose(estimates[role].n, found["cases"] * tally.n_non_sink, atol=1e-6)
+        np.testing.assert_array_equal(estimates[INACTIVE].n, tally.n_non_sink)
 
 
 # --- heads built by hand

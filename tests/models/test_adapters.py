@@ -1,7 +1,9 @@
 """Adapters of peft, merged at load: patterns are those of peft's own model with the adapter beside the weights."""
 
 import json
+import os
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +85,32 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
         BertForSequenceClassification,
         {"target_modules": r"bert\..*\.attention\.self\.(query|key)", "task_type": "SEQ_CLS"},
     ),
+    "LoRA with PiSSA": ("bert", BertModel, {"target_modules": QK, "init_lora_weights": "pissa"}),
+    "LoRA with OLoRA": ("bert", BertModel, {"target_modules": QK, "init_lora_weights": "olora"}),
+    "LoRA of a layer, but for a pattern": (
+        "bert",
+        BertModel,
+        {"target_modules": QK, "layers_to_transform": [1], "layers_pattern": "layer", "exclude_modules": ".*(key|.)+_"},
+    ),
+    "HRA": ("bert", BertModel, {"method": "HRA", "target_modules": QK, "apply_GS": True}),
+    "FourierFT": (
+        "bert", BertModel, {"method": "FourierFT", "target_modules": QK, "n_frequency": 50, "scaling": 900.0}
+    ),
+    "BOFT": ("bert", BertModel, {"method": "BOFT", "target_modules": QK}),
+    "RandLora": ("bert", BertModel, {"method": "RandLora", "target_modules": QK, "r": 4}),
+    "VB-LoRA": (
+        "bert", BertModel, {"method": "VBLoRA", "target_modules": QK, "num_vectors": 8, "vector_length": 8, "r": 2}
+    ),
+    "MiSS": ("bert", BertModel, {"method": "Miss", "target_modules": QK, "r": 8, "init_weights": "bat"}),
+    "DeLoRA": ("bert", BertModel, {"method": "Delora", "target_modules": QK}),
+    "HiRA": ("bert", BertModel, {"method": "Hira", "target_modules": QK}),
+    "C3A": ("bert", BertModel, {"method": "C3A", "target_modules": QK, "block_size": 8}),
+    "tokens": (
+        "bert",
+        BertModel,
+        {"method": "TrainableTokens", "target_modules": ["word_embeddings"], "token_indices": list(range(5, 20))},
+    ),
+    "norms": ("bert", BertModel, {"method": "LNTuning", "target_modules": ["LayerNorm"]}),
     "LoHa": ("bert", BertModel, {"method": "LoHa", "target_modules": QK}),
     "LoKr": ("bert", BertModel, {"method": "LoKr", "target_modules": QK}),
     "OFT": ("bert", BertModel, {"method": "OFT", "target_modules": QK, "oft_block_size": 8, "r": 0}),
@@ -171,18 +199,48 @@ def pickled(folder: Path) -> None:
     (folder / "adapter_model.safetensors").unlink()
 
 
+def replaced_by(make: Callable[[Path], object]) -> Spoil:
+    def spoil(folder: Path) -> None:
+        (folder / "adapter_model.safetensors").unlink()
+        make(folder / "adapter_model.safetensors")
+
+    return spoil
+
+
+PATTERN = "(.|.)+z"
+
 REFUSED: dict[str, tuple[Spoil, type[Exception], str]] = {
     "a pickle": (pickled, CheckpointError, r"no adapter_model\.safetensors; adapter_model\.bin is a pickle.*load"),
     "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), CheckpointError, "save it with"),
     "no config": (lambda folder: (folder / "adapter_config.json").unlink(), CheckpointError, "has no adapter_config"),
     "no folder": (lambda folder: folder.rename(f"{folder}-moved"), CheckpointError, "there is no folder .*mine"),
+    "a dangling link": (replaced_by(lambda file: file.symlink_to("nowhere")), CheckpointError, "a link that leads to"),
+    "a loop of links": (replaced_by(lambda file: file.symlink_to(file.name)), CheckpointError, "a link that leads to"),
+    "a folder": (replaced_by(lambda file: file.mkdir()), CheckpointError, "is no file, but a folder"),
+    "a pipe": (replaced_by(os.mkfifo), CheckpointError, "is a pipe"),
     **{
-        kind: (settings_of(peft_type=kind), ArchitectureError, f"of the kind {kind} and adds")
-        for kind in ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING", "ADAPTION_PROMPT")
+        kind: (settings_of(peft_type=kind), ArchitectureError, f"of the kind {kind}, which is not merged")
+        for kind in ("PREFIX_TUNING", "ADAPTION_PROMPT", "XLORA", "NONE_SUCH", "")
     },
-    "aLoRA": (settings_of(alora_invocation_tokens=[1, 2]), ArchitectureError, "has alora_invocation_tokens"),
-    "repeated layers": (settings_of(layer_replication=[[0, 2], [1, 3]]), ArchitectureError, "has layer_replication"),
-    "an unknown kind": (settings_of(peft_type="NONE_SUCH"), CheckpointError, "peft cannot merge the adapter in"),
+    **{
+        name: (settings_of(**{name: value}), ArchitectureError, f"has the setting {name} = ")
+        for name, value in {
+            "alora_invocation_tokens": [1, 2], "layer_replication": [[0, 2]], "megatron_config": {"a": 1},
+            "init_lora_weights": "corda", "corda_config": {"cache_file": "a"}, "loftq_config": {"loftq_bits": 4},
+            "of_the_future": 1,
+        }.items()
+    },
+    **{
+        f"a pattern in {name}": (settings_of(**{name: value}), ArchitectureError, r"has the pattern '\(\.\|\.\)\+z'")
+        for name, value in {
+            "target_modules": ["query", PATTERN], "modules_to_save": [PATTERN], "layers_pattern": PATTERN,
+            "rank_pattern": {PATTERN: 4}, "alpha_pattern": {PATTERN: 4}, "exclude_modules": [[PATTERN]],
+        }.items()
+    },
+    "a rank of 10⁹": (settings_of(r=10**9), CheckpointError, "has r = 1000000000, but the largest size .* is 32"),
+    "a rank of 10⁹ for a name": (
+        settings_of(rank_pattern={"query": 10**9}), CheckpointError, "has rank_pattern = 1000000000, but the largest"
+    ),
     "another base": (settings_of(target_modules=["key"]), CheckpointError, "does not fit its base model: .* left over"),
     "one weight less": (
         weights_of(lambda weights: weights.pop(next(name for name in weights if "lora_B" in name))),
@@ -200,6 +258,20 @@ def test_what_cannot_be_merged_is_refused_by_name(bases: Path, tmp_path: Path, w
     spoil(tmp_path / "mine")
     with pytest.raises(error, match=message):
         attnviz.analyze(TEXT, bases / "bert", adapter=tmp_path / "mine", device="cpu")
+
+
+def test_a_setting_of_peft_imports_nothing_and_a_pattern_of_it_takes_no_time(bases, tmp_path, monkeypatch):
+    adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=["query"])
+    without = attnviz.analyze(TEXT, bases / "bert", adapter=tmp_path / "mine", device="cpu", syntax=False)
+    (tmp_path / "evil.py").write_text("raise SystemExit('it ran')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings_of(target_modules="(.|.)+z", exclude_modules="(.|.)+z", megatron_core="evil")(tmp_path / "mine")
+    analysis = attnviz.analyze(TEXT, bases / "bert", adapter=tmp_path / "mine", device="cpu", syntax=False)
+    assert torch.equal(analysis.pattern("L0H0"), without.pattern("L0H0"))
+    settings_of(megatron_config={"a": 1})(tmp_path / "mine")
+    with pytest.raises(ArchitectureError, match="megatron_config"):
+        attnviz.analyze(TEXT, bases / "bert", adapter=tmp_path / "mine", device="cpu", syntax=False)
+    assert "evil" not in sys.modules
 
 
 def test_an_adapter_goes_with_a_model_by_name_on_one_device(bases: Path, tmp_path: Path, monkeypatch):

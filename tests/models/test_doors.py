@@ -219,13 +219,13 @@ def test_lines_of_one_token_are_left_out_of_a_profile_of_gpt2(gpt2, tmp_path):
     assert "could be measured: all 2 are too long, too short" in " ".join(nothing.stderr.split())
 
 
-def test_a_model_of_one_position_is_named_under_profile(tmp_path):
+def test_a_model_of_few_positions_is_named_under_profile(tmp_path):
     folder = save_checkpoint(sharp_gpt2(0, n_positions=1), gpt2_tokenizer(), tmp_path / "m")
     (tmp_path / "texts.txt").write_text("e\nb\n")
     for number, (arguments, message) in enumerate(
         (
             ([str(tmp_path / "texts.txt")], "no text of .* could be measured"),
-            (["--repeats"], "the model has a single position; --repeats needs two"),
+            (["--repeats"], "--repeats needs four"),
         )
     ):
         options = ["-m", str(folder), "-o", str(tmp_path / f"out-{number}"), "--no-syntax"]

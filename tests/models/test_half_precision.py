@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import attnviz
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.opening import open_checkpoint
@@ -70,6 +71,25 @@ def test_padding_that_is_attended_to_fails(family, monkeypatch):
     monkeypatch.setattr(reference, "allowed_positions", lambda mask, *more: right(torch.ones_like(mask), *more))
     with pytest.raises(VerificationError, match="do not reproduce the model"):
         verified(model(family, torch.float16))
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "roberta"])
+@pytest.mark.parametrize("verifying", [True, False])
+def test_a_corpus_is_summed_as_a_text_is(family, dtype, verifying, tmp_path, monkeypatch):
+    """Verified or not, patterns are widened before anything is summed; rows in half precision do not sum to 1."""
+    monkeypatch.setattr(SampledAttention, "next_is_verified", verifying)
+    checkpoint, corpus = model(family, dtype), tmp_path / "corpus.txt"
+    corpus.write_text(f"{TEXTS[1].text}\n")
+    heads = attnviz.analyze(TEXTS[1].text, checkpoint, syntax=False).heads
+    profile = attnviz.profile_heads(checkpoint, [corpus], syntax=False, control=False)
+    limit = 1e-6 if verifying else 2e-3  # the model's own patterns differ from the reference's by rounding
+    found = profile.document()["statistics"]
+    compared = [name for name in found if heads[0].statistics.get(name) is not None]
+    assert {"sink", "entropy", "distance", "previous"} < {*compared}
+    for head in heads:
+        of_corpus = {name: found[name][head.id.layer][head.id.head] for name in compared}
+        assert of_corpus == pytest.approx({name: head.statistics[name] for name in compared}, abs=limit), head.id
 
 
 @pytest.mark.parametrize("family", ["t5", "mt5"])

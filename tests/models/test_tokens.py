@@ -1,5 +1,6 @@
 """Labels, special and sink positions, words, and what is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from attnviz.errors import TextError
 from attnviz.models.encoding import tokenize
-from attnviz.models.tokens import Tokens, UnitRows, merge_pattern, merge_subwords
+from attnviz.models.tokens import Tokens, UnitRows, find_positions, merge_pattern, merge_subwords, sinks_in_words
 from attnviz.models.wording import visible
 from attnviz.models.words import vocabulary_labels
 from tests.support.llamas import sentencepiece_tokenizer
@@ -182,12 +183,22 @@ def test_words_gather_their_pieces_and_special_tokens_stay():
     assert (units.name, units.labels, units.members) == ("token", tokens.labels, ((0,), (1,), (2,), (3,), (4,)))
 
 
-def test_the_first_word_of_gpt2_is_a_sink_as_a_whole():
-    units = merge_subwords(as_gpt2("The cat"), words=True)
-    assert units.labels == ("The", "cat")
-    assert units.members == ((0, 1), (2,))
-    assert units.sink == (True, False)
-    assert units.special == (False, False)
+def test_of_the_first_word_of_gpt2_the_first_piece_alone_is_a_sink():
+    tokens = as_gpt2("The cat")
+    assert tokens.labels == ("T", "~he", "cat")
+    units = merge_subwords(tokens, words=True)
+    assert units.labels == ("T", "~he", "cat")
+    assert units.members == ((0,), (1,), (2,))
+    assert units.sink == (True, False, False)
+    assert units.wholes == (("The", (0, 1)),)
+    assert find_positions(units, "The") == (0, 1)
+    assert sinks_in_words(units, units.name) == "the first token"
+    whole = merge_subwords(replace(tokens, sink=(True, True, False)), words=True)
+    assert (whole.labels, whole.members, whole.sink) == (("The", "cat"), ((0, 1), (2,)), (True, False))
+    found = merge_subwords(
+        replace(as_bert("the unbelievable"), sink=(True, False, False, True, False, True)), words=True
+    )
+    assert found.labels == ("[CLS]", "the", "un", "##believ", "##able", "[SEP]")
 
 
 def test_the_same_word_twice_is_two_units():

@@ -35,13 +35,23 @@ def test_words_stand_between_spaces_with_punctuation_apart(text: str, words: lis
 @pytest.mark.parametrize("make", [bert_tokenizer, gpt2_tokenizer])
 @pytest.mark.parametrize("text", ["the cat don't know", "हिन्दी में", "well-known cat", "สวัสดีครับ"])
 def test_merged_words_are_the_texts_own(make: object, text: str):
-    """GPT-2's pre-tokenizer splits at apostrophes and hyphens, and takes marks for punctuation."""
+    """GPT-2's pre-tokenizer splits at apostrophes and hyphens, and takes marks for punctuation.
+
+    The first token, a sink, is in no word.
+    """
     model = sharp_bert() if make is bert_tokenizer else sharp_gpt2()
-    found = attnviz.analyze(text, model, tokenizer=make(), words=True).units  # type: ignore[operator]
+    found = attnviz.analyze(f"a {text}", model, tokenizer=make(), words=True).units  # type: ignore[operator]
     of_text = [label for label, special in zip(found.labels, found.special, strict=True) if not special]
     if "[UNK]" not in "".join(of_text):
-        assert of_text == text.split()
-    assert len(of_text) == len(text.split())
+        assert of_text == ["a", *text.split()]
+    assert len(of_text) == 1 + len(text.split())
+
+
+def test_of_a_first_word_of_bytes_the_rest_is_shown_as_the_word():
+    found = attnviz.analyze("हिन्दी में", sharp_gpt2(), tokenizer=gpt2_tokenizer(), words=True).units
+    assert found.labels[1:] == ("~हिन्दी", "में")
+    assert found.sink == (True, False, False)
+    assert find_positions(found, "हिन्दी") == (0, 1)
 
 
 def units(*labels: str, wholes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> Positions:

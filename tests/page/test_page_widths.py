@@ -226,7 +226,7 @@ def test_on_a_wide_screen_a_click_scrolls_nowhere(screen: Screen) -> None:
 def test_roles_over_the_corpus_are_marks_and_a_filter(screen: Screen) -> None:
     screen.emulate(1400)
     screen.open("heads.html", "#head=L0H1")
-    assert "obj over the corpus" in screen.text("#head h2")
+    assert "obj over the corpus (not parsed)" in screen.text("#head h2")
     assert screen.text("[data-head=L0H1]").split("\n")[-1] == "obj"
     assert screen.text("[data-head=L1H1]").split("\n")[-1] == "–"
     colours = screen.asked("[...document.querySelectorAll('[data-head=L0H1] path')].map(e => e.getAttribute('fill'))")
@@ -244,7 +244,7 @@ def test_roles_over_the_corpus_are_marks_and_a_filter(screen: Screen) -> None:
     assert [button.get_attribute("data-head") for button in screen.all("button.head")] == ["L0H0"]
     screen.open("heads.html", "#left=table")
     roles = {row[0]: row[2] for row in screen.table("#heads")}
-    assert roles["L1H0"] == "nsubj"
+    assert roles["L1H0"] == "nsubj (not parsed)"
     screen.open("many.html")  # of a model without profile
     assert not screen.asked(
         "[...document.querySelectorAll('select[name=only] option')].filter(e => /corpus/.test(e.text))"

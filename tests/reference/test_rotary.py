@@ -64,6 +64,17 @@ def test_frequencies_are_those_of_transformers(kind):
         assert rotary.factor == pytest.approx(factor)
 
 
+@pytest.mark.parametrize("kind", ["yarn", "yarn, temperatures"])
+def test_frequencies_by_type_of_layer_are_those_of_transformers(kind):
+    settings = {"rope_type": "yarn", "rope_theta": 10000.0, **ROPE[kind]}  # transformers reads no truncate here
+    by_type = {"full_attention": settings, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    config = llama_config("gemma3_text", rope_parameters=by_type)
+    expected, factor = ROPE_INIT_FUNCTIONS["yarn"](config, layer_type="full_attention")
+    rotary = rotary_of(config, 16, "full_attention")
+    torch.testing.assert_close(rotary.frequencies, expected, rtol=1e-6, atol=0)
+    assert rotary.factor == pytest.approx(factor)
+
+
 def test_root_mean_square_norm_is_that_of_torch_and_of_a_loop():
     x, weight = random_input(3, 6), random_input(6, seed=1)
     torch.testing.assert_close(RMSNorm(weight, 1e-3)(x), rms_norm(x, (6,), weight, 1e-3), rtol=1e-6, atol=1e-6)

@@ -99,7 +99,7 @@ def statistics(
         "next": lambda q, k: k == q + 1,
         "local": lambda q, k: abs(q - k) <= window,
         "long_range": lambda q, k: abs(q - k) >= far,
-        "induction": lambda q, k: ids is not None and 0 < k <= q and ids[k - 1] == ids[q],
+        "induction": lambda q, k: ids is not None and 0 < k < q and ids[k - 1] == ids[q],
         "duplicate": lambda q, k: ids is not None and k < q and ids[k] == ids[q],
     }
     found: dict[str, Any] = {
@@ -135,6 +135,8 @@ def heads(
     """(layer, head, statistics) of every head of a model on a text."""
     sink = sink_flags(model, tokenizer, text, pair)
     groups = word_groups(tokenizer, text, pair) if words else [[position] for position in range(len(sink))]
+    apart = [[[i for i in group if sink[i] == is_sink] for is_sink in (True, False)] for group in groups]
+    groups = [part for parts in apart for part in parts if part]  # a sink is no part of a word
     tokens = tokenizer(text, pair)["input_ids"]
     ids = [[tokens[position] for position in group] for group in groups]
     for layer, patterns in enumerate(attentions(model, tokenizer, text, pair)):

@@ -66,7 +66,7 @@ class BatchMetrics:
             self.clean = self._by_row(own)[:, 0].T
 
     def changes(self, final: Tensor) -> Tensor:
-        """The two metrics of :func:`metrics_of`, summed over each row, [copies, rows, n_sums, 2], float64.
+        """The metrics of :func:`metrics_of`, summed over each row, [copies, rows, n_sums, n_metrics], float64.
 
         ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model].
         """
@@ -79,7 +79,7 @@ class BatchMetrics:
         return torch.stack(sums)
 
     def _changes(self, states: Tensor) -> Tensor:
-        """The metrics at every position, [positions, 2]."""
+        """The metrics at every position, [positions, n_metrics]."""
         if self._labels is None:
             before, after = upcast(self._states), upcast(states)
             towards = normalize(after, dim=-1) - normalize(before, dim=-1)
@@ -89,11 +89,14 @@ class BatchMetrics:
         for part in self._parts():
             predicted, before = self._predict(states[part]), self._predicted[part]
             divergence = (before.exp() * (before - predicted)).sum(-1).clamp_min(0)  # negative only by rounding
+            labels = self._labels[part]
             if self._labelled:
-                pair = nll_loss(predicted, self._labels[part], reduction="none") - self._losses[part], divergence
+                each = [nll_loss(predicted, labels, reduction="none") - self._losses[part], divergence]
             else:
-                pair = divergence, (predicted.argmax(-1) != self._labels[part]).to(divergence)
-            changes.append(torch.stack(pair, dim=-1))
+                each = [divergence, (predicted.argmax(-1) != labels).to(divergence)]
+            if self._checkpoint.classifier is not None:
+                each.append(_margin(before, labels) - _margin(predicted, labels))
+            changes.append(torch.stack(each, dim=-1))
         return torch.cat(changes)
 
     def loss_gradient(self, weights: Tensor) -> Tensor:
@@ -122,10 +125,16 @@ class BatchMetrics:
             yield slice(first, first + step)
 
     def _by_row(self, values: Tensor) -> Tensor:
-        """Sums over each row, from [positions, 2] to [rows, n_sums, 2], float64 on the CPU."""
+        """Sums over each row, from [positions, n] to [rows, n_sums, n], float64 on the CPU."""
         sums = torch.zeros(self._n_rows, self._counts.shape[1], values.shape[1], dtype=torch.float64)
         counted = self._counts[..., None] * values.detach().double().cpu()[:, None]
         return sums.index_add_(0, self._row.cpu(), counted)
+
+
+def _margin(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Of log-probabilities [n, n_classes], that of each label [n] less the largest other one: the same of logits."""
+    others = predicted.scatter(-1, labels[:, None], -torch.inf)
+    return predicted.gather(-1, labels[:, None])[:, 0] - others.amax(-1)
 
 
 @dataclass(frozen=True)
@@ -254,7 +263,7 @@ class Bootstrap:
         """Weights of the texts.
 
         ``counts``: measured positions, [n_texts, n_sums], of all and then of the queries and matches of each role;
-        ``sums``: by method, of heads and sets, [n_texts, n_sums, 2] each.
+        ``sums``: by method, of heads and sets, [n_texts, n_sums, n_metrics] each.
         """
         replicates = REPLICATES if len(texts) >= ENOUGH_TEXTS else 0
         self._weights = text_weights(seed, [text.number for text in texts], replicates)
@@ -262,11 +271,11 @@ class Bootstrap:
         self.sums = [dict(each) for each in sums]
 
     def estimates(self, sums: Tensor) -> dict[str, Estimate]:
-        """Estimates by metric of all positions, from sums [n_texts, n_sums, 2]."""
+        """Estimates by metric of all positions, from sums [n_texts, n_sums, n_metrics]."""
         return self._estimates(self._means(sums, 0), len(sums))
 
     def _means(self, sums: Tensor, at: int) -> Tensor:
-        """Means over the positions of one sum as measured, then in each replicate, [1 + replicates, 2]."""
+        """Means over the positions of one sum as measured, then in each replicate, [1 + replicates, n_metrics]."""
         return (self._weights @ sums[:, at]) / (self._weights @ self._counts[:, at])[:, None]
 
     def _estimates(self, means: Tensor, texts: int) -> dict[str, Estimate]:

@@ -57,10 +57,13 @@ METRICS = {
     "cosine": Metric("cosine", "cosine distance", "1 − cos"),
     "l2": Metric("l2", "L2 distance", "length"),
     "changed": Metric("changed", "other decision", "share of texts"),
+    "margin": Metric("margin", "margin loss", "logits", signed=True),
 }
 """``loss``: of the model without the heads, less that of the unchanged model. ``kl``: KL(unchanged model || model
 without the heads). ``cosine``: one minus the cosine of the final states. ``l2``: length of their difference.
-``changed``: 1 where the most probable class is another one without the heads, else 0."""
+``changed``: 1 where the most probable class is another one without the heads, else 0. ``margin``: by how much the logit
+of the labelled class, or of that which the unchanged model decides for, less the largest other one, falls; unlike a
+probability it does not saturate."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +157,12 @@ def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
     return STATES if checkpoint.language_head is None or checkpoint.tokenizer.mask_token_id is None else MASKED
 
 
-def metrics_of(kind: str) -> tuple[Metric, Metric]:
-    """The two metrics; heads are ranked by the first."""
-    names = {STATES: ("cosine", "l2"), CLASS: ("kl", "changed")}.get(kind, ("loss", "kl"))
+def metrics_of(kind: str) -> tuple[Metric, ...]:
+    """The metrics: two, of classes three; heads are ranked by the first."""
+    of_classes = {CLASS: ("kl", "changed", "margin"), LABELLED: ("loss", "kl", "margin")}
+    names = {STATES: ("cosine", "l2"), **of_classes}.get(kind, ("loss", "kl"))
     unit = "nats/text" if kind in CLASSES else "nats/token"  # a text is classified once
-    first, second = (METRICS[name]._replace(unit=METRICS[name].unit.replace("nats/token", unit)) for name in names)
-    return first, second
+    return tuple(METRICS[name]._replace(unit=METRICS[name].unit.replace("nats/token", unit)) for name in names)
 
 
 def model_inputs(

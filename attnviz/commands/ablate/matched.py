@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.arguments import did_you_mean
+from attnviz.arguments import as_found, did_you_mean, relation_named
 from attnviz.commands.ablate.inputs import CLASSES, ModelInput
 from attnviz.errors import TextError, UsageError
 from attnviz.language.parsers import load_parser
@@ -40,8 +40,8 @@ def role_names(roles: object) -> list[str]:
     """One relation or several, as a list; UsageError for anything else."""
     names = [roles] if isinstance(roles, str) else roles
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise UsageError(f"expected role as a relation such as 'obj', or a list of these, found {roles!r}.")
-    return list(names)
+        raise UsageError(f"expected role as a relation such as 'obj', or a list of these, found {as_found(roles)}.")
+    return [relation_named(name) for name in names]
 
 
 def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:

@@ -39,7 +39,7 @@ MANY = 2000
 """Inputs from which on a message gives their number."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Ablation(Result):
     """Result of :func:`ablate`: heads ranked by the effect of removing them.
 
@@ -70,7 +70,7 @@ class Ablation(Result):
     curve: Curve | None  # more and more heads; None if not requested
 
     @property
-    def metrics(self) -> tuple[Metric, Metric]:
+    def metrics(self) -> tuple[Metric, ...]:
         """The metrics; heads are ranked by the first."""
         return metrics_of(self.kind)
 
@@ -189,8 +189,6 @@ def ablate(
             a layer, do not reproduce the model.
     """
     items = [texts] if isinstance(texts, str | Path) else texts
-    if not isinstance(items, list | tuple) or not all(isinstance(each, str | Path) for each in items):
-        raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {
         "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),

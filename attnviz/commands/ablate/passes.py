@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
-from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches
+from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches, kind_of, metrics_of
 from attnviz.errors import VerificationError
 from attnviz.measures.bootstrap import named_generator
 from attnviz.models.checkpoint import Checkpoint
@@ -23,6 +23,7 @@ from attnviz.reference import attention
 from attnviz.texts.batches import EVERY, SampledAttention
 from attnviz.trace import removal
 from attnviz.trace.checks import Verification
+from attnviz.trace.logits import check_logits
 from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.verify import VerifiedRows
 
@@ -34,6 +35,9 @@ _VERIFIED = 8
 
 _AT_ONCE = 2048
 """Least tokens of a resumed pass, which runs several copies of a small batch."""
+
+_LOGITS_COMPARED = 8
+"""Positions of the first input of a verified batch whose logits are compared with the whole model's."""
 
 _Removal = tuple[removal.Replacement, HeadSet]
 """A set of heads, and their replacement."""
@@ -137,7 +141,9 @@ class SampleVerification:
     attention: Verification  # patterns and attention outputs, by the reference attention
     n_inputs: int  # on which all of this was compared
     values_error: float  # of each head's weighted values from the reference's
-    resumed_error: float  # of final states resumed at any layer, nothing removed, from the model's own
+    # of final states resumed at any layer by the model's own blocks, nothing removed, from those of a whole pass: that
+    # resuming changes nothing
+    resumed_error: float
     tolerance: float  # of both errors
 
 
@@ -172,16 +178,17 @@ class Passes:
         tell: Tell,
         gradients: GradientTally | None = None,
     ) -> list[dict[HeadSet, Tensor]]:
-        """The two metrics without each set of heads, by each replacement, in sums: [n_texts, n_sums, 2], float64.
+        """The metrics without each set of heads, by each replacement, in sums: [n_texts, n_sums, n_metrics], float64.
 
         All share the unchanged passes. The first run verifies a sample of the batches; ``gradients`` is filled on the
         way.
 
         Raises:
-            VerificationError: the heads, or resumed passes, do not reproduce the model.
+            VerificationError: the heads, resumed passes, or the head for logits do not reproduce the model.
         """
         removals = [(replacement, heads) for replacement, sets in wanted for heads in sets]
-        sums = torch.zeros(len(removals), *self.counts.shape, 2, dtype=torch.float64)
+        n_metrics = len(metrics_of(kind_of(self._checkpoint)))
+        sums = torch.zeros(len(removals), *self.counts.shape, n_metrics, dtype=torch.float64)
         clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
         first = not self._attention.texts_verified
         tell(done := 0, len(self._inputs))
@@ -224,7 +231,7 @@ class Passes:
                 yield some, metrics.changes(final)
 
     def _verify(self, inputs: InputBatch, kept: removal.KeptPass) -> None:
-        """Compare an unchanged pass with the reference and with resumed passes."""
+        """Compare an unchanged pass with the reference and with resumed passes, and its logits with the model's."""
         values: dict[int, Tensor] = {}  # of the layer that attends
 
         def compare(rows: VerifiedRows) -> None:
@@ -236,6 +243,10 @@ class Passes:
 
         self._attention.verify(inputs.batch, compare)
         own = kept.final[inputs.batch.predicting]
+        if kind_of(self._checkpoint) != STATES:
+            at = list(inputs.inputs[0].positions[-_LOGITS_COMPARED:])
+            alone = {name: tensor[:1] for name, tensor in inputs.batch.inputs.items()}
+            check_logits(self._checkpoint, alone, kept.final[0, at], at)
         for layer in self._checkpoint.layers:
             again = removal.resume(self._checkpoint, kept, layer)[inputs.batch.predicting]
             what = (

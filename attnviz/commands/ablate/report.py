@@ -15,7 +15,7 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import amount, counted, error, percent, quoted, rounded, unisolated, visible
+from attnviz.models.wording import amount, counted, error, percent, quoted, rounded, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.figure_context import capital
@@ -47,6 +47,16 @@ def source_line(result: Ablation) -> str:
     files = [f"{visible(corpus.path.name)} ({counted(read, 'sentence')})" for corpus, read in sources.corpora]
     texts = [quoted(text) for text in sources.given] if len(sources.given) < 3 else [f"{len(sources.given)} texts"]
     return ", ".join([*files, *texts])
+
+
+def of_one_text(result: Ablation) -> str:
+    """What the mean over a single text cannot show, or ''."""
+    if result.n_texts > 1 or result.methods[0] != "mean":
+        return ""
+    return (
+        ": a head is replaced by its mean over this text alone, so that what it does alike at all its tokens, such as "
+        "telling this text from others, does not show; give more texts, or --method zero"
+    )
 
 
 def first_order(result: Ablation) -> str:
@@ -279,7 +289,7 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
 
 def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     checked, intervals = result.verified, result.has_intervals and width >= _ROOM  # numbers are never cut
-    yield Text(f"{visible(result.checkpoint.short_name)} on {unisolated(source_line(result))}", style="bold")
+    yield Text(f"{result.checkpoint.short_name} on {source_line(result)}{of_one_text(result)}", style="bold")
     yield Text(f"{capital(what_is_measured(result))}. {capital(GIVES[result.methods[0]])}.")
     more = (
         f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
@@ -305,13 +315,13 @@ def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: b
 
 def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) -> Table:
     columns = named(_FIELDS, "rank", "id")
-    for metric, wide in zip(result.metrics, (True, width >= _WIDE), strict=True):
+    for metric, wide in zip(result.metrics, (True, width >= _WIDE, False), strict=False):
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
         columns += _measured(of, capital(metric.title), metric.unit, wide and intervals)
     if result.options["gradient"]:
         columns += named(_FIELDS, "gradient", "gradient_normalised")
-    title = "Heads removed one at a time ({}, the one that matters most first)"
-    return first_rows(title, columns, result.heads, top, "ablate.csv", width=width)
+    title, order = "Heads removed one at a time", "the one that matters most first"
+    return first_rows(title, columns, result.heads, top, "ablate.csv", width=width, order=order)
 
 
 def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) -> Table:
@@ -329,8 +339,8 @@ def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) 
     ]
     rows = [(head.id, role) for head in result.heads for role in head.roles]
     rows.sort(key=lambda row: -row[1].difference[metric.name].value)
-    title = f"Heads on the tokens of roles ({metric.title}, {metric.unit}; {{}}, the largest difference first)"
-    return first_rows(title, columns, rows, top, "ablate.json", width=width, noun="row")
+    title, order = f"Heads on the tokens of roles, {metric.title} in {metric.unit}", "the largest difference first"
+    return first_rows(title, columns, rows, top, "ablate.json", width=width, noun="row", order=order)
 
 
 def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
@@ -400,7 +410,7 @@ def _notes(result: Ablation) -> Iterator[str]:
             "of a word in its text."
         )
     if any(role.verdict for role in result.heads[0].roles):
-        first, second = result.metrics
+        first, second, *_ = result.metrics
         both = "the loss" if first.signed else f"{first.title} and {second.title}, which must agree"
         yield f"Verdict: whether its tokens depend on the head more than the others, by {both}."
     if result.curve is not None:

@@ -21,7 +21,7 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten, settled, written
 from attnviz.figures.style import Style, figure_style, outer_ink
-from attnviz.models.wording import counted, visible
+from attnviz.models.wording import counted
 from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -50,7 +50,7 @@ def _plan(
     result: Ablation, name: str, title: str, what: str, *more: str, heads: tuple[HeadEffect, ...] = ()
 ) -> EffectsPlan:
     """Plan a figure with caption and notes; ``more`` stands in both."""
-    model, source = visible(result.checkpoint.short_name), source_line(result)
+    model, source = result.checkpoint.short_name, source_line(result)
     measured, method = what_is_measured(result), GIVES[result.methods[0]]
     on, _, unchanged = measured.partition("; ")
     last = " ".join(f"{capital(part)}." for part in more if part)
@@ -62,7 +62,7 @@ def _plan(
 def _plan_heads(result: Ablation, choices: ViewOptions) -> Iterator[EffectsPlan]:
     heads, n = result.heads[: choices.top or None], len(result.heads)
     count = counted(n, "head") if len(heads) == n else f"{len(heads)} of {n} heads"
-    titles = " and ".join(metric.title for metric in result.metrics)
+    titles = " and ".join(metric.title for metric in result.metrics[:2])
     what = f"{titles} on removing one head, {count}, the one that matters most first"
     more = _intervals(result, "bars"), "dotted: the median of all heads"
     yield _plan(result, "heads", f" without one head: {count}", what, *more, heads=heads)
@@ -150,7 +150,7 @@ def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
     rows, width = range(len(plan.heads)), page_width(style, 4.8)
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=0.6 + 0.15 * max(2, len(rows)))
-        for ax, metric in zip(page.subplots(1, 2, sharey=True), plan.result.metrics, strict=True):
+        for ax, metric in zip(page.subplots(1, 2, sharey=True), plan.result.metrics[:2], strict=True):
             values, low, high = _ends([head.damage[metric.name] for head in plan.heads])
             largest = max(float(np.abs(ends).max()) for ends in (values, low, high))
             factor, unit = _readable(largest, metric.unit) if largest < _TOO_SMALL else (1.0, metric.unit)
@@ -212,7 +212,7 @@ def _gradient_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure
     rows, columns = (1, 2) if width > 4.5 else (2, 1)
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=2.9 * rows)
-        panels = list(zip(page.subplots(rows, columns), plan.result.metrics, strict=True))
+        panels = list(zip(page.subplots(rows, columns), plan.result.metrics[:2], strict=True))
         for ax, metric in panels:
             _draw_gradient(ax, plan, metric, style)
         settled(page)

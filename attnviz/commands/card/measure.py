@@ -46,7 +46,7 @@ _TELLING = 6
 Nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Card(TextResult):
     """Result of :func:`card`: what the other commands measured of one head; None where it was not measured.
 
@@ -114,7 +114,7 @@ def clarity_key(card: Card) -> tuple[float, ...]:
     return role_key(card.roles[0]) if card.roles else (inf,)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Cards(Result):
     """Result of :func:`cards`: the cards of several heads of one model, in its order; ``texts`` name the folder."""
 

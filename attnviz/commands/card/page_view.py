@@ -13,7 +13,7 @@ from attnviz.commands.heads.relations import without_relations
 from attnviz.commands.profile.page_view import sentences_entry
 from attnviz.commands.profile.show import licence_lines
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
-from attnviz.models.wording import counted, visible
+from attnviz.models.wording import counted
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, short_float, statistic_entry
 from attnviz.present.figure_context import sentence
@@ -65,7 +65,7 @@ def pages_data(result: Cards, choices: ViewOptions) -> dict[str, Any]:
         })  # fmt: skip
         patterns.append(packed | {side: packed[side] + len(axes) for side in ("rows", "columns")})
         axes += page["axes"]
-    title = f"{counted(len(heads), 'head')} of {visible(result.checkpoint.short_name)}"
+    title = f"{counted(len(heads), 'head')} of {result.checkpoint.short_name}"
     scores = [card.roles[0].score if card.roles else None for card in result.cards]
     baselines = [shown_baseline(card.roles[0].baseline) if card.roles else None for card in result.cards]
     counts = [len(card.roles) for card in result.cards]

@@ -20,13 +20,14 @@ from attnviz.commands.profile.show import (
     which_examples,
 )
 from attnviz.measures.patterns import ROLES_ON_REPEATS
-from attnviz.models.wording import rounded, span, unisolated, visible
+from attnviz.models.wording import rounded, span, visible
 from attnviz.present.documents import markdown_text, model_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, entry
 from attnviz.present.published import ARROWS, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.printable import printable
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.parts import measured_on
 from attnviz.profiles.published import published_entries
@@ -118,19 +119,19 @@ def _content(card: Card, _: ViewOptions) -> dict[str, Any]:
 def _tables(card: Card, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     yield verification_line(card.analysis.verification, card.checkpoint)
     for heading, text in paragraphs(card).items():
-        yield Text.assemble((f"{heading}: ", "bold"), unisolated(text))
+        yield Text.assemble((f"{heading}: ", "bold"), text)
     if card.roles and card.profile is not None:
-        title = f"Roles over {roles_on(card.profile, card.roles)} ({{}}, the clearest first)"
-        yield first_rows(title, ROLES, card.roles, choices.top, "card.csv", width=width, noun="role")
+        title, order = f"Roles over {roles_on(card.profile, card.roles)}", "the clearest first"
+        yield first_rows(title, ROLES, card.roles, choices.top, "card.csv", width=width, noun="role", order=order)
     if card.profile is not None and (shown := card.shown_examples) is not None:
-        yield from example_tables(card.profile, [shown], width)
+        yield from example_tables(card.profile, [shown], 0, width)
     yield notes(evidence_of(card.roles), not_measured(card))
 
 
 def markdown(card: Card, heading: str = "") -> str:
     """The card as Markdown, below a heading."""
     table = card.paper_table(ViewOptions(table="md")) if card.roles else ""
-    shown, model = card.shown_examples, markdown_text(visible(card.checkpoint.short_name))
+    shown, model = card.shown_examples, markdown_text(card.checkpoint.short_name)
     parts = [heading or f"# {card.head} of {model}"]
     parts += [f"**{name}.** {markdown_text(text)}" for name, text in paragraphs(card).items()]
     parts += [table, evidence_of(card.roles)]
@@ -140,7 +141,8 @@ def markdown(card: Card, heading: str = "") -> str:
         parts.append(f"**Sentences of {of}.** {BRACKETS}; (the right one).{broad}")
         parts.append("\n".join(map(_line, named_examples(shown))))
         parts += licence_lines(card.profile, [shown])
-    return "\n\n".join(part.strip() for part in [*parts, markdown_text(not_measured(card))] if part) + "\n"
+    parts.append(markdown_text(not_measured(card)))
+    return printable("\n\n".join(part.strip() for part in parts if part)) + "\n"
 
 
 def _line(named: NamedExample) -> str:

@@ -37,7 +37,6 @@ from attnviz.figures.page import (
     page_width,
 )
 from attnviz.figures.style import DPI, Style, figure_style
-from attnviz.models.wording import visible
 from attnviz.present.figure_context import sentence
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
@@ -87,7 +86,7 @@ def plan_card(card: Card, choices: ViewOptions, stem: str = "card") -> CardPlan:
     ]
     words = [f"{heading}: {text}" for heading, text in paragraphs(card).items() if heading != RESTS]
     does = f" {in_words(roles[0], briefly=True).rpartition(' (')[0]}" if roles else ""
-    title = f"{card.head} of {visible(card.checkpoint.short_name)}{does}"
+    title = f"{card.head} of {card.checkpoint.short_name}{does}"
     feet = (" ".join(filter(None, about_pattern)), evidence_of(roles), not_measured(card))
     return CardPlan(
         stem=stem,

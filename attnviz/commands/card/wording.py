@@ -18,11 +18,11 @@ from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.language.universal import relation_words
 from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RETRIEVAL, ROLES_ON_REPEATS, SINK
 from attnviz.models.head_ids import HeadId, is_of_source
-from attnviz.models.wording import amount, counted, ordinal, percent, quoted, rounded, signed, unisolated, visible
+from attnviz.models.wording import amount, counted, ordinal, percent, quoted, rounded, signed, visible
 from attnviz.options import COMMANDS
 from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name, shown_baseline
-from attnviz.present.statistics import STATISTICS
+from attnviz.present.statistics import STATISTICS, filled
 from attnviz.profiles.parts import part_of
 from attnviz.profiles.published import PublishedHead
 from attnviz.profiles.store import StoredProfile, StoredRole
@@ -45,7 +45,7 @@ DOES, RESTS, WRITES, COMPOSES, WITHOUT = (
 UNIFORM = "uniform attention"
 
 _BESIDES = {
-    "coreference": ("attends between a pronoun and the name that it means in {score} of {n:,} instances", "a guess"),
+    "coreference": ("attends between a pronoun and the name that it means in {score} of {n} instances", "a guess"),
     "semantic": ("attends to words similar in meaning: mean cosine {score}", UNIFORM),
     SINK: ("gives {score} of its attention to sinks: special tokens, or the first", UNIFORM),
     "broad": ("spreads its attention: its entropy is {score} of uniform attention's, as untrained heads' is", ""),
@@ -86,7 +86,7 @@ class Standing(NamedTuple):
     def forms(self) -> tuple[str, ...]:
         """``distance 2.31 tokens (12th highest of 72)``, and shorter ones."""
         known = STATISTICS[self.name]
-        unit = f" {known.unit.format(unit='token')}" if known.unit else ""
+        unit = f" {filled(known.unit, unit='token')}" if known.unit else ""
         value, place = f"{known.title} {rounded(self.value)}{unit}", ordinal(self.rank)
         return f"{value} ({place} highest of {len(self.others)})", f"{value} ({place} of {len(self.others)})", value
 
@@ -110,21 +110,22 @@ def in_words(role: StoredRole, *, briefly: bool = False) -> str:
     where = f"the token {abs(int(offset))} {'after' if '+' in offset else 'before'}" if offset else ""
     if role.relation is not None:
         ends = relation_words(role.relation, role.direction).split("→")
-        finds = f"attends from {ends[0]} to {ends[1]}" if len(ends) == 2 else f"finds {visible(role.relation)}"
-        does, guesser = f"{finds} in {{score}} of {{n:,}} instances", "a guess"
+        where = f"attends from {ends[0]} to {ends[1]}" if len(ends) == 2 else f"finds {visible(role.relation)}"
+        does, guesser = "{where} in {score} of {n} instances", "a guess"
     elif spec is not None:
-        where = spec.target.format(unit="token", window=1, far=4)
+        where = filled(spec.target, unit="token", window=1, far=4)
         does = does.replace("on content", "on repeated random tokens") if spec.on_repeats else does
     baseline = shown_baseline(role.baseline) if guesser else None
     guess = "" if baseline is None else f"{guesser}: {share(baseline)}"
     if briefly:
-        said, numbers = does.replace("{n:,} ", ""), [name, guess]
+        said, numbers = does.replace("{n} ", ""), [name, guess]
     else:
         untrained = "" if role.untrained is None else f"untrained: {share(role.untrained)} at most"
         ends = [share(end) for end in role.interval]
         interval = f"interval {ends[0].removesuffix(' %')}–{ends[1]}"
         said, numbers = does, [name, "" if "{n" in does else f"n = {role.n:,}", interval, guess, untrained]
-    return f"{said.format(score=share(role.score), n=role.n, where=where)} ({'; '.join(filter(None, numbers))})"
+    said = filled(said, score=share(role.score), n=f"{role.n:,}", where=where)
+    return f"{said} ({'; '.join(filter(None, numbers))})"
 
 
 def evidence_of(roles: Iterable[StoredRole]) -> str:
@@ -165,7 +166,7 @@ def paragraphs(card: Card) -> dict[str, str]:
 def _roles(card: Card) -> Iterator[str]:
     """Roles, what a paper says of the head, and its nearest heads."""
     profile, roles = card.profile, card.roles
-    name = f"{card.head} of {visible(card.checkpoint.short_name)}"
+    name = f"{card.head} of {card.checkpoint.short_name}"
     if roles and profile is not None:
         places = [_over(profile, role) for role in roles[:IN_WORDS]]
         yield f"{places[0]}{name} {in_words(roles[0])}."
@@ -223,7 +224,7 @@ def _written(card: Card) -> Iterator[str]:
         [] if moved is None else [each for each in moved.promoted[:PROMOTED] if rounded(each.logit) != rounded(0.0)]
     )
     if effects is not None and raised:
-        tokens = ", ".join(f"{unisolated(quoted(each.text))} {signed(each.logit)}" for each in raised)
+        tokens = ", ".join(f"{quoted(each.text)} {signed(each.logit)}" for each in raised)
         at = f"‘{card.outputs.read.labels[effects.position]}’ #{effects.position}"
         yield f"At {at} it raises most the logits of {tokens}."
     copying = None if card.circuits is None else card.circuits.head(card.head)
@@ -260,7 +261,7 @@ def _composed(circuits: Circuits, head: HeadId) -> Iterator[str]:
 def _without(card: Card) -> Iterator[str]:
     """What happens without it: on all tokens, on those of its first relation, on random tokens that repeat."""
     if card.ablation is not None:
-        (metric, second), on = card.ablation.metrics, card.ablation.texts_measured
+        (metric, second, *_), on = card.ablation.metrics, card.ablation.texts_measured
         effect = card.ablation.head(card.head)
         whole = effect.damage[metric.name]
         none = f", so no effect on {_MOVES[metric.name][0]} is shown" * (whole.side == 0)

@@ -1,6 +1,5 @@
 """Claims: what a TOML file, or a paper's table, says of a model's heads."""
 
-import re
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import check_kind, did_you_mean, is_there
+from attnviz.arguments import as_found, check_kind, did_you_mean, is_there, relation_named
 from attnviz.commands.ablate.inputs import METRICS
 from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
@@ -57,7 +56,7 @@ class Claim:
     what: str
     head: str = ""
     text: str = ""
-    corpus: tuple[str, ...] = ()
+    corpus: tuple[Path, ...] = ()
     direction: str = ""
     at_least: float | None = None
     at_most: float | None = None
@@ -95,7 +94,7 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"expected a TOML file of claims at {path}, found: {why}.") from error
-    lines, tables = _key_lines(text), of_file.pop("claim", None)
+    lines, tables = _key_lines(text.split("\n")), of_file.pop("claim", None)
     of_file = _checked(path, lines[0], of_file, ("model", "text", "corpus", "claim"))
     if not (isinstance(tables, list) and tables and all(isinstance(each, dict) for each in tables)):
         raise UsageError(f"{path}: expected at least one [[claim]], found none.")
@@ -104,7 +103,7 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     return claims, of_file.get("model"), f"{path}:{lines[0].get('model', 1)}: "
 
 
-def published_claim(paper: str, head: PublishedHead, corpus: Sequence[str]) -> Claim:
+def published_claim(paper: str, head: PublishedHead, corpus: Sequence[Path]) -> Claim:
     """That a paper's head passes its role, a relation by its name in Universal Dependencies."""
     (role, direction), score = head.universal, head.score
     said = "" if score is None else f"({rounded(score)} there, baseline {rounded(head.baseline)})"
@@ -134,7 +133,8 @@ def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file:
         raise refused(path, lines, f"a claim on {kind} {wrong}.")
     what = str(given.pop(kind))
     if kind in ("role", "label", "score"):  # relations by their name alone: obj
-        what = BOTH.join(f"{SYNTACTIC * (each.partition(':')[0] in RELATIONS)}{each}" for each in what.split(BOTH))
+        names = map(relation_named, what.split(BOTH))
+        what = BOTH.join(f"{SYNTACTIC}{each}" if each.partition(":")[0] in RELATIONS else each for each in names)
     for key, why in _wrong_values(kind, what, given):
         raise refused(path, lines, why, key)
     return Claim(place=str(path), line=lines[""], kind=kind, what=what, **given)
@@ -179,15 +179,15 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
             if value in ("", []):
                 raise UsageError(f"{key} is empty; leave it out, or fill it in.")
             if _TYPES[key] is float and not (type(value) in (int, float) and abs(value) <= sys.float_info.max):
-                raise UsageError(f"expected {key} as a number, found {value!r}.")
+                raise UsageError(f"expected {key} as a number, found {as_found(value)}.")
             several = [value] if key == "corpus" and isinstance(value, str) else value
             check_kind(key, several, _TYPES[key])
         except UsageError as error:
             raise refused(path, lines, error, key) from error
         if key in ("model", "distance_to", "corpus"):
             names = [several] if isinstance(several, str) else several
-            found = tuple(str(path.parent / each) if is_there(path.parent / each) else each for each in names)
-            values[key] = found if key == "corpus" else found[0]
+            found = [str(path.parent / each) if is_there(path.parent / each) else each for each in names]
+            values[key] = tuple(map(Path, found)) if key == "corpus" else found[0]
     return values
 
 
@@ -205,17 +205,24 @@ def refused(path: Path, lines: Mapping[str, int], message: object, key: str = ""
     return UsageError(f"{path}:{lines.get(key, lines[''])}: {message}")
 
 
-def _key_lines(text: str) -> list[dict[str, int]]:
-    """Lines of the keys before the first ``[[claim]]``, then of each claim's; a claim's own line is that of ''."""
+def _key_lines(lines: Sequence[str]) -> list[dict[str, int]]:
+    """Lines of the keys before the first ``[[claim]]``, then of each claim's; a claim's own line is that of ''.
+
+    A statement of TOML is the shortest run of lines that can be read by itself.
+    """
     sections: list[dict[str, int]] = [{"": 1}]
-    inside = False  # a text of several lines
-    for number, line in enumerate(text.split("\n"), 1):
-        before = inside
-        inside ^= (line.count('"""') + line.count("'''")) % 2 == 1
-        if before:
+    first = 0
+    for number, line in enumerate(lines, 1):
+        if number > first + 1 and not any(end in line for end in ("]", "}", '"""', "'''")):
+            continue  # within a list or a text
+        try:
+            keys = tomllib.loads("\n".join(lines[first:number]))
+        except tomllib.TOMLDecodeError:
             continue
-        if re.match(r"\s*\[\[\s*[\"']?claim[\"']?\s*\]\]", line):
-            sections.append({"": number})
-        elif key := re.match(r"\s*\[{0,2}[\"']?([\w-]+)[\"']?\s*[=.\]]", line):
-            sections[-1].setdefault(key[1], number)
+        if keys == {"claim": [{}]}:
+            sections.append({"": first + 1})
+        else:
+            of_file = line.lstrip().startswith("[") and "claim" not in keys
+            sections[0 if of_file else -1] |= dict.fromkeys(keys, first + 1)
+        first = number
     return sections

@@ -15,23 +15,24 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import ProcessError, UsageError
-from attnviz.judge.roles import Role
-from attnviz.judge.rules import MARGIN
+from attnviz.judge.roles import Role, coreference_candidates, in_direction, syntax_candidates
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
 from attnviz.measures.estimates import Interval
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.wording import counted, rounded, visible
+from attnviz.models.wording import counted, rounded
 from attnviz.options import checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
-from attnviz.profiles.parts import SYNTACTIC, measured_on, part_of
+from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, part_of
 from attnviz.profiles.published import heads_of_paper
 from attnviz.profiles.store import StoredProfile, StoredRole
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import this_process
+from attnviz.texts.reading import open_corpus, read_texts
+from attnviz.version import __version__
 
 VERDICTS = HOLDS, UNDECIDED, FAILS = "holds", "cannot be decided", "fails"
 """From the best to the worst."""
@@ -41,6 +42,9 @@ _NO_RANGE = ((0.0, 1.0), (-1.0, 1.0))
 
 _WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")
 """Roles that random tokens alone can show."""
+
+
+_TOO_RARE = "too rare there, or no role that attnviz measures there"
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class CheckedClaim:
     reason: str = ""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Check(Result):
     """What :func:`check` found: every claim with its verdict, in the order of the file or the paper."""
 
@@ -87,7 +91,7 @@ class Check(Result):
 
     def __repr__(self) -> str:
         found = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS)
-        return f"<Check of {counted(len(self.claims), 'claim')} on {visible(self.checkpoint.short_name)}: {found}>"
+        return f"<Check of {counted(len(self.claims), 'claim')} on {self.checkpoint.short_name}: {found}>"
 
 
 @checked
@@ -119,12 +123,12 @@ def check(
     """
     if this_process().count > 1:
         raise ProcessError("check runs in one process; start it without torchrun.")
-    paths, claims = [str(each) for each in ([files] if isinstance(files, str | Path) else files)], tuple[Claim, ...]()
+    paths, claims = [Path(each) for each in ([files] if isinstance(files, str | Path) else files)], tuple[Claim, ...]()
     place = ""  # of the model, where the file names it
     if published is None:
         if len(paths) != 1:
             raise UsageError(f"expected one file of claims (corpora: with --published PAPER), found {len(paths)}.")
-        claims, named, at = read_claims(Path(paths[0]))
+        claims, named, at = read_claims(paths[0])
         if named is not None and model is None and adapter is None:
             model, place = named, at
     opened: Any = {"device": device, "dtype": dtype, "any_family": True}
@@ -139,7 +143,8 @@ def check(
     stored = profile_of(checkpoint, source, warn) if any(each.kind == "role" for each in claims) else None
     more: Any = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
     options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
-    return Check(checkpoint, options, tuple(_held(held, checkpoint, stored, opened, truncate, more)))
+    found = _held(held, checkpoint, stored, opened, truncate, more)
+    return Check(checkpoint, options, tuple(found))
 
 
 def _id(claim: Claim, model: Checkpoint) -> HeadId:
@@ -155,14 +160,18 @@ def _held(
     """Hold each claim against what it is about, which is measured once for all."""
 
     @cache
-    def profile(corpus: tuple[str, ...]) -> Profile:
+    def profile(corpus: tuple[Path, ...]) -> Profile:
         repeats = not corpus or any(each.what in ROLES_ON_REPEATS for each, _ in claims if each.corpus == corpus)
         found = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **more)
         assert found is not None  # there is one process
         return found
 
     @cache
-    def ablation(corpus: tuple[str, ...]) -> Ablation:
+    def same(part: str, corpus: tuple[Path, ...]) -> bool:
+        return stored is not None and _is_same(stored, checkpoint, more["limit"], more["seed"], part, corpus)
+
+    @cache
+    def ablation(corpus: tuple[Path, ...]) -> Ablation:
         heads = [id for each, id in claims if (each.kind, each.corpus) == ("ablate", corpus)]
         return ablate(corpus, checkpoint, select=heads, truncate=truncate, curve=False, gradient=False, **more)
 
@@ -176,7 +185,7 @@ def _held(
         return open_checkpoint(model, **opened)[0]
 
     @cache
-    def compared(text: str, corpus: tuple[str, ...], model: str) -> Comparison | CorpusComparison:
+    def compared(text: str, corpus: tuple[Path, ...], model: str) -> Comparison | CorpusComparison:
         if text:
             return compare(analysis(text), analysis(text, model))
         found = compare_corpus(checkpoint, other(model), *corpus, **more)
@@ -185,7 +194,8 @@ def _held(
 
     def held(claim: Claim, id: HeadId) -> CheckedClaim:
         if claim.kind == "role":
-            return _of_stored(claim, id, stored) or _role(claim, id, profile(claim.corpus))
+            answer = _of_stored(claim, id, stored, same)
+            return answer or _role(claim, id, profile(claim.corpus))
         if claim.kind == "level":
             level = (analysis(claim.text) if claim.text else profile(claim.corpus)).verification.level
             return CheckedClaim(claim, HOLDS if level >= int(claim.what) else FAILS, level)
@@ -237,51 +247,73 @@ def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
 
 
 def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:
-    """A role by a profile."""
+    """A role by a profile, in the direction of the claim."""
     role = next((each for each in profile.roles if (each.id, each.role) == (id, claim.what)), None)
+    if role is not None and claim.direction not in ("", role.direction):
+        names = coreference_candidates(profile.coreference)
+        relations = syntax_candidates(profile.relations or ())
+        role = in_direction(profile.roles, (*relations, *names), id, claim.what, claim.direction)
     if role is None:
-        why = "too rare there, or no role that attnviz measures there"
-        return CheckedClaim(claim, UNDECIDED, source=profile.source(), reason=why)
-    found = replace(_judged(claim, role), source=profile.source())
-    if found.verdict != FAILS or role.passed or claim.bounded or claim.direction not in ("", role.direction):
-        return found
-    if role.difference[0] <= 0 and (role.margin >= MARGIN or role.role == "broad"):
-        return replace(found, verdict=UNDECIDED, reason="the interval of score less baseline has 0 in it")
-    return found
+        return CheckedClaim(claim, UNDECIDED, source=profile.source(), reason=_TOO_RARE)
+    return _judged(claim, role, profile.source())
 
 
-def _judged(claim: Claim, role: Role | StoredRole) -> CheckedClaim:
-    """A role by the claim's bounds; without any it must pass, in the direction of the claim."""
-    found = _bounded(claim, role.score, role.n, baseline=role.baseline, interval=role.interval)
-    if claim.direction not in ("", role.direction):
-        better = f"{ARROWS[role.direction or '']} ({rounded(role.score)})"
-        reason = f"its better direction is {better}, which alone is judged"
-        return CheckedClaim(claim, UNDECIDED if claim.bounded else FAILS, reason=reason)
+def _judged(claim: Claim, role: Role | StoredRole, source: str) -> CheckedClaim:
+    """A role by the claim's bounds; without any it must pass."""
+    found = _bounded(claim, role.score, role.n, baseline=role.baseline, interval=role.interval, source=source)
     if role.interval in _NO_RANGE:
         return replace(found, verdict=UNDECIDED, reason="too few texts or instances")
-    return found if claim.bounded or role.passed else replace(found, verdict=FAILS, reason="the role does not pass")
+    if claim.bounded or role.passed:
+        return found
+    if role.refuted:
+        return replace(found, verdict=FAILS, reason="the role does not pass")
+    return replace(found, verdict=UNDECIDED, reason="the role does not pass, but its threshold is within the interval")
 
 
-def _of_stored(claim: Claim, id: HeadId, stored: StoredProfile | None) -> CheckedClaim | None:
-    """A role by the stored profile: of no corpus, or of one that is not here; None where it has to be measured."""
-    if claim.corpus and all(map(is_there, claim.corpus)):
-        return None
-    part = {} if stored is None else stored.parts.get(part_of(claim.what, stored.parts), {})
+def _of_stored(
+    claim: Claim, id: HeadId, stored: StoredProfile | None, same: Callable[[str, tuple[Path, ...]], bool]
+) -> CheckedClaim | None:
+    """A role by the stored profile; None where it has to be measured.
+
+    The profile is of no corpus, of one of this name that is not here, or of the ``same`` texts.
+    """
+    name = part_of(claim.what, dict.fromkeys(PARTS, "") if claim.corpus or stored is None else stored.parts)
+    part = {} if stored is None else stored.parts.get(name, {})
+    here = bool(claim.corpus) and all(map(is_there, claim.corpus))
     read = {PurePath(each["path"]).name for each in part.get("corpora", ())}
-    if stored is not None and part and {Path(each).name for each in claim.corpus} <= read:
-        source = f"stored profile: {measured_on(part)}"
-        for role in stored.roles.get(id, ()):
-            if role.role == claim.what:
-                return replace(_judged(claim, role), source=source)
-        judged = {role.role for of_head in stored.roles.values() for role in of_head}
-        if stored.shipped and not claim.bounded and claim.what in judged:  # of all heads; it has those that pass
-            return CheckedClaim(claim, FAILS, source=source, reason="the role does not pass")
-        if claim.what not in _WITHOUT_TEXTS:
-            why = "the stored profile has no such role of this head; measure it, with a corpus"
-            return CheckedClaim(claim, UNDECIDED, source=source, reason=why)
+    if stored is not None and part and (same(name, claim.corpus) if here else {p.name for p in claim.corpus} <= read):
+        source, why = f"stored profile: {measured_on(part)}", "the stored profile has no such role of this head"
+        role = next((each for each in stored.roles.get(id, ()) if each.role == claim.what), None)
+        if role is not None and claim.direction in ("", role.direction):
+            return _judged(claim, role, source)
+        if role is not None:
+            better = f"{ARROWS[role.direction or '']} ({rounded(role.score)})"
+            why = f"the stored profile has its better direction alone, {better}"
+        if here and role is None and not stored.shipped:  # it has all roles that are not too rare
+            return CheckedClaim(claim, UNDECIDED, source=source, reason=_TOO_RARE)
+        if not here and (role is not None or claim.what not in _WITHOUT_TEXTS):
+            return CheckedClaim(claim, UNDECIDED, source=source, reason=f"{why}; measure it, with a corpus")
     if claim.corpus or claim.what in _WITHOUT_TEXTS:
         return None
     raise UsageError("expected a corpus, since there is no stored profile of this model with such roles.")
+
+
+def _is_same(
+    stored: StoredProfile, checkpoint: Checkpoint, limit: int | None, seed: int, name: str, corpora: Sequence[Path]
+) -> bool:
+    """Whether a part of the stored profile is what would be measured on these corpora."""
+    part, opened = stored.parts[name], {str(each): open_corpus(each) for each in corpora}
+    gold = any(each.kind == "conllu" for each in opened.values())
+    if name == "syntax" and not gold:  # it does not say by which parser
+        return False
+    run = part.get("attnviz"), part.get("seed"), stored.model.get("dtype"), part.get("control_texts") is not None
+    if run != (__version__, seed, str(checkpoint.dtype).removeprefix("torch."), True):
+        return False
+    of_part = corpora_of(name, {"corpora": [{"path": path} for path in opened], "syntax": {"gold": gold}})
+    read = [opened[each["path"]] for each in of_part]
+    return {each.get("sha256"): each["sentences"] + (each.get("left_out") or 0) for each in part["corpora"]} == {
+        corpus.sha256: sum(1 for _ in read_texts(corpus, limit)) for corpus in read
+    }
 
 
 def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
@@ -291,11 +323,13 @@ def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
     verdict = named.get(name)
     n = analysis.context_of(id.layer).n_non_sink if verdict is None else verdict.n
     score, baseline = (head.statistics.get(name), None) if verdict is None else verdict.judged
-    reason = f"n = {n} is below {ENOUGH}" * (n < ENOUGH)
-    if claim.kind == "score" and score is not None and not reason:
+    missing = score is None if claim.kind == "score" else verdict is None and name != UNNAMED
+    if missing:
+        return CheckedClaim(claim, UNDECIDED, n=n, reason="it cannot be measured on this text")
+    if claim.kind == "score":  # on a fixed text it is what it is, whatever n
+        assert score is not None
         return _bounded(claim, score, n, baseline=baseline)
-    if score is None if claim.kind == "score" else verdict is None and name != UNNAMED:
-        reason = "it cannot be measured on this text"
-    there = claim.what in (head.label, *head.label.split(BOTH))
-    shown = score if claim.kind == "score" else head.labelled.shown
-    return CheckedClaim(claim, UNDECIDED if reason else HOLDS if there else FAILS, shown, n, baseline, reason=reason)
+    there, shown = claim.what in (head.label, *head.label.split(BOTH)), head.labelled.shown
+    if n < ENOUGH:
+        return CheckedClaim(claim, UNDECIDED, shown, n, baseline, reason=f"n = {n} is below {ENOUGH}")
+    return CheckedClaim(claim, HOLDS if there else FAILS, shown, n, baseline)

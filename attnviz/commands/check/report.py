@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from attnviz.commands.check.measure import VERDICTS, Check, CheckedClaim
 from attnviz.measures.estimates import Interval
-from attnviz.models.wording import amount, span, visible
+from attnviz.models.wording import amount, span
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import Field, entry, plain
 from attnviz.present.published import shown_baseline
@@ -18,9 +18,12 @@ from attnviz.present.view import ViewOptions
 
 def _of_claim(name: str) -> Field[CheckedClaim]:
     """An attribute of the claim; None where it is empty."""
-    return Field(
-        name.capitalize(), lambda row: None if (value := getattr(row.claim, name)) in ("", ()) else value, name=name
-    )
+
+    def value(row: CheckedClaim) -> object:
+        found = getattr(row.claim, name)
+        return None if found in ("", ()) else [*map(str, found)] if name == "corpus" else found
+
+    return Field(name.capitalize(), value, name=name)
 
 
 def _interval(ends: Interval | None) -> str:
@@ -51,11 +54,11 @@ def _tables(check: Check, _: ViewOptions, width: int) -> Iterator[RenderableType
     found = ", ".join(f"{verdict}: {check.count(verdict)}" for verdict in VERDICTS)
     claim = Field[CheckedClaim]("Claim", lambda row: row.claim.words, left=True, least=20, fold=True)
     lines = [_of_claim("line")] * (check.claims[0].claim.line is not None)
-    title = f"Claims on {visible(check.checkpoint.short_name)} ({found})"
+    title = f"Claims on {check.checkpoint.short_name} ({found})"
     yield column_table(title, [*lines, claim, *_MEASURED], check.claims, width=width)
     reasons = ((each.claim, each.reason) for each in check.claims if each.reason)
     named = (f"{claim.words if claim.line is None else f'Line {claim.line}'}: {reason}." for claim, reason in reasons)
-    sources = dict.fromkeys(each.source or ", ".join(each.claim.corpus) for each in check.claims)
+    sources = dict.fromkeys(each.source or ", ".join(map(str, each.claim.corpus)) for each in check.claims)
     yield notes(*named, *(f"On {source}." for source in sources if source))
 
 

@@ -27,6 +27,7 @@ from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import LayerNorm, Norm, Projection, normed_heads, repeat_kv, upcast
 from attnviz.trace.contributions import without_gradients
+from attnviz.trace.recorder import refuse_not_finite
 
 KINDS = ("query", "key", "value")
 """What a later head makes of what an earlier one writes."""
@@ -63,7 +64,7 @@ class Pair:
     deviations: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Circuits(Result, OfHeads[HeadCopying]):
     """What :func:`circuits` measured.
 
@@ -190,12 +191,19 @@ class _Layers:
                 for to, values in zip(found, (shares, spread), strict=True):
                     to[:, rows, columns] = values.permute(1, 2, 0).to(to)
             narrow.append(torch.linalg.qr(self.values[layer], mode="r").R)
-            if not self._pre_norm:
-                modules = self._modules[layer]
-                for norm in (modules.attention_norm, modules.feed_forward_norm):
-                    self.outputs = [_normed(self._checkpoint, norm, output) for output in self.outputs]
+            self.outputs = [_scaled(self.after(layer, output)) for output in self.outputs]
             tell(progress, "composing", layer + 1, len(self._modules))
         return found[0], found[1]
+
+    def after(self, layer: int, rows: Tensor) -> Tensor:
+        """Rows of the residual stream, [.., d_model], through the norms of a layer; unchanged where these stand before.
+
+        In BERT and its relatives they are on the way from the embeddings to later heads, and from heads to logits.
+        """
+        modules = self._modules[layer]
+        for norm in () if self._pre_norm else (modules.attention_norm, modules.feed_forward_norm):
+            rows = _normed(self._checkpoint, norm, rows)
+        return rows
 
     def _read(self, layer: int) -> Tensor:
         """What a layer makes of its input, [3, n_heads, d_model, d_head], as narrow as a head; keeps W_O and W_V'."""
@@ -204,13 +212,13 @@ class _Layers:
         before = self._norms[layer]
 
         def read(projection: Projection, norm: Norm | None = None) -> Tensor:
-            weight = upcast(projection.weight)
+            weight = _scaled(upcast(projection.weight))
             weight = normed_heads(weight if before is None else before.read_by(weight), norm, linearly=True)
-            return repeat_kv(weight, parameters.n_heads)
+            return _scaled(repeat_kv(weight, parameters.n_heads))
 
         query, key = read(parameters.query, parameters.query_norm), read(parameters.key, parameters.key_norm)
         value = read(parameters.value)
-        output = _normed(checkpoint, modules.attention_output_norm, upcast(parameters.output_weight))
+        output = _scaled(_normed(checkpoint, modules.attention_output_norm, _scaled(upcast(parameters.output_weight))))
         self.rotary = self.rotary or parameters.rotary is not None
         self.values.append(value)
         self.outputs.append(output)
@@ -230,6 +238,11 @@ def rotation_spread(first: Tensor, second: Tensor, d: int) -> Tensor:
 def _normed(checkpoint: Checkpoint, norm: Any, rows: Tensor) -> Tensor:
     """Rows [.., d_model] through a norm whose scale is left out; as they are where it is None."""
     return rows if norm is None else checkpoint.norm(norm).linear_part(rows, 1.0)
+
+
+def _scaled(matrices: Tensor) -> Tensor:
+    """Matrices [.., m, n], each divided by its largest number: all here are ratios, and no product overflows."""
+    return matrices / matrices.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(matrices.dtype).tiny)
 
 
 def _size(matrices: Tensor) -> Tensor:
@@ -266,7 +279,10 @@ def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[f
             rows = _normed(checkpoint, each, rows)
         return rows
 
-    own = [_copied(to_logits(each) @ across @ value) for each, value in zip(layers.outputs, layers.values, strict=True)]
+    own = []
+    for layer, (output, value) in enumerate(zip(layers.outputs, layers.values, strict=True)):
+        own.append(_copied(to_logits(output) @ across @ value))
+        across = layers.after(layer, across)
     draw = torch.Generator().manual_seed(seed)
 
     def fresh(*shape: int) -> Tensor:
@@ -284,6 +300,7 @@ def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[f
 
 def _copied(matrices: Tensor) -> list[float]:
     """Sum of eigenvalues by the sum of their absolute values, of each of [n, m, m]; 0 for zeros."""
+    refuse_not_finite(matrices, "product of embeddings, heads and unembedding")  # LAPACK ends the process
     values = torch.linalg.eigvals(matrices.cpu())
     shares = values.real.sum(-1) / values.abs().sum(-1).clamp(min=torch.finfo(values.real.dtype).tiny)
     return [float(share) for share in shares]

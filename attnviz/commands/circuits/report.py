@@ -87,8 +87,8 @@ def _tables(result: Circuits, choices: ViewOptions, width: int) -> Iterator[Rend
     if not result.no_copying:
         ranked = sorted(heads, key=lambda head: -abs(head.copying or 0.0))
         columns = [_HEADS[0], *_HEADS[-2:]]
-        title = "Copying ({} heads, the largest first)"
-        yield first_rows(title, columns, ranked, choices.top, "circuits.json", width=width)
+        order = "the largest first"
+        yield first_rows("Copying", columns, ranked, choices.top, "circuits.json", width=width, order=order)
     low, high = untrained_range(result)
     yield notes(
         "Composition (Elhage et al. 2021): ‖A B‖ / (‖A‖ ‖B‖) in Frobenius norms, A what the earlier head writes, B "

@@ -10,7 +10,7 @@ from attnviz.commands.circuits.report import left_out, untrained_range
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
-from attnviz.models.wording import signed, visible
+from attnviz.models.wording import signed
 from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -20,7 +20,7 @@ _MOST_RULES = 12
 
 def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesPlan]:
     """Plan the matrix of each kind, on one scale."""
-    model, names = visible(result.checkpoint.short_name), [str(head.id) for head in result.heads]
+    model, names = result.checkpoint.short_name, [str(head.id) for head in result.heads]
     top = max(float(scores.nan_to_num().max()) for scores in result.scores.values())
     pooled, _ = tile_pooling(names, [1], _INCHES, choices.style)
     layers = [head.id.layer for head in result.heads]
@@ -51,7 +51,7 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
 
 def _plan_copying(result: Circuits, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     """Plan the map of copying."""
-    model, layers = visible(result.checkpoint.short_name), result.checkpoint.n_layers
+    model, layers = result.checkpoint.short_name, result.checkpoint.n_layers
     values = np.array([head.copying for head in result.heads], np.float64).reshape(layers, -1)
     low, high = untrained_range(result)
     note = f"Untrained heads: {signed(low)} to {signed(high)}."

@@ -114,7 +114,7 @@ class Axis(NamedTuple):
         )
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Comparison(Result, OfHeads[HeadDifference]):
     """What :func:`compare` measured; both sides are verified.
 

@@ -115,8 +115,8 @@ def _heads_table(result: Comparison, choices: ViewOptions, width: int) -> tuple[
             "Largest difference of content", unit="B − A", fit=partial(_largest, result), left=True, least=_NARROWEST
         ),
     ]
-    heads, title = result.select(choices.select), "Heads ({}, the most different first)"
-    table = first_rows(title, columns, heads, choices.top, "compare.csv", width=width)
+    heads, order = result.select(choices.select), "the most different first"
+    table = first_rows("Heads", columns, heads, choices.top, "compare.csv", width=width, order=order)
     return table, any("*" in str(cell) for cell in table.columns[-1].cells)
 
 

@@ -125,7 +125,7 @@ def _first_other_token(first: Analysis, second: Analysis) -> str:
             return f"at position {position} found {a[0]!r} (id {a[1]}) and {b[0]!r} (id {b[1]})"
     if len(sides[0]) != len(sides[1]):
         return f"found {len(sides[0])} and {len(sides[1])} tokens"
-    return "found the same tokens with other segments or words"
+    return "found the same tokens with other segments, words or sinks"
 
 
 def _same_weights(first: Analysis, second: Analysis) -> bool:

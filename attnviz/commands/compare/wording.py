@@ -7,7 +7,7 @@ from statistics import median
 from attnviz.commands.compare.corpus.measure import CorpusComparison
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
-from attnviz.models.wording import amount, counted, quoted, rounded, shortened_token, visible
+from attnviz.models.wording import amount, counted, quoted, rounded, shortened_token
 
 LONGEST_LABEL = 24
 """Most characters of a label in a sentence."""
@@ -20,7 +20,7 @@ def side_lines(result: Comparison | CorpusComparison) -> list[str]:
     if isinstance(result, CorpusComparison):
         shared = [f"corpus: {result.source}"]
     else:
-        model, text = visible(result.checkpoint.short_name), quoted_text(result.first)
+        model, text = result.checkpoint.short_name, quoted_text(result.first)
         line = f"model: {model}" if result.compared == "texts" else f"text: {text}"
         shared = ["; ".join(filter(None, [line, _target(result)])), _differing(result)]
     return [*(f"{name}: {side}" for name, side in zip("AB", result.side_names, strict=True)), *filter(None, shared)]
@@ -75,12 +75,13 @@ def _distance(value: float) -> str:
 
 def sides_in_words(result: Comparison | CorpusComparison) -> str:
     """A, B and what they share for a caption."""
-    sides = "A being {} and B {}".format(*result.side_names)
+    a, b = result.side_names
+    sides = f"A being {a} and B {b}"
     if isinstance(result, CorpusComparison):
         return f"{sides}, over the corpus {result.source}"
     shared = f"on the text {quoted_text(result.first)}"
     if result.compared == "texts":
-        shared = f"both read by {visible(result.checkpoint.short_name)}"
+        shared = f"both read by {result.checkpoint.short_name}"
     words, differing = "by words" * (result.unit == "word"), _differing(result)
     return ", ".join(filter(None, [sides, shared, _target(result), words])) + f" ({differing})" * bool(differing)
 

@@ -30,7 +30,7 @@ class LayerEnd:
     output_error: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Explanation(TextResult):
     """Result of :func:`explain`: every tensor of one layer from its input to its output, recomputed and verified.
 

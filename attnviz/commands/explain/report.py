@@ -14,7 +14,7 @@ from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import experts_line, norm_order, numbers_of, step_of
-from attnviz.models.wording import counted, error, percent, rounded, unisolated, visible
+from attnviz.models.wording import counted, error, percent, rounded, visible
 from attnviz.present.documents import model_entry, tokens_entry
 from attnviz.present.fields import Field, entry, plain
 from attnviz.present.report import CommandSpec
@@ -127,7 +127,7 @@ def _tables(result: Explanation, _: ViewOptions, width: int) -> Iterator[Rendera
 
 def _heading(result: Explanation) -> Text:
     model, tokens = result.checkpoint, result.tokens
-    quotes = unisolated(result.figure_context.quotes)
+    quotes = result.figure_context.quotes
     heading = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {quotes}"
     token = visible(tokens.labels[result.token])
     sizes = (

@@ -84,7 +84,8 @@ def _shared(result: Explanation) -> str:
 
 
 def _pair_numbers(result: Explanation, name: str) -> str:
-    return f" in {result.head}: query {{0}}, key {{1}}".format(*map(_vector, _of_head(result, name)))
+    query, key = map(_vector, _of_head(result, name))
+    return f" in {result.head}: query {query}, key {key}"
 
 
 def _rotary_numbers(result: Explanation, name: str) -> str:

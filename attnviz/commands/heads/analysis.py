@@ -102,7 +102,7 @@ class Continuation:
     hit_eos: bool
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Analysis(TextResult, OfHeads[HeadFindings]):
     """Result of :func:`analyze` on one text; nothing in it comes from an unverified head.
 
@@ -377,8 +377,14 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
         Args:
             heads: in the model's order; default all.
+
+        Raises:
+            UsageError: these are not this result's heads.
         """
-        for layer, of_layer in groupby(self.heads if heads is None else heads, lambda head: head.id.layer):
+        if not isinstance(heads, Iterable | None):
+            raise UsageError(f"expected heads of this result, such as result.select('L2'), found {heads!r}.")
+        listed = self.heads if heads is None else map(self.own, heads)
+        for layer, of_layer in groupby(listed, lambda head: head.id.layer):
             patterns = self.layer_patterns(layer)
             yield from ((head, patterns[head.id.head]) for head in of_layer)
 

@@ -12,7 +12,7 @@ from attnviz.commands.heads.summary import KINDS, on_two_lines, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
 from attnviz.measures.patterns import SINK
-from attnviz.models.wording import counted, rounded, visible
+from attnviz.models.wording import counted, visible
 from attnviz.present.fields import Field
 from attnviz.present.published import beside, role_name
 from attnviz.present.tables import column_table, first_that_fits, listed_of, notes, titled
@@ -86,8 +86,12 @@ def telling_heads(
         Field("Kind", fit=_kind_text, left=True, least=10 if width >= _NARROW else 5),
         Field("Head", lambda row: row[1].id, left=True),
         Field("On this text", fit=lambda row, room: label_text(row[1], room), left=True, least=least),
-        Field("Score", lambda row: beside(_verdict(row[1], names))),
-        Field("n", lambda row: row[1].labelled.n if (its := _verdict(row[1], names)) is None else its.n, optional=2),
+        Field("Score", lambda row: beside(selected_verdict(row[1], names))),
+        Field(
+            "n",
+            lambda row: getattr(selected_verdict(row[1], names), "n", row[1].labelled.n),
+            optional=2,
+        ),
     ]
     if part.profile is not None:
         columns += [
@@ -121,7 +125,7 @@ def _in_words(heads: Sequence[HeadFindings]) -> str:
     return f"{'; '.join(named)}." if named else ""
 
 
-def _verdict(head: HeadFindings, names: Collection[str]) -> Verdict | None:
+def selected_verdict(head: HeadFindings, names: Collection[str]) -> Verdict | None:
     """The verdict on the text that one of these names selects, else that of the label."""
     selected = (found for _, found in head.found_as(names) if isinstance(found, Verdict))
     return next(selected, head.labelled.verdict)
@@ -162,11 +166,14 @@ def label_text(head: HeadFindings, room: int) -> Text:
 
 
 def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:
-    """The heads with the largest long-range score that do not rest on sinks, whether they pass or not; or ''."""
+    """The heads that attend farther than uniform attention and do not rest on sinks, the farthest first; or ''."""
+    uniform = part.context.uniform["distance_non_sink"] or 0.0
     known = [
-        (score, head.statistics["distance_non_sink"] or 0.0, head.id)
-        for head in heads if (score := head.statistics["long_range"]) and SINK not in head.kinds
-    ]  # fmt: skip
-    ranked = sorted(known, key=lambda each: (-each[0], each[2]))[:_FARTHEST]
-    named = ", ".join(f"{id} {rounded(score)} ({away:.1f})" for score, away, id in ranked)
-    return f"Farthest (no sinks), score (mean {part.units.name}s away): {named}." if named else ""
+        (away, head.id)
+        for head in heads
+        if (away := head.statistics["distance_non_sink"]) is not None and away > uniform and SINK not in head.kinds
+    ]
+    ranked = sorted(known, key=lambda each: (-each[0], each[1]))[:_FARTHEST]
+    named = ", ".join(f"{id} {away:.2f}" for away, id in ranked)
+    beside = f"mean {part.units.name}s away (uniform attention {uniform:.2f})"
+    return f"Farthest (no sinks), {beside}: {named}." if named else ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from attnviz.arguments import as_found
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
@@ -155,7 +156,7 @@ def _no_weights(patterns: Tensor) -> str:
 
 def _labels(tokens: Sequence[str]) -> tuple[str, ...]:
     if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
-        raise UsageError(f"expected a list of tokens as strings, found {tokens!r}.")
+        raise UsageError(f"expected a list of tokens as strings, found {as_found(tokens)}.")
     return tuple(visible(token) for token in tokens)
 
 

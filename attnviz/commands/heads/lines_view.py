@@ -377,10 +377,11 @@ def _percent(share: float) -> str:
 def _what(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str, without_sinks: bool) -> str:
     """The first part of the caption."""
     about = shown.figure_context
+    same = ", the same for every head" if len(heads) > 1 else ""
     scales = {
-        "shared": "on a scale from 0 to 1 that is the same for every head",
+        "shared": f"on a scale from 0 to 1{same}",
         "per-head": "on a scale from 0 to the head's own largest weight" + " on other tokens" * without_sinks,
-        "log": "on a logarithmic scale from the least weight drawn to 1, the same for every head",
+        "log": f"on a logarithmic scale from the least weight drawn to 1{same}",
     }
     return (
         f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, head{'s' * (len(heads) > 1)} "

@@ -14,7 +14,7 @@ from attnviz.figures.style import Style
 from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, statistic_named
 from attnviz.models.tokens import sinks_in_words
-from attnviz.present.statistics import STATISTICS
+from attnviz.present.statistics import STATISTICS, filled
 from attnviz.present.view import Drawing, ViewOptions
 
 _DECADES = 2
@@ -86,7 +86,7 @@ def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str
         "window": window,
         "far": far,
     }
-    name, reading, of = (part.format(**words) for part in STATISTICS[statistic][:3])
+    name, reading, of = (filled(part, **words) for part in STATISTICS[statistic][:3])
     return name, reading, of
 
 

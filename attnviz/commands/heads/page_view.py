@@ -10,7 +10,7 @@ from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
-from attnviz.commands.heads.summary import role_text
+from attnviz.commands.heads.summary import role_text, unless_seen
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
@@ -151,9 +151,11 @@ def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     """Entry of a head's role over the corpus, or of that it has none."""
     role = head.role
     if role is None:
-        return {"label": UNNAMED.name, "short": brief_name(UNNAMED.name), "family": asdict(UNNAMED), "evidence": ""}
+        short = brief_name(UNNAMED.name)
+        return {"label": UNNAMED.name, "where": "", "short": short, "family": asdict(UNNAMED), "evidence": ""}
     return {
         "label": role_name(role.role, None),
+        "where": unless_seen(analysis, head),
         "short": visible(brief_name(shorter(role.role))),
         "family": asdict(family_of_label(role.role)),
         "evidence": f"{role_text(analysis, head)}, {role_numbers(role)}",

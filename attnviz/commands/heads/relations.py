@@ -6,7 +6,7 @@ from itertools import groupby
 
 from torch import Tensor
 
-from attnviz.arguments import did_you_mean
+from attnviz.arguments import did_you_mean, relation_named
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
@@ -83,16 +83,16 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
         return
     if why := without_relations(analysis):
         raise UsageError(f"no relations can be shown: {why}.")
-    parse, wanted = analysis.parse, None if named is None else named.removeprefix(SYNTACTIC)
+    parse, named = analysis.parse, None if named is None else relation_named(named.removeprefix(SYNTACTIC))
     assert parse is not None
     words = _words_of(parse, analysis.tokens.sinks)
     instances = words.instances()
-    if wanted is not None and wanted not in instances:
-        meant = did_you_mean(wanted, instances)
+    if named is not None and named not in instances:
+        meant = did_you_mean(named, instances)
         raise UsageError(
-            f"the parse has no relation {visible(wanted)!r} in this text: it has {_listed(instances)}.{meant}"
+            f"the parse has no relation {visible(named)!r} in this text: it has {_listed(instances)}.{meant}"
         )
-    chosen = [(head, relation) for head in heads if (relation := _of_head(head, wanted)) is not None]
+    chosen = [(head, relation) for head in heads if (relation := _of_head(head, named)) is not None]
     for layer, of_layer in groupby(chosen, key=lambda each: each[0].id.layer):
         guesses = _guesses(analysis, layer, words)
         for head, (name, direction, better) in of_layer:

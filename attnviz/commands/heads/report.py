@@ -9,15 +9,16 @@ from typing import Any
 from safetensors.torch import save
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings
+from attnviz.commands.heads.answer import selected_verdict
+from attnviz.commands.heads.findings import HeadFindings, as_selected
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
-from attnviz.commands.heads.summary import summary_entry
+from attnviz.commands.heads.summary import seen, summary_entry
 from attnviz.commands.heads.tables import FIELDS, head_tables
 from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import Parse
 from attnviz.measures.patterns import SHARES
 from attnviz.measures.statistics import DIAGONALITY
-from attnviz.models.head_ids import LayerId
+from attnviz.models.head_ids import LayerId, ids_and_names
 from attnviz.models.wording import quoted
 from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import entry
@@ -76,12 +77,27 @@ def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
     )
 
 
+def _in_paper(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) -> dict[str, Any]:
+    """The entries of heads that were selected by what they do, in the terminal's order, with what selected them."""
+    _, names = ids_and_names(choices.select)
+    entries = {entry["id"]: entry for entry in document["heads"]}
+    rows = []
+    for part in analysis.parts if names else ():
+        for head in as_selected(part.select(choices.select), names):
+            numbers, found = {}, selected_verdict(head, names)
+            if found is not None:
+                score, baseline = found.judged
+                numbers = {"label_score": score, "label_baseline": baseline, "label_n": found.n}
+            rows.append({**entries[str(head.id)], **numbers, "role": _role_entry(head, part)})
+    return {"heads": rows} if names else {}
+
+
 def _role_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any] | None:
     """Entry of the head's role over the corpus, with its numbers, and whether it occurs in this text."""
     if head.role is None:
         return None
     numbers = {name: getattr(head.role, name) for name in ("direction", "score", "baseline", "error_reduction", "n")}
-    return {"name": head.role.role, **numbers, "in_text": analysis.has_role(head)}
+    return {"name": head.role.role, **numbers, "in_text": analysis.has_role(head), "seen": seen(analysis, head)}
 
 
 def _parse(parse: Parse) -> dict[str, Any]:
@@ -188,9 +204,10 @@ SPEC = CommandSpec(
     fields=FIELDS,
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,
+    in_paper=_in_paper,
     paper=(
         "id", "label", "label_score", "label_baseline", "label_n",
-        "role", "role_direction", "role_score", "role_baseline", "role_n",
+        "role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text",
     ),
     top=None,
 )  # fmt: skip

@@ -31,21 +31,38 @@ _OfLayer = tuple[int, list[list[str]]]
 
 
 def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
-    """``det dep→head``; ``obj dep→head (not here)`` if the text has no obj, or cannot tell; ``unnamed`` for none.
+    """``det dep→head``; ``obj dep→head (not here)`` if :func:`seen` says so; ``unnamed`` for none.
 
     If there is less room on two lines, then without direction.
     """
     if head.role is None:
         return UNNAMED
     rests = f"{SINK}{BOTH}" * (head.role.role != SINK in dict(head.over_corpus))
-    name, where = head.role.role, "" if analysis.has_role(head) else " (not here)"
+    name, where = head.role.role, unless_seen(analysis, head)
     whole, brief = (f"{rests}{role_name(name, direction)}{where}" for direction in (head.role.direction, None))
     return first_that_fits((whole, on_two_lines(whole), brief, on_two_lines(brief)), room)
 
 
+def seen(analysis: Analysis, head: HeadFindings) -> str | None:
+    """Whether this text has the head's role over the corpus, in words; None without a role.
+
+    ``not parsed``, or for a role that is not looked for in a text ``not looked for``, where that is not known.
+    """
+    if head.role is None:
+        return None
+    unknown = "not looked for" if head.role.relation is None else "not parsed"
+    return {True: "seen", False: "not here", None: unknown}[analysis.has_role(head)]
+
+
+def unless_seen(analysis: Analysis, head: HeadFindings) -> str:
+    """`` (not here)`` and the like after a role that is not :func:`seen`; else ''."""
+    word = seen(analysis, head)
+    return "" if word in (None, "seen") else f" ({word})"
+
+
 def on_two_lines(name: str) -> str:
     """A label of two parts, or a role with a remark, with the second on a line of its own."""
-    return name.replace(BOTH, BOTH.rstrip() + "\n").replace(" (not here)", "\n(not here)")
+    return name.replace(BOTH, BOTH.rstrip() + "\n").replace(" (not ", "\n(not ")
 
 
 def over_corpus(analysis: Analysis, head: HeadFindings) -> str:

@@ -23,7 +23,7 @@ from attnviz.plugins import live
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, beside, published_table, role_name, score_text
-from attnviz.present.statistics import statistic_field
+from attnviz.present.statistics import filled, statistic_field
 from attnviz.present.tables import column_table, cut_note, first_rows, notes, target_note, titled, verification_line
 from attnviz.present.view import ViewOptions
 
@@ -51,7 +51,11 @@ FIELDS = live(REGISTRY, lambda: (
     *LABEL,
     Field(
         name="role",
-        csv={"role": ("name",), **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")}},
+        csv={
+            "role": ("name",),
+            **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")},
+            "role_in_text": ("seen",),
+        },
     ),
     Field(
         value=lambda head: None if head.roles is None else [asdict(role) for role in head.roles], name="profile", csv={}
@@ -91,11 +95,12 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
         yield from telling_heads(part, heads, top if choices.select else 0, names, width)
         if whole:
-            yield from [] if _short(heads) else [layers_table(heads, width)]
-            first = f"clearest {'of what selected them' if names else 'pattern'} first"
-            yield _head_table(part, heads, top, f"Heads ({{}}, {first})", width)
+            yield from [] if _short(heads) or len(heads) == 1 else [layers_table(heads, width)]
+            clearest = "of what selected them" if names else "pattern"
+            yield _head_table(part, heads, top, f"clearest {clearest} first", width)
             yield from [_profile_table(heads[:top], width)] * (part.profile is not None)
-        yield _pattern_table(heads, whole, width)
+        if len(heads) > 1:
+            yield _pattern_table(heads, whole, width)
         if choices.relations:
             yield from _relation_table(part, choices, top, width)
     ids = {head.id for _, heads in parts for head in heads}
@@ -110,7 +115,7 @@ def _short(heads: Sequence[HeadFindings]) -> bool:
     return all(head.label == TOO_SHORT for head in heads)
 
 
-def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, title: str, width: int) -> Table:
+def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str, width: int) -> Table:
     """Table of labels, roles and statistics; last line: uniform attention."""
     context = analysis.context
     uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
@@ -126,9 +131,9 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     of_text = (*_OF_ALL_HEADS, *[NOWHERE] * context.learned_sinks, "distance", "distance_non_sink")
     of_text = (*of_text, *(spec.statistic for spec in PATTERNS if spec.column))
     for field in named(FIELDS, *(of_text if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
-        columns.append(replace(field, unit=field.unit.format(unit=analysis.units.name)))
+        columns.append(replace(field, unit=filled(field.unit, unit=analysis.units.name)))
         last.append(uniform.get(field.name, ""))
-    return first_rows(title, columns, ranked, top, "heads.csv", width=width, last=last)
+    return first_rows("Heads", columns, ranked, top, "heads.csv", width=width, order=order, last=last)
 
 
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
@@ -273,7 +278,8 @@ def _notes(analysis: Analysis) -> Text:
         whose = "shipped with attnviz" if profile.shipped else "your own"
         profiled = (
             f"Role: what the head does over a corpus, from a stored profile ({whose}, measured on "
-            f"{visible(profile.measured_on)}). (not here): this text has no case of it, or cannot show it."
+            f"{visible(profile.measured_on)}). (not here): this text has no case of it. (not parsed), (not looked "
+            "for): whether it has one is not known."
         )
     return notes(
         "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests on "
@@ -298,7 +304,7 @@ def _short_notes(analysis: Analysis) -> Text:
     parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
     syntax = analysis.syntax_note if parse is None else f"{parse.parser}, may be wrong."
     corpora = "" if profile is None else f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)}."
-    hidden = "(not here): not seen in this text." if profile is not None else ""
+    hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known." if profile else ""
     repeats = f"; of induction and duplicate-token the attention of repeated {unit}s"
     general = (
         "In brackets the baseline (uniform attention or the best guess)"

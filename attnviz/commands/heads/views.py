@@ -13,7 +13,7 @@ from attnviz.commands.heads.pair_view import labels_of
 from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
-from attnviz.commands.heads.summary import over_corpus, role_on_text
+from attnviz.commands.heads.summary import over_corpus, role_on_text, unless_seen
 from attnviz.commands.heads.text_view import scale_end
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
@@ -41,13 +41,16 @@ _COVERED = 0.995
 """Share of the cells that the shared scale of means covers."""
 
 _LEARNED = "what rows lack to 1 goes nowhere, to a learned sink"
-_SAME = "1, the same for every head"
-_BARS = {
-    "shared": "attention weight (same scale for every head)",
-    "per-head": "share of the head’s largest weight (own scales)",
-    "log": "attention weight (log scale)",
-}
-"""Name of the colour bar for all heads, by scale."""
+
+
+def _scale_in_words(style: Style, several: bool, own: str) -> tuple[str, str]:
+    """Name of the colour bar, and the scale for the caption; ``several``: whether more than one head is drawn."""
+    bars = {
+        "shared": f"attention weight{' (same scale for every head)' if several else ''}",
+        "per-head": f"share of the head’s largest weight{' (own scales)' if several else ''}",
+        "log": "attention weight (log scale)",
+    }
+    return bars[style.scale], colours_in_words(style, "1, the same for every head" if several else "1", own)
 
 
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
@@ -56,6 +59,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     shown = [part.drawn(choices.drop_special) for part in analysis.parts]
     about, model = analysis.drawn(choices.drop_special).figure_context, analysis.checkpoint
     own = style.scale == "per-head"
+    bar, colours = _scale_in_words(style, len(heads) > 1, "the largest weight of each head")
     # a small selection, whose tokens are named
     few = not shown[0].between and analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
     labels = labels_of(shown[0])[0] if few else None
@@ -91,18 +95,21 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             about.pooled(pooled),
             _LEARNED if analysis.context.learned_sinks else "",
             alone=(
-                colours_in_words(style, _SAME, "the largest weight of each head"),
-                corpus and f"on the right {corpus}, hollow where this text does not show it",
+                colours,
+                corpus
+                and f"on the right {corpus}, hollow where this text has no case of it, half where that is not known",
             ),
         ),
         title=f"{about.model}: {whole if all_of_them else count}",
-        roles="On the right: the role over a corpus (hollow: not in this text)." if corpus else "",
+        roles="On the right: the role over a corpus (hollow: not in this text; half: not looked for)."
+        if corpus
+        else "",
         cells=tuple(cells),
         sinks=sinks,
         labels=labels,
         pooled=pooled,
         norm=Normalize(0, 1, clip=True) if own else style.norm(),
-        bar=_BARS[style.scale],
+        bar=bar,
     )
 
 
@@ -111,11 +118,11 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
     label, mark, role = visible(head.label), head.mark, head.role
     over_corpus = None
     if role is not None:
-        name, here = role_name(role.role, None), bool(analysis.has_role(head))
+        name = role_name(role.role, None)
         over_corpus = (
             family_of_label(role.role),
-            (name + " (not here)" * (not here), name, ABBREVIATIONS.get(name, name)),
-            here,
+            (name + unless_seen(analysis, head), name, ABBREVIATIONS.get(name, name)),
+            analysis.has_role(head),
         )
     brief = ABBREVIATIONS.get(shorter(label), shorter(label))
     both = label.removesuffix(shorter(label)).removesuffix(SYNTACTIC) + brief  # "sink; prev"
@@ -150,6 +157,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
         findings = " · ".join(filter(None, (on_text, over, lost)))
         relation = relations.get(head.id)
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
+        bar, colours = _scale_in_words(style, len(heads) > 1, f"the head's largest weight, {most:.2g}")
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             **about.caption_and_notes(
@@ -161,7 +169,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 pairs and f"{pairs}, {relations_note(analysis)}",
                 first=f"{about.model} on {about.text_line}",
                 alone=(
-                    colours_in_words(style, _SAME, f"the head's largest weight, {most:.2g}"),
+                    colours,
                     "weights of at least 0.005 are written in the cells" * has_numbers(values, labels.texts, style),
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
@@ -178,7 +186,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=style.norm(most),
             bar_norm=style.norm(),
-            bar=_BARS[style.scale],
+            bar=bar,
             pooled=pooled,
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnviz.arguments import did_you_mean, is_whole
+from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.models.libraries import first_line
 from attnviz.models.smollm2 import check_cache
@@ -378,11 +378,11 @@ def _names(names: object) -> list[str]:
     """Names as a list of strings; UsageError for anything else."""
     several = [names] if isinstance(names, str | Path) else [] if names is None else names
     if isinstance(several, bytes) or not isinstance(several, Iterable):
-        raise UsageError(f"expected a list of models such as ['minilm', 'gpt2-xl'], found {names!r}.")
+        raise UsageError(f"expected a list of models such as ['minilm', 'gpt2-xl'], found {as_found(names)}.")
     listed = list(several)
     for name in listed:
         if not isinstance(name, str | Path):
-            raise UsageError(f"expected names or folders of models, found {name!r} among them.")
+            raise UsageError(f"expected names or folders of models, found {as_found(name)} among them.")
     return [str(name) for name in listed]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.arguments import as_found
 from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
@@ -41,7 +42,7 @@ NO_PROMOTIONS = (
 )
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """Result of :func:`head_outputs`; nothing in it comes from an unverified head.
 
@@ -196,7 +197,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         """A field of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
         names = [each.name for each in fields(HeadContribution) if each.name != "id"]
         if number not in names:
-            raise UsageError(f"expected one of {', '.join(names)}, found {number!r}.")
+            raise UsageError(f"expected one of {', '.join(names)}, found {as_found(number)}.")
         numbers = np.array([getattr(head, number) for head in sorted(self.heads, key=lambda head: head.id)], np.float64)
         return numbers.reshape(len(self.layers), -1)
 

@@ -15,7 +15,7 @@ from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadOutputs
 from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed, unisolated
+from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed
 from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.report import CommandSpec
@@ -141,11 +141,11 @@ def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[R
     if effects is not None:
         verified.append(
             f" All parts sum to the difference of the model's logits at #{effects.position} within "
-            f"{error(effects.error)} of the largest (tolerance {effects.tolerance:.0e})."
+            f"{error(effects.error * effects.scale)} (tolerance {effects.tolerance * effects.scale:.0e}, in logits)."
         )
     yield verified
-    heads, title = result.select(choices.select), "Heads ({}, the largest share of their layer’s output first)"
-    yield first_rows(title, named(_FIELDS, *_LISTED), heads, choices.top, _CSV, width=width)
+    heads, order = result.select(choices.select), "the largest share of their layer’s output first"
+    yield first_rows("Heads", named(_FIELDS, *_LISTED), heads, choices.top, _CSV, width=width, order=order)
     if effects is not None:
         yield _effects_table(effects, heads, choices.top, width)
         yield _effects_text(result, effects)
@@ -181,7 +181,7 @@ def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], to
     def side(head: HeadId) -> str:
         value = effects.heads[head]
         name = (effects.answer if value > 0 else effects.foil).text
-        return "–" if signed(value) == rounded(0.0) else unisolated(quoted(name))
+        return "–" if signed(value) == rounded(0.0) else quoted(name)
 
     columns: list[Field[HeadId]] = [
         Field("Head", lambda head: head, left=True),
@@ -196,8 +196,8 @@ def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], to
         ]  # fmt: skip
     else:
         columns.append(Field("Speaks for", side, left=True))
-    title = f"Direct effects on answer minus foil ({{}} head{'s' * (len(known) != 1)}, the largest first)"
-    return first_rows(title, columns, ranked, top, _CSV, width=width)
+    title = "Direct effects on answer minus foil"
+    return first_rows(title, columns, ranked, top, _CSV, width=width, order="the largest first")
 
 
 def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
@@ -234,8 +234,8 @@ def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
     parts = _listed_parts(sum(effects.heads.values()), ((part.name, part.direct_effect) for part in effects.parts))
     return Text(
         f"At #{effects.position} (‘{token}’) the model {'decides for' if effects.classes else 'predicts'} "
-        f"{unisolated(quoted(predicted.text))} (probability {rounded(predicted.probability)}){follows}. The logit of "
-        f"{unisolated(versus(effects))}: {signed(effects.difference)}, of which {parts}."
+        f"{quoted(predicted.text)} (probability {rounded(predicted.probability)}){follows}. The logit of "
+        f"{versus(effects)}: {signed(effects.difference)}, of which {parts}."
     )
 
 

@@ -83,9 +83,8 @@ def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[Outp
                 total[rows] += output
                 norms[head, rows] = output.norm(dim=-1)
                 along[head, rows] = (output * direction[rows]).sum(-1)
-                by_weight[head, rows], by_norm[head, rows] = (
-                    weights[:, on_sinks].sum(-1) / weights.sum(-1) for weights in (pattern, weighted)
-                )
+                by_weight[head, rows] = pattern[:, on_sinks].sum(-1)
+                by_norm[head, rows] = weighted[:, on_sinks].sum(-1) / weighted.sum(-1)
                 largest[head] = largest[head].maximum(weighted.max())
         parts = f"the outputs of the {writing.n_heads} heads of layer {layer} and the bias b_O do not sum"
         error, scale = check_sum(verified, layer, total, parts)

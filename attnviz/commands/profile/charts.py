@@ -71,7 +71,7 @@ def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]
     ]
     if left_out := len(profile.relations or ()) - len(rows):
         notes.append(f"{counted(left_out, 'rarer relation')} left out.")
-    title = f"{visible(profile.checkpoint.short_name)}: best head against its largest baseline, "
+    title = f"{profile.checkpoint.short_name}: best head against its largest baseline, "
     title += f"{sum(row.best.passed for row in rows)} of {len(rows)} relations pass"
     instances = sum(each.n for each in relations if ":" not in each.relation)  # a subtype's count for its relation, too
     source = profile.source("syntactic", f"n = {instances:,} instances")
@@ -185,7 +185,7 @@ def plan_layers(profile: Profile, _: ViewOptions) -> Iterator[_LayersPlan]:
     """Plan entropy and distance of every head by layer."""
     assert profile.statistics is not None
     values = profile.statistics.results()
-    title = f"{visible(profile.checkpoint.short_name)}: entropy and distance by layer"
+    title = f"{profile.checkpoint.short_name}: entropy and distance by layer"
     note = "Each dot is a head, head 0 of the layer on the left; the line joins the means of the layers."
     source = profile.source("statistics", f"n = {values['entropy'].numel()} heads")
     uniform = profile.statistics.baselines()["entropy"] or 0.0

@@ -94,7 +94,7 @@ def _plan(profile: Profile, head: HeadId, roles: Sequence[RoleExamples]) -> _Exa
         return f"{name}: {'' if role.passed else 'does not pass; '}{role_numbers(role)}"
 
     count = "one role" if len(roles) == 1 else f"{len(roles)} roles"
-    title = f"{head} of {visible(profile.checkpoint.short_name)}: examples of {count}"
+    title = f"{head} of {profile.checkpoint.short_name}: examples of {count}"
     notes = (f"{which_examples(roles)} 10 %: decile 1. Wider arcs have more weight.", profile.source())
     drawn = tuple((heading(each), _strips(each)) for each in roles)
     return _ExamplesPlan(f"examples/{head.file_stem}", sentence(title, *notes), title, notes, drawn)

@@ -17,7 +17,6 @@ from attnviz.figures.fonts import text_width
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width, settled
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 from attnviz.judge.roles import Role
-from attnviz.models.wording import visible
 from attnviz.present.figure_context import sentence
 from attnviz.present.view import ViewOptions
 
@@ -106,7 +105,7 @@ def plan_likeness(profile: Profile, _: ViewOptions) -> Iterator[_LikenessPlan]:
         "divergence of their patterns on the verified texts (Clark et al. 2019). The plane is an approximation: "
         f"stress-1 = {stress:.2f}. Ids that do not fit are left out."
     )
-    title = f"{visible(profile.checkpoint.short_name)}: heads by the similarity of their patterns"
+    title = f"{profile.checkpoint.short_name}: heads by the similarity of their patterns"
     compared = f"a sample of {profile.queries_compared:,} tokens compared"
     source = profile.source("statistics", compared, f"n = {len(roles)} heads")
     caption = sentence(title, source, f"multidimensional scaling, stress-1 = {stress:.2f}")

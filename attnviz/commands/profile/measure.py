@@ -56,7 +56,7 @@ class CorpusCount:
     left_out: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Profile(Result):
     """Statistics and roles of a model's heads on corpora; parts without data are None.
 
@@ -69,7 +69,8 @@ class Profile(Result):
         relations: syntactic relations, the most frequent first.
         gold: whether the trees are gold, not a parser's.
         coreference: of GAP's examples.
-        control_texts: on how many texts an untrained copy of the model was measured; None without a control.
+        control_texts: on how many texts an untrained copy of the model was measured, besides the same random tokens;
+            None without a control.
         confirmed_on: the other corpora, on which roles were measured again, and how much of them.
         repeats: of random tokens, repeated.
         head_distances, queries_compared: mean Jensen-Shannon divergence of any two heads in nats, on queries of the
@@ -139,7 +140,7 @@ class Profile(Result):
         ]
         if self.repeats is not None and "repeats" in kinds:
             read += [f"{n} × {what}" for what, n in self.repeats.sequences(role).items()]
-        return " · ".join([visible(self.checkpoint.short_name), *read, *more])
+        return " · ".join([self.checkpoint.short_name, *read, *more])
 
     def __repr__(self) -> str:
         """One line: the model, what was read, and how many heads have a role."""

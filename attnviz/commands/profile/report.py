@@ -1,7 +1,7 @@
 """JSON, CSV (a row per head and role) and tables of a profile."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from attnviz.measures.patterns import PATTERNS, RETRIEVAL
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import NOWHERE
 from attnviz.measures.tallies import OFFSETS, StatisticsTally
+from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
@@ -30,12 +31,13 @@ from attnviz.present.tables import column_table, first_rows, left_out, notes, ve
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
+from attnviz.profiles.store import StoredRole
 from attnviz.texts.reading import LONGEST, SHORTEST
 
 _ROLES = 4
 """Roles listed per head."""
 
-_FIELDS: tuple[Field[Role], ...] = (
+_FIELDS: tuple[Field[Any], ...] = (
     *plain("id", "role"),
     Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), left=True, optional=1),
     Field("Score", name="score"),
@@ -149,7 +151,8 @@ def _tables(profile: Profile, choices: ViewOptions, width: int) -> Iterator[Rend
     yield verification_line(profile.verification, profile.checkpoint, sample=sample)
     if profile.relations is not None:
         yield _by_relation(profile, profile.relations, choices.top or None, width)
-    yield _by_head(profile, choices.top or None, width)
+    control, again = profile.control_texts is not None, bool(profile.confirmed_on)
+    yield by_head(profile.passed_roles(), choices.top or 0, width, "profile.csv", control=control, confirmed=again)
     if profile.statistics is not None:
         yield _by_layer(profile.statistics, profile.checkpoint.n_layers, width)
     if published := _published(profile):
@@ -178,8 +181,8 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
         columns.append(
             Field("Confirmed", lambda row: _passing([role.confirmed.passed for role in row.roles if role.confirmed]))
         )
-    title = "Relations ({}, the most frequent first)"
-    return first_rows(title, columns, rows, top, "profile.json", width=width, noun="relation")
+    order = "the most frequent first"
+    return first_rows("Relations", columns, rows, top, "profile.json", width=width, noun="relation", order=order)
 
 
 class _RelationRow(NamedTuple):
@@ -207,30 +210,36 @@ def _passing(verdicts: Sequence[bool]) -> str:
     return f"{sum(verdicts)}/{len(verdicts)}" if verdicts else "–"
 
 
-def _by_head(profile: Profile, top: int | None, width: int) -> RenderableType:
-    """Table of the roles of each head, the clearest first; a sentence where no head has any."""
-    n_heads = profile.checkpoint.n_layers * profile.checkpoint.n_heads
-    roles = [of_head for of_head in profile.passed_roles().values() if of_head]
+def by_head(
+    passed: Mapping[HeadId, Sequence[Role | StoredRole]], top: int, width: int, file: str, *, control: bool,
+    confirmed: bool = False,
+) -> RenderableType:  # fmt: skip
+    """Table of the roles that each head passes, the clearest first; a sentence where no head passes any.
+
+    ``top`` heads are listed, 0 for all; ``file`` has the others.
+    """
+    n_heads = len(passed)
+    roles = [(id, of_head) for id, of_head in passed.items() if of_head]
     if not roles:
         return Text(f"None of the {n_heads} heads shows a role over this corpus.", "bold")
-    roles.sort(key=lambda of_head: -(of_head[0].error_reduction or 0.0))
-    shown = ["direction", "score", "baseline", "interval", *["untrained"] * (profile.control_texts is not None), "n"]
+    roles.sort(key=lambda row: -(row[1][0].error_reduction or 0.0))
+    shown = ["direction", "score", "baseline", "interval", *["untrained"] * control, "n"]
     columns: list[Field[_RoleRow]] = [
         Field("Head", lambda row: row.head, left=True),
         Field("Role", lambda row: row.name, left=True, least=10),
         *map(_of_role, named(_FIELDS, *shown)),
     ]
-    if profile.confirmed_on:
+    if confirmed:
         columns.append(_of_role(Field("Confirmed", _confirmed)))
     rows: list[_RoleRow] = []
-    for of_head in roles[:top]:
+    for id, of_head in roles[: top or None]:
         listed = of_head if len(of_head) <= _ROLES else of_head[: _ROLES - 1]
-        rows += [_RoleRow(str(role.id) if role is of_head[0] else "", role.role, role) for role in listed]
+        rows += [_RoleRow(str(id) if role is of_head[0] else "", role.role, role) for role in listed]
         if len(listed) < len(of_head):
             rows.append(_RoleRow("", f"… {len(of_head) - len(listed)} more", None))
-    n_listed = len(roles[:top])
+    n_listed = len(roles[: top or None])
     title = f"Heads ({n_listed} of {n_heads}; {n_heads - len(roles)} show no role)"
-    caption = left_out(n_listed, len(roles), "head", "profile.csv")
+    caption = left_out(n_listed, len(roles), "head", file)
     return column_table(title, columns, rows, width=width, caption=caption)
 
 
@@ -239,10 +248,10 @@ class _RoleRow(NamedTuple):
 
     head: str
     name: str
-    role: Role | None
+    role: Role | StoredRole | None
 
 
-def _of_role(field: Field[Role]) -> Field[_RoleRow]:
+def _of_role(field: Field[Any]) -> Field[_RoleRow]:
     """The field of the row's role; '' without a role."""
 
     def written(row: _RoleRow) -> object:
@@ -276,9 +285,11 @@ def _notes(profile: Profile) -> RenderableType:
     trees = "gold" if profile.gold else "a parser's, not gold"
     control = "No untrained copy was measured (--control)"
     if profile.control_texts is not None:
+        texts = [counted(profile.control_texts, "text")] if profile.control_texts else []
+        read = " and ".join([*texts, *(["the same random tokens"] if profile.repeats is not None else [])])
         control = (
-            f"Untrained: the best head of a freshly initialised copy, on {profile.control_texts:,} texts; all roles "
-            "but broad must beat it"
+            f"Untrained: the best head of a freshly initialised copy, in the same direction, on {read}; all roles but "
+            "broad must beat it"
         )
     return notes(
         "A role passes by its threshold (a relation: 0.1 above its baseline), with the interval of score less baseline "
@@ -314,4 +325,6 @@ SPEC = CommandSpec[Profile](
     fields=_FIELDS,
     entries="roles",
     top=15,
+    in_paper=lambda _, __, document: {"roles": [role for role in document["roles"] if role["passed"]]},
+    paper=("id", "role", "direction", "score", "baseline", "n", "low", "high", "error_reduction", "untrained"),
 )

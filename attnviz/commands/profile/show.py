@@ -1,4 +1,4 @@
-"""Examples of a stored profile: ``attnviz profile --show``."""
+"""Roles and examples of a stored profile: ``attnviz profile --show``."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,20 +7,33 @@ from typing import Any, NamedTuple
 from rich.console import RenderableType
 from rich.text import Text
 
+from attnviz.arguments import relation_named
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId, head_named, select_heads
-from attnviz.models.wording import counted, visible
+from attnviz.models.wording import visible
+from attnviz.present.documents import paper_table
 from attnviz.present.fields import Field
 from attnviz.present.published import role_name, role_numbers
-from attnviz.present.tables import column_table, notes
+from attnviz.present.report import spec_of
+from attnviz.present.tables import column_table, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
-from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.json_entry import read_entry
+from attnviz.profiles.parts import SYNTACTIC, measured_on
 from attnviz.profiles.store import StoredProfile, StoredRole
 
 LONGEST = 60
 """Most words of a text shown."""
 
 _BRACKETS = {"query": "[]", "key": "{}", "gold": "()"}
+
+EXAMPLES = 3
+"""Examples shown of a role of a head, where no number is given."""
+
+ROLES = "roles"
+"""The name that shows the roles of all heads, not examples."""
+
+_MEDIAN = 5
+"""The number of the decile that is in the middle."""
 
 BRACKETS = "[query] attends most to {key}, with this weight"
 """What brackets in a sentence are."""
@@ -40,7 +53,7 @@ def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[Role
             f"the profile {profile.path} has no examples: expected one of a corpus, with --examples above 0; make it "
             "again with attnviz profile CORPUS."
         )
-    roles = {each.role for each in examples}
+    roles, wanted = {each.role for each in examples}, [relation_named(name) for name in wanted]
     named = [name for name in wanted if any(name in _names(role) for role in roles)]
     heads = [_heads(name, profile, roles) for name in wanted if name not in named]
     of_role = [each for each in examples if not named or not _names(each.role).isdisjoint(named)]
@@ -132,32 +145,73 @@ def named_examples(of: RoleExamples) -> list[NamedExample]:
     ]
 
 
+def _telling(rows: Sequence[NamedExample], top: int) -> list[NamedExample]:
+    """So many of them, 0 for all, in their order: the best, deciles from the middle, and failures in turn."""
+
+    def turn(row: NamedExample) -> int:
+        group, number = row.name.split()
+        return abs(int(number) - _MEDIAN) if group == "decile" else int(number) - 1
+
+    chosen = sorted(range(len(rows)), key=lambda i: turn(rows[i]))[: top or None]
+    return [rows[i] for i in sorted(chosen)]
+
+
 def licence_lines(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> list[str]:
     """A sentence for each corpus of the chosen examples whose licence is known."""
     return [f"{visible(corpus)}: {visible(licence)}." for corpus, licence in licences_of(profile, chosen).items()]
 
 
-def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], width: int) -> Iterator[RenderableType]:
-    """A table per role and head, then notes and licences."""
+def example_tables(
+    profile: StoredProfile, chosen: Sequence[RoleExamples], top: int, width: int
+) -> Iterator[RenderableType]:
+    """A table of ``top`` examples per role and head, 0 for all; then notes and licences."""
     right_one: Field[NamedExample] = Field("Right one", lambda row: "" if row.example.hit else row.example.gold_weight)
-    others = [any(not row.example.hit and row.example.gold for row in named_examples(each)) for each in chosen]
-    for each, other in zip(chosen, others, strict=True):
+    every = [named_examples(each) for each in chosen]
+    shown = [_telling(rows, top) for rows in every]
+    others = [any(not row.example.hit and row.example.gold for row in rows) for rows in shown]
+    for each, rows, examples, other in zip(chosen, shown, every, others, strict=True):
         columns: list[Field[NamedExample]] = [
             Field("Example", lambda row: row.name, left=True),
             Field("Weight", lambda row: row.example.weight),
             *[right_one] * other,
             Field("Sentence", lambda row: sentence_of(row.example), left=True, least=20, fold=True),
         ]
-        title = _title(each, _role(profile, each))
-        yield column_table(title, columns, named_examples(each), width=width)
-    another = "; (the right one) where that is another" * any(others)
-    yield notes(f"{which_examples(chosen)} {BRACKETS}{another}.", *licence_lines(profile, chosen))
+        title = _title(each, _role(profile, each), listed_of(len(rows), len(examples)))
+        yield column_table(title, columns, rows, width=width)
+    another = "; (the right one) where that is another" if any(others) else ""
+    more = "" if shown == every else f"{top} examples of each role and head; --top 0 lists all."
+    yield notes(more, f"{which_examples(chosen)} {BRACKETS}{another}.", *licence_lines(profile, chosen))
 
 
-def _title(examples: RoleExamples, role: StoredRole | None) -> str:
+def _title(examples: RoleExamples, role: StoredRole | None, listed: str) -> str:
     numbers = role_numbers(role) if role and role.passed else "its best relation; it does not pass"
-    n = counted(sum(map(len, examples.groups.values())), "example")
-    return f"{examples.id} {role_name(examples.role, examples.direction)} ({numbers}; {n})"
+    return f"{examples.id} {role_name(examples.role, examples.direction)} ({numbers}; {listed} examples)"
+
+
+def role_tables(profile: StoredProfile, top: int, width: int) -> Iterator[RenderableType]:
+    """The roles of ``top`` heads, 0 for all, and what they were measured on."""
+    from attnviz.commands.profile.report import by_head
+
+    sizes = profile.model["n_layers"], profile.model["n_heads"]
+    roles = {head: profile.of(head) for head in select_heads((), *sizes, profile.stacks)}
+    control = any(role.untrained is not None for of_head in roles.values() for role in of_head)
+    yield by_head(roles, top, width, "--json", control=control)
+    yield notes(*(f"{name}: {measured_on(part)}." for name, part in profile.parts.items()))
+
+
+def passed_roles(profile: StoredProfile) -> dict[str, Any]:
+    """The model, and the roles that pass, as in profile.json."""
+    document = read_entry(profile.path).value
+    roles = [role for role in document["roles"] if role["passed"]]
+    return {"attnviz": profile.version, "model": profile.model, "parts": profile.parts, "roles": roles}
+
+
+def paper_table_of(profile: StoredProfile, kind: str, columns: Sequence[str]) -> str:
+    """The roles that pass as a table for a paper; as :func:`attnviz.present.documents.paper_table`."""
+    spec, name = spec_of("profile"), visible(str(profile.model.get("name")))
+    caption = f"Roles of the heads of {name} over {profile.measured_on} (attnviz profile, version {profile.version})."
+    rows = spec.csv(passed_roles(profile))
+    return paper_table(rows, kind, columns, caption, "tab:attnviz-profile", default=spec.paper)
 
 
 def sentence_of(example: Example) -> Text:

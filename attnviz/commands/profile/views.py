@@ -34,7 +34,7 @@ _NAME_WIDTH = 86
 
 _ACCURACY = "accuracy, in the head's better direction"
 _UNIFORM = ("uniform attention", "content tokens")
-_SHUFFLED = ("shuffled attention", "content tokens")
+_SHUFFLED = ("shuffled attention", "cases")
 _READING = {
     "sink": ("attention on special tokens", *_UNIFORM),
     "semantic": ("cosine of centred input embeddings, weighted by attention", *_UNIFORM),
@@ -65,7 +65,7 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
         for family, label in counted_families(families)
     ]
     source = profile.source()
-    title = f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
+    title = f"{profile.checkpoint.short_name}: the clearest role of every head, "
     title += f"{sum(map(bool, passed))} of {len(passed)} have one"
     clearest = "Clearest: the largest error reduction, specific roles first, sink last; +2: two further roles."
     each = HeadMap(
@@ -116,7 +116,8 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     note = f"Score: {quantity}.{against}"
     best = "Each head has a score only for the offset, of those from −8 to +8, that it attends to most."
     largest = max(0.1, math.ceil(10 * float(np.nanmax(values))) / 10) if kind == "semantic" else 1.0
-    source = profile.source(name, f"n = {roles[0].n:,} {unit}")
+    least, most = min(role.n for role in roles), max(role.n for role in roles)
+    source = profile.source(name, f"n = {least:,}{'' if least == most else f' to {most:,}'} {unit}")
     title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass (outlined)"
     each = HeadMap(
         values, norm=Normalize(0, largest, clip=True), outlined=passed,

@@ -70,7 +70,7 @@ class LayerShares:
     parts_error: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Rollout(TextResult):
     """What :func:`rollout` measured; nothing in it comes from an unverified head.
 

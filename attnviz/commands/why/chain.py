@@ -19,8 +19,9 @@ class Step:
         scores: of the one key that the chain is at.
         side: on which the followed head stands, or the one with the largest source: query or key.
         source: the head with the largest part of the difference; None where no earlier head raises it.
-        branches: the largest sources of that side and their shares of the difference, the followed head first.
-        rest: share of all that is left out.
+        branches: the largest sources of that side and their shares of the difference, the followed head first; None
+            where parts cancel.
+        rest: share of all that is left out; None likewise.
         position: where that head wrote; that of the query or of the key.
         key: the key from which it took most of its part.
         key_share: what came from there, as a share of that part.
@@ -29,8 +30,8 @@ class Step:
     scores: QueryScores
     side: str
     source: HeadId | None
-    branches: tuple[tuple[Source, float], ...]
-    rest: float
+    branches: tuple[tuple[Source, float | None], ...]
+    rest: float | None
     position: int
     key: int | None = None
     key_share: float | None = None
@@ -48,9 +49,10 @@ def follow(heads: Callable[[HeadId], HeadScores], scores: QueryScores, depth: in
         value, side, source = max(ranked, key=lambda each: each[0], default=(0.0, "key", None))
         source = source if value > 0 and key.difference > 0 else None
         largest = sorted(sides[side], key=lambda each: each[0] != source)[:_SHOWN]
-        branches = tuple((each, key.share(part) or 0.0) for each, part in largest)
+        branches = tuple((each, key.share(part)) for each, part in largest)
+        rest = key.share(key.difference - sum(part for _, part in largest))
         position = scores.query if side == "query" else key.key
-        step = Step(scores, side, source, branches, 1 - sum(share for _, share in branches), position)
+        step = Step(scores, side, source, branches, rest, position)
         if source is None:
             return (*steps, step)
         taken = of_head.taken_from(scores, side, source)

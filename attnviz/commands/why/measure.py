@@ -29,7 +29,7 @@ _KEYS = 3
 """Keys that are explained where none is named."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Account(TextResult):
     """Result of :func:`why`: scores of one query of one head as sums over what made them.
 
@@ -41,7 +41,8 @@ class Account(TextResult):
         named: whether the key was.
         effects: direct effects at the query on an answer minus a foil, those of the head also by key; None if
             ``no_effects`` gives a reason.
-        ablated: by how much that difference falls where the head is removed at the query alone, by method.
+        ablated: by how much that difference falls where the head is removed at the query alone, by method;
+            ``mean`` is that of this text, in :func:`attnviz.ablate` that of all texts.
     """
 
     command: ClassVar[str] = "why"

@@ -15,7 +15,7 @@ from attnviz.commands.why.measure import Account
 from attnviz.commands.why.scores import SIDES, KeyScore
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import encoder_note
-from attnviz.models.wording import counted, error, percent, quoted, rounded, signed, unisolated
+from attnviz.models.wording import counted, error, percent, quoted, rounded, signed
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, entry
 from attnviz.present.report import CommandSpec
@@ -174,7 +174,7 @@ def _tables(result: Account, choices: ViewOptions, width: int) -> Iterator[Rende
     table = column_table("", columns, [*shown, *below[:-1]], width=width, last=last)
     yield titled(f"Why {result.label(key.key)}, rather than its other keys: parts of the difference", table)
     totals = totals_of(result, key)
-    yield first_rows("Sources ({})", _TOTAL_FIELDS, totals, choices.top, "why.json", width=width, noun="source")
+    yield first_rows("Sources", _TOTAL_FIELDS, totals, choices.top, "why.json", width=width, noun="source")
     if result.depth > 1:
         yield tree_of(result)
     if result.effects is not None:
@@ -195,10 +195,10 @@ def _answer(result: Account) -> Text:
     where = "above" if key.difference > 0 else "below"
     most = []
     for side in SIDES:
-        shares = [(source_name(source), key.share(value) or 0.0) for source, value in result.scores.totals(side, key)]
-        named = [f"{name} ({percent(share)})" for name, share in shares if share > 0][:2]
+        parts = [(source, value) for source, value in result.scores.totals(side, key) if value * key.difference > 0]
+        named = [f"{source_name(source)} ({_amount(key, value)})" for source, value in parts[:2]]
         most.append(f"{' and '.join(named) or 'no source'} in the {side}")
-    extras = [f" {name.capitalize()}: {percent(key.share(value))}." for name, (_, value) in key.extras.items()]
+    extras = [f" {name.capitalize()}: {_amount(key, value)}." for name, (_, value) in key.extras.items()]
     return Text(
         f"{head} gives {rounded(key.weight)} of its attention to {result.label(key.key)}, whose score is "
         f"{rounded(abs(key.difference))} {where} the mean of its keys. Largest parts of that: {'; '.join(most)}."
@@ -214,15 +214,22 @@ def _what_it_does(result: Account, effects: DirectEffects, top: int | None, widt
         Field("Key", result.label, left=True, least=8),
         Field("Adds", lambda key: signed(effects.keys[key]), "logits"),
     ]
-    yield first_rows("What it does ({})", columns, ranked, top, "why.json", width=width, noun="key")
-    answer, foil = (unisolated(quoted(each.text)) for each in (effects.answer, effects.foil))
-    without = ", ".join(f"{signed(value)} ({method})" for method, value in result.ablated.items())
+    yield first_rows("What it does", columns, ranked, top, "why.json", width=width, noun="key")
+    answer, foil = (quoted(each.text) for each in (effects.answer, effects.foil))
+    by = {"zero": "zero", "mean": "its mean over this text"}
+    without = ", ".join(f"{signed(value)} ({by[method]})" for method, value in result.ablated.items())
     along = "" if effects.linear else " The head on top is not linear: direct effects are along its gradient."
     yield Text(
         f"At {result.label(result.query)} {result.head} adds {signed(effects.heads[result.head])} directly to the "
         f"logit of {answer} minus {foil}, which is {signed(effects.difference)}. Without the head there it falls by "
         f"{without}: that differs, since later layers react, too (self-repair, McGrath et al. 2023).{along}"
     )
+
+
+def _amount(key: KeyScore, part: float) -> str:
+    """A part as a share of the difference; itself where the difference is small beside its parts."""
+    share = key.share(part)
+    return signed(part) if share is None else percent(share)
 
 
 def tree_of(result: Account) -> Tree:

@@ -32,6 +32,9 @@ _KEYS = 256
 
 SIDES = ("query", "key")
 
+LEAST_OF_PARTS = 0.1
+"""A difference below this share of its largest part is not divided by (our own choice)."""
+
 
 @dataclass(frozen=True, eq=False)
 class KeyScore:
@@ -62,9 +65,15 @@ class KeyScore:
         """Score less mean."""
         return self.score - self.mean
 
+    @cached_property
+    def _divides(self) -> bool:
+        """Whether the difference is not small beside its parts, which would be thousands of per cent of it."""
+        largest = max(float(self.differences.sum(axis).abs().max()) for axis in (0, 1))
+        return abs(self.difference) > LEAST_OF_PARTS * largest
+
     def share(self, value: float | None) -> float | None:
-        """A part of the difference as a share of it; None where there is none."""
-        return value / self.difference if value is not None and self.difference else None
+        """A part of the difference as a share of it; None where parts cancel (:data:`LEAST_OF_PARTS`)."""
+        return value / self.difference if value is not None and self._divides else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -383,7 +383,7 @@ def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
         short, long = (longrope_frequencies(frequencies, settings[name]) for name in ("short_factor", "long_factor"))
         return Rotary(short, larger if stated is None else stated, original, long)
     fast, slow = settings.get("beta_fast") or 32, settings.get("beta_slow") or 1
-    whole = config.rope_parameters.get("truncate", True)
+    whole = config.rope_parameters.get("truncate", True)  # of all layers, as transformers reads it
     slowed = yarn_frequencies(frequencies, base, factor, fast, slow, original, whole)
     return Rotary(slowed, _yarn_factor(settings, factor))
 

@@ -8,7 +8,6 @@ from rich.console import RenderableType
 from attnviz.commands.card.measure import Card, Cards, clarity_key
 from attnviz.commands.card.report import ROLES, head_content, markdown, roles_on, run_content
 from attnviz.commands.card.wording import evidence_of, in_words
-from attnviz.models.wording import unisolated, visible
 from attnviz.present.documents import markdown_text
 from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
@@ -28,7 +27,7 @@ def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _clearest(card: Card) -> str:
     """What the head does by its clearest role."""
-    return unisolated(in_words(card.roles[0], briefly=True)) if card.roles else "passes no role"
+    return in_words(card.roles[0], briefly=True) if card.roles else "passes no role"
 
 
 def _tables(result: Cards, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
@@ -41,9 +40,9 @@ def _tables(result: Cards, choices: ViewOptions, width: int) -> Iterator[Rendera
         Field("What it does by its clearest role", _clearest, left=True, least=30, fold=True),
         Field("Roles", lambda card: len(card.roles)),
     ]
-    title = f"Cards of {visible(result.checkpoint.short_name)}{over} ({{}}, the clearest role first)"
+    title = f"Cards of {result.checkpoint.short_name}{over}"
     cards = sorted(result.cards, key=clarity_key)
-    yield first_rows(title, columns, cards, choices.top, "cards.md", width=width)
+    yield first_rows(title, columns, cards, choices.top, "cards.md", width=width, order="the clearest role first")
     yield notes(evidence_of(roles))
 
 
@@ -53,7 +52,7 @@ def _markdown(result: Cards) -> str:
         f"- [{card.head}](#{str(card.head).lower()}) {markdown_text(_clearest(card))}" for card in result.cards
     )
     cards = (markdown(card, f"## {card.head}").strip() for card in result.cards)
-    return "\n\n".join([f"# Heads of {markdown_text(visible(result.checkpoint.short_name))}", index, *cards]) + "\n"
+    return "\n\n".join([f"# Heads of {markdown_text(result.checkpoint.short_name)}", index, *cards]) + "\n"
 
 
 SPEC = CommandSpec[Cards](

@@ -56,7 +56,7 @@ class HeadChange(Difference):
         return getattr(self.before, "role", None) != getattr(self.after, "role", None)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class CorpusComparison(Result, OfHeads[HeadChange]):
     """What :func:`compare_corpus` measured; both models are verified on a sample of the texts.
 

@@ -94,8 +94,8 @@ def _tables(result: CorpusComparison, choices: ViewOptions, width: int) -> Itera
         *named(_FIELDS, "total_variation"),
     ]
     last = ["", "largest", THOUSANDTHS(result.largest), *[""] * 5]
-    heads, title = result.select(choices.select), "Heads ({}, the most different first)"
-    yield first_rows(title, columns, heads, choices.top, "compare-corpus.csv", width=width, last=last)
+    heads, order = result.select(choices.select), "the most different first"
+    yield first_rows("Heads", columns, heads, choices.top, "compare-corpus.csv", width=width, order=order, last=last)
     yield _notes(result)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import ClassVar, Unpack
 
-from attnviz.arguments import check_texts
+from attnviz.arguments import as_found, check_texts
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, check_parser, profile_of
@@ -114,7 +114,7 @@ class HeadSpread:
         return self.label not in (UNNAMED, *NO_LABEL), self.labels[self.label], self.score.mean or 0.0
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TextsAnalysis(Result, OfHeads[HeadSpread]):
     """Result of :func:`analyze_each`; every head of every text is verified.
 
@@ -143,7 +143,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         file = [visible(self.corpus.path.name)] if self.corpus else []
         n_tokens = sum(text.n_tokens for text in self.texts)
         counts = f"{counted(len(self.texts), 'text')}, {counted(n_tokens, 'token')}"
-        return " · ".join([visible(self.checkpoint.short_name), *file, counts])
+        return " · ".join([self.checkpoint.short_name, *file, counts])
 
     def __repr__(self) -> str:
         """One line: what was read, and the verified heads."""
@@ -237,7 +237,7 @@ def analyze_each(
 
 def _listed(texts: Sequence[str | Text]) -> list[Text]:
     if not isinstance(texts, Sequence) or not texts:
-        raise UsageError(f"expected a list of texts, or the path of a .txt file, found {texts!r}.")
+        raise UsageError(f"expected a list of texts, or the path of a .txt file, found {as_found(texts)}.")
     listed = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
     for text in listed:
         check_texts(text.text)

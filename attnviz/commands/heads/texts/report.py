@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
-from attnviz.models.wording import counted, quoted, rounded, span, unisolated, visible
+from attnviz.models.wording import counted, quoted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.report import CommandSpec
@@ -46,7 +46,7 @@ def _head(head: HeadSpread) -> dict[str, Any]:
 
 _LINES: tuple[Field[OneText], ...] = (
     Field("Line", lambda text: text.place and text.place.line, name="line"),
-    Field("Text", name="text", write=lambda text: unisolated(quoted(text)), left=True, least=20),
+    Field("Text", name="text", write=quoted, left=True, least=20),
     Field("Folder", name="folder", left=True, optional=1),
     Field("Tokens", lambda text: text.n_tokens, name="tokens"),
     Field(value=lambda text: text.cut, name="tokens_cut_off"),
@@ -86,8 +86,8 @@ def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator
     for name in _LISTED:
         columns.append(replace(statistic_field(name, partial(_mean_and_sd, name=name)), unit="mean ± sd"))
         last.append(uniform.get(name, ""))
-    title = "Heads ({}, those of the same label in most texts first)"
-    yield first_rows(title, columns, heads, choices.top, "heads-texts.csv", width=width, last=last)
+    order = "those of the same label in most texts first"
+    yield first_rows("Heads", columns, heads, choices.top, "heads-texts.csv", width=width, order=order, last=last)
     lines = named(_LINES, "line", "text", "tokens", "folder")
     yield first_rows("Texts", lines, result.texts, choices.top, "heads-texts.json", width=width, noun="text")
     yield _notes(result)

@@ -37,7 +37,7 @@ def _plan(result: TextsAnalysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     yield TilesPlan(
         stem="texts",
         **about.caption_and_notes(
-            f"Attention of heads {names} of {visible(result.checkpoint.short_name)}, column by column, on {of}, row by "
+            f"Attention of heads {names} of {result.checkpoint.short_name}, column by column, on {of}, row by "
             "row; in brackets the label that most texts give the head",
             "rows attend to columns; above each square the label of the head on this text",
             why_log,
@@ -45,7 +45,7 @@ def _plan(result: TextsAnalysis, choices: ViewOptions) -> Iterator[TilesPlan]:
             first=result.source,
             alone=(f"colour = {weight}",),
         ),
-        title=f"{visible(result.checkpoint.short_name)}: {counted(len(heads), 'head')} on {of}",
+        title=f"{result.checkpoint.short_name}: {counted(len(heads), 'head')} on {of}",
         groups=tuple(groups),
         labels=Labels(longest, (False,) * len(longest)),
         norm=style.norm(),

@@ -1,0 +1,39 @@
+"""Locks of folders between runs."""
+
+import os
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+def lock(folder: Path, *, wait: bool = False) -> int | None:
+    """Lock a folder itself (flock), until :func:`unlock` or the end of the process; no lock file is left in it.
+
+    ``wait`` for another run that holds it.
+
+    Returns:
+        the argument of :func:`unlock`; None where folders cannot be locked (Windows, some network drives): runs do not
+        wait for each other there.
+
+    Raises:
+        BlockingIOError: another run holds it, and is not waited for.
+    """
+    descriptor = None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (AttributeError, OSError) as error:  # no fcntl, a folder that cannot be read, or locks that are not there
+        unlock(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return descriptor
+
+
+def unlock(held: int | None) -> None:
+    """Release a lock."""
+    if held is not None:
+        os.close(held)
