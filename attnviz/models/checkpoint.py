@@ -54,7 +54,7 @@ class Checkpoint:
         architecture: how to read its parameters.
         model: the bare transformers model (no task head).
         language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
-            norm); None if not requested, or the checkpoint has none.
+            norm); None where the checkpoint has none.
         classifier: likewise its head for sequence classification; a checkpoint has one head at most.
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
         encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
@@ -273,18 +273,16 @@ def load_checkpoint(
     source: Source,
     device: torch.device,
     dtype: torch.dtype | None,
-    language_head: bool = False,
     any_family: bool = False,
     device_map: DeviceMap | None = None,
     before_weights: Callable[["Checkpoint"], None] = lambda _: None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
 
-    The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); the
-    head is left out, since no attention depends on it, unless ``language_head`` asks for that of token or class
-    logits. ``any_family`` also takes a family of which the patterns alone are recomputed. With a ``device_map``
-    accelerate places every part of the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's
-    own. ``before_weights`` is called with the checkpoint with an empty model, and may raise.
+    The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); that
+    of token or class logits is loaded, any other is left out. ``any_family`` also takes a family of which the patterns
+    alone are recomputed. With a ``device_map`` accelerate places every part of the model, and ``device`` is ignored.
+    Without a ``dtype`` it is the checkpoint's own. ``before_weights`` is called with the checkpoint with an empty model, and may raise.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
@@ -309,10 +307,8 @@ def load_checkpoint(
     bare = architecture.base_model(empty)
     before_weights(Checkpoint(source.title, source.revision, architecture, bare, tokenizer, dequantised_from=kind))
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
-    declared, may_generate = not isinstance(architecture, Undeclared), bool(architecture.stacks(config))
-    language_head = (language_head and declared) or may_generate
     build = partial(_built, source, architecture, config, weights, dtype, device_map)
-    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, language_head)
+    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build)
     digest, weight_devices = weights_sha256(source), weight_devices_of(whole)
     loaded = Checkpoint(
         source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
@@ -405,7 +401,8 @@ def _built(
     with calling_transformers(f"transformers cannot load the checkpoint in {source.folder}"), ExitStack() as stack:
         if device_map is not None:
             if not isinstance(device_map, str):
-                device_map = fitted_map(device_map, empty_model(config, model_class), architecture.head_weights)
+                may_lack = (*architecture.head_weights, *architecture.optional_weights)
+                device_map = fitted_map(device_map, empty_model(config, model_class), may_lack)
             offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
             options = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
         model, report = model_class.from_pretrained(
@@ -430,16 +427,15 @@ def _model_and_heads(
     architecture: Architecture,
     config: Any,
     build: Callable[[str], tuple[Any, dict[str, Any]]],
-    language_head: bool,
 ) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
-    """A model, its bare model and, on request, its head, if the checkpoint has all of its weights.
+    """A model, its bare model and its head, if the checkpoint has all of its weights.
 
     The head is that of classes if the config names it; a GPT-2 always has a language-modelling head, tied to its word
     embeddings.
     """
     named = getattr(config, "architectures", None) or ()
     classifies = classification_class(architecture) in named and not architecture.stacks(config)
-    if language_head:
+    if not isinstance(architecture, Undeclared):
         whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
         bare = architecture.base_model(whole)
         inside = f"{whole.base_model_prefix}."

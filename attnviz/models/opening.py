@@ -38,7 +38,6 @@ def open_checkpoint(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     *,
-    language_head: bool = False,
     encoder_decoders: bool = True,
     any_family: bool = False,
     device_map: DeviceMap | Path | None = None,
@@ -54,7 +53,6 @@ def open_checkpoint(
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
-        language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
         encoder_decoders: whether the caller supports them.
         any_family: whether it supports families of which the patterns alone are recomputed.
         device_map: spread the model by accelerate; see :func:`resolve_device_map`.
@@ -92,7 +90,7 @@ def open_checkpoint(
         torch_device = resolve_device(_name("device", device, torch.device, "auto"))
         number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), torch_device)
         fits = partial(refuse_beyond_memory, source=source, device=torch_device, spread=spread is not None, run=run)
-        checkpoint = load_checkpoint(source, torch_device, number_format, language_head, any_family, spread, fits)
+        checkpoint = load_checkpoint(source, torch_device, number_format, any_family, spread, fits)
     if not any_family:
         refuse_undeclared(checkpoint)
     if checkpoint.weight_devices and not several_devices:

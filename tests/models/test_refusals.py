@@ -36,8 +36,8 @@ from tests.support.spoiled import (
 )
 
 
-def load(folder: Path, language_head: bool = False) -> Checkpoint:
-    return load_checkpoint(find_checkpoint(str(folder)), torch.device("cpu"), torch.float32, language_head)
+def load(folder: Path) -> Checkpoint:
+    return load_checkpoint(find_checkpoint(str(folder)), torch.device("cpu"), torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ def test_a_spoiled_folder_is_one_error_that_says_what_is_wrong(
     spoil(folder)
     capfd.readouterr()
     with pytest.raises((CheckpointError, ArchitectureError), match=message or re.escape(str(folder))) as raised:
-        load(folder, kind in ("masked", "writing")).tokenize(SENTENCE)
+        load(folder).tokenize(SENTENCE)
     assert "\n" not in str(raised.value)
     assert (capfd.readouterr(), list(recwarn)) == (("", ""), [])  # what libraries log and warn is in the message alone
 

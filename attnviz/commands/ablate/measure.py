@@ -203,7 +203,7 @@ def ablate(
         raise UsageError(
             "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit or label."
         )
-    checkpoint, _ = open_checkpoint(model, language_head=True, **opening)
+    checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
     kind = kind_of(checkpoint, sources.texts)
     if roles:

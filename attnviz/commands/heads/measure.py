@@ -99,9 +99,12 @@ def analyze(
     check_parser(parser, syntax)
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(
-        model, language_head=generate is not None, any_family=any_family, several_devices=True,
-        run=TextRun(text, pair, truncate, of_block, kept=1), **opening,
-    )  # fmt: skip
+        model,
+        any_family=any_family,
+        several_devices=True,
+        run=TextRun(text, pair, truncate, of_block, kept=1),
+        **opening,
+    )
     stored = profile_of(checkpoint, source, warn) if profile else None
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)
     return reader.read(text, pair, target, progress)

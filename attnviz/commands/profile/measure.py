@@ -216,7 +216,7 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
-    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, language_head=True).encoder
+    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter).encoder
     of_words = [each.path for each in (*corpora, *others) if each.kind != "txt"]
     refuse_words(checkpoint, parser=parser, corpora=of_words)
     parse = parse if checkpoint.architecture.has_words else None
