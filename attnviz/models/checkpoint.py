@@ -282,7 +282,8 @@ def load_checkpoint(
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); that
     of token or class logits is loaded, any other is left out. ``any_family`` also takes a family of which the patterns
     alone are recomputed. With a ``device_map`` accelerate places every part of the model, and ``device`` is ignored.
-    Without a ``dtype`` it is the checkpoint's own. ``before_weights`` is called with the checkpoint with an empty model, and may raise.
+    Without a ``dtype`` it is the checkpoint's own. ``before_weights`` is called with the checkpoint with an empty
+    model, and may raise.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.

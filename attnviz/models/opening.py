@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def open_checkpoint(
     if isinstance(model, nn.Module):
         checkpoint = from_loaded(model, tokenizer, any_family)
     elif isinstance(model, Checkpoint):
-        checkpoint = model
+        checkpoint = replace(model, encoder_only=False) if model.encoder_only else model
     else:
         source = model if isinstance(model, Source) and adapter is None else named_source(model, revision, adapter)
         spread = resolve_device_map(device_map, device)
