@@ -17,7 +17,7 @@ from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageE
 from attnviz.models.adapters import merge_adapter
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, dequantised_from, empty_model, read_config, refuse_other_weights
-from attnviz.models.encoding import encodings, load_tokenizer, tokenize
+from attnviz.models.encoding import encodings, load_tokenizer, tokenize, unknown_id, without_sampling
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.families.undeclared import Undeclared
@@ -25,7 +25,7 @@ from attnviz.models.head_ids import LayerId, Stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of, with_values
 from attnviz.models.sources import Source, read_json, weight_files, weights_sha256
-from attnviz.models.tokens import Tokens
+from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
     check_parts,
     check_report,
@@ -62,6 +62,7 @@ class Checkpoint:
         dequantised_from: the kind of quantisation of the files, whose weights are dequantised here; else empty.
         adapter: what was merged into the weights; None for nothing.
         image_token: the token in place of which the whole model reads an image; None of other models.
+        notes: sentences on what is not as it was given, such as a tokenizer's dropout.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Checkpoint:
     dequantised_from: str = ""
     adapter: Source | None = None
     image_token: int | None = None
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         heads = sum(map(self.n_heads_of, self.layers))
@@ -260,6 +262,11 @@ class Checkpoint:
             self._refuse_images(each.ids)
         return encoded
 
+    def unknown_note(self, n_unknown: int, n_tokens: int, where: str = "") -> str:
+        """A sentence on unknown tokens among those of several texts, or ''."""
+        label = self.tokenizer.convert_ids_to_tokens(unknown_id(self.tokenizer)) if n_unknown else None
+        return unknown_note(n_unknown, n_tokens, label, where)
+
     def _refuse_images(self, ids: Sequence[int]) -> None:
         """Raise TextError for a token that stands for an image."""
         if self.image_token in ids:
@@ -300,10 +307,8 @@ def load_checkpoint(
             f"{source.folder / 'config.json'} has weights in {kind}, dequantised as they are read, which cannot "
             "wait on a disk; expected one device (--device) instead of --device-map (device_map=...)."
         )
-    tokenizer, n_bytes = (
-        load_tokenizer(source.folder, source.languages),
-        sum(path.stat().st_size for path in weight_files(source.folder)),
-    )
+    tokenizer, note = without_sampling(load_tokenizer(source.folder, source.languages))
+    n_bytes = sum(path.stat().st_size for path in weight_files(source.folder))
     empty = check_sizes(source.folder, config, n_bytes).to(dtype)
     bare = architecture.base_model(empty)
     before_weights(Checkpoint(source.title, source.revision, architecture, bare, tokenizer, dequantised_from=kind))
@@ -314,7 +319,7 @@ def load_checkpoint(
     loaded = Checkpoint(
         source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
         weight_devices=weight_devices, dequantised_from=kind, adapter=source.adapter,
-        image_token=getattr(config, "image_token_id", None),
+        image_token=getattr(config, "image_token_id", None), notes=(note,) * bool(note),
     )  # fmt: skip
     for module in (model, loaded.prediction_head):
         if module is not None:
@@ -343,9 +348,10 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head, classifier = architecture.language_head(model), classifier_of(architecture, model)
     digest, devices = parameters_sha256(model), weight_devices_of(model)
+    tokenizer, note = without_sampling(tokenizer)
     return Checkpoint(
         str(name), None, architecture, base, tokenizer, head, digest, classifier, weight_devices=devices,
-        image_token=getattr(model.config, "image_token_id", None),
+        image_token=getattr(model.config, "image_token_id", None), notes=(note,) * bool(note),
     )  # fmt: skip
 
 

@@ -266,11 +266,11 @@ def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(kind, tmp_path)
     between = "</s></s>" if "<s>" in result.tokens.labels else "[SEP]"
     first, last = result.tokens.labels[0], result.tokens.labels[-1]
     assert result.tokens.ids == tuple(checkpoint.tokenizer("the cat ran", "a dog")["input_ids"])
-    note = result.document()["pair_note"]
+    (note,) = result.document()["reading_notes"]
     assert f"{first} TEXT {between} PAIR {last}" in note
     assert note in " ".join(result.report().split())
     assert "token types" not in attnviz.analyze("the cat ran", checkpoint, syntax=False).report()
-    assert attnviz.compare(result, result).document()["pair_note"] == note
+    assert attnviz.compare(result, result).document()["reading_notes"] == [note]
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------------

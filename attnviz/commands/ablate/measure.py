@@ -68,6 +68,7 @@ class Ablation(Result):
     layers: tuple[SetEffect, ...]  # the removed heads of each layer with two or more
     together: SetEffect | None  # the selected heads as one set; None if not requested
     curve: Curve | None  # more and more heads; None if not requested
+    text_notes: tuple[str, ...] = ()  # sentences on how the texts were read
 
     @property
     def metrics(self) -> tuple[Metric, Metric]:
@@ -237,6 +238,8 @@ def ablate(
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]
             removal = _removal_curve(passes, replacements[0], order, bootstrap, seed, partial(tell, "curve"))
+    encoded = {each.text: each.item for each in inputs}.values()
+    unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     sets, n_positions = tuple(map(bootstrap.of_set, groups)), int(passes.counts[:, 0].sum())
     return Ablation(
         checkpoint=checkpoint,
@@ -254,6 +257,7 @@ def ablate(
         layers=() if together else sets,
         together=sets[0] if together else None,
         curve=removal,
+        text_notes=tuple(filter(None, [unknown])),
     )
 
 

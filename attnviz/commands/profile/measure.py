@@ -32,7 +32,7 @@ from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, find_parser, open_corpus
-from attnviz.texts.runs import RunSettings, open_for
+from attnviz.texts.runs import RunSettings, open_for, text_notes
 from attnviz.trace.checks import Verification
 from attnviz.trace.contributions import why_not_linear
 from attnviz.version import __version__
@@ -77,6 +77,7 @@ class Profile(Result):
         roles: of every head, whether they pass or not.
         examples: of the roles that a head passes, and of its best relation.
         why_no_copying: the reason why copying was not measured on sentences, or ''.
+        text_notes: sentences on how the corpora were read.
     """
 
     command: ClassVar[str] = "profile"
@@ -109,6 +110,7 @@ class Profile(Result):
     roles: tuple[Role, ...]
     examples: tuple[RoleExamples, ...] = ()
     why_no_copying: str = ""
+    text_notes: tuple[str, ...] = ()
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
         """Roles that each head passes, by error reduction; heads without roles included."""
@@ -319,7 +321,7 @@ def _profile(
         run.repeats.results() if repeats else None, run.distances.results() if run.sentences else None,
         run.distances.n_queries, _renumbered(confirmed, checkpoint),
         _renumbered(find_examples(run, roles, examples), checkpoint),
-        run.writing.why_no_copying if run.sentences else "",
+        run.writing.why_no_copying if run.sentences else "", text_notes(run.settings, run.measured),
     )  # fmt: skip
 
 
