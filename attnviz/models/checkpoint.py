@@ -307,7 +307,8 @@ def load_checkpoint(
             f"{source.folder / 'config.json'} has weights in {kind}, dequantised as they are read, which cannot "
             "wait on a disk; expected one device (--device) instead of --device-map (device_map=...)."
         )
-    tokenizer, note = without_sampling(load_tokenizer(source.folder, source.languages))
+    tokenizer, note = without_sampling(load_tokenizer(source))
+    of_other = "" if source.tokenizer is None else f"The tokenizer is that of {source.tokenizer.title}."
     n_bytes = sum(path.stat().st_size for path in weight_files(source.folder))
     empty = check_sizes(source.folder, config, n_bytes).to(dtype)
     bare = architecture.base_model(empty)
@@ -319,7 +320,7 @@ def load_checkpoint(
     loaded = Checkpoint(
         source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
         weight_devices=weight_devices, dequantised_from=kind, adapter=source.adapter,
-        image_token=getattr(config, "image_token_id", None), notes=(note,) * bool(note),
+        image_token=getattr(config, "image_token_id", None), notes=tuple(filter(None, [of_other, note])),
     )  # fmt: skip
     for module in (model, loaded.prediction_head):
         if module is not None:

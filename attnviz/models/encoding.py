@@ -1,19 +1,18 @@
 """Loads tokenizers and tokenizes texts; errors of tokenizers become messages."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import groupby, pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from attnviz.arguments import did_you_mean, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
 from attnviz.models.libraries import calling_transformers, panics_unprinted
-from attnviz.models.sources import read_json, refuse_pointer
+from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer, read_json, refuse_pointer
 from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted, quoted, shortened, visible
 from attnviz.models.words import SPACE, Pieces, continues_mark, decoder, pieces_of, vocabulary_labels, word_numbers
@@ -24,19 +23,14 @@ _SHOWN = 100
 _SAMPLING = ("dropout", "nbest_size", "alpha", "_enable_sampling")
 """Settings of tokenizers (BPE, Unigram, SentencePiece) by which they divide a text at random."""
 
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 
-
-def load_tokenizer(folder: Path, languages: Mapping[str, str]) -> Any:
-    """The tokenizer in a folder, of these languages; CheckpointError where unreadable, UsageError for unknown ones."""
+def load_tokenizer(source: Source) -> Any:
+    """The tokenizer of a source, of its languages; CheckpointError where unreadable, UsageError for unknown ones."""
     from transformers import AutoTokenizer
 
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise CheckpointError(
-            f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
-            f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
-        )
-    for name in _TOKENIZER_FILES:
+    folder, languages = (source.tokenizer or source).folder, source.languages
+    check_tokenizer(folder)
+    for name in TOKENIZER_FILES:
         refuse_pointer(folder / name)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if (folder / name).exists():

@@ -103,6 +103,11 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
     text_notes: tuple[str, ...] = ()
 
     @property
+    def reading_notes(self) -> list[str]:
+        """Those of both models, and of the corpus."""
+        return list(dict.fromkeys([*self.first.notes, *self.second.notes, *self.text_notes]))
+
+    @property
     def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
         """A, which has as many layers and heads as B."""
         return self.first
