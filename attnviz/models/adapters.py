@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from attnviz.errors import CheckpointError, VerificationError
 from attnviz.models.families.base import Architecture
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.sources import ADAPTER_WEIGHTS, Source
-from attnviz.models.weights import check_weights, read_weights
+from attnviz.models.sources import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Source, read_json
+from attnviz.models.weights import check_weights, each_weight, read_weights
 from attnviz.models.wording import shortened
 from attnviz.reference.tolerances import TOLERANCES
 
@@ -65,6 +65,18 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
                     f"the adapter {adapter.name!r} is not what was merged: with it beside the weights, {name} gives "
                     f"other numbers, by {error:.2g} of the largest (tolerance {tolerance:g}). Nothing was written."
                 )
+
+
+def saved_classes(adapter: Source | None) -> dict[str, int]:
+    """The names of the weights of a head for sequence classification that an adapter brings, and rows of each."""
+    if adapter is None or read_json(adapter.folder / ADAPTER_CONFIG).get("task_type") != "SEQ_CLS":
+        return {}
+    names = {
+        name.removeprefix(_ROOT): len(weight)
+        for name, weight in each_weight([adapter.folder / ADAPTER_WEIGHTS])
+        if name.startswith((f"{_ROOT}classifier.", f"{_ROOT}score."))
+    }
+    return dict(sorted(names.items(), key=lambda each: "out_proj" not in each[0]))
 
 
 def _head_beside_adapted_embeddings(embeddings: Any, head: Any) -> Any:

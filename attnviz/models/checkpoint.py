@@ -1,7 +1,7 @@
 """Loads a checkpoint from its folder, or wraps a model in memory."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnviz.arguments import is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
-from attnviz.models.adapters import merge_adapter
+from attnviz.models.adapters import merge_adapter, saved_classes
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, dequantised_from, empty_model, read_config, refuse_other_weights
 from attnviz.models.encoding import encodings, load_tokenizer, tokenize, unknown_id, without_sampling
@@ -311,11 +311,13 @@ def load_checkpoint(
     of_other = "" if source.tokenizer is None else f"The tokenizer is that of {source.tokenizer.title}."
     n_bytes = sum(path.stat().st_size for path in weight_files(source.folder))
     empty = check_sizes(source.folder, config, n_bytes).to(dtype)
-    bare = architecture.base_model(empty)
+    bare, of_adapter = architecture.base_model(empty), saved_classes(source.adapter)
+    if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
+        config.num_labels = n_classes  # which forgets the names of others
     before_weights(Checkpoint(source.title, source.revision, architecture, bare, tokenizer, dequantised_from=kind))
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
     build = partial(_built, source, architecture, config, weights, dtype, device_map)
-    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build)
+    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, of_adapter)
     digest, weight_devices = weights_sha256(source), weight_devices_of(whole)
     loaded = Checkpoint(
         source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
@@ -336,6 +338,11 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
         CheckpointError: no tokenizer, weights of another kind of number or not finite, or rotary frequencies that were
             rounded by a conversion.
     """
+    if any(type(module).__module__.startswith("peft.") for module in model.modules()):
+        raise ArchitectureError(
+            "the model has an adapter of peft beside its weights; merge it into a copy, "
+            "copy.deepcopy(model).merge_and_unload(), or name its base and its folder: model=BASE, adapter=FOLDER."
+        )
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
     architecture = architecture_of(getattr(model, "config", None), dtype, any_family)
@@ -435,17 +442,20 @@ def _model_and_heads(
     architecture: Architecture,
     config: Any,
     build: Callable[[str], tuple[Any, dict[str, Any]]],
+    of_adapter: Collection[str],
 ) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
     """A model, its bare model and its head, if the checkpoint has all of its weights.
 
     The head is that of classes if the config names it; a GPT-2 always has a language-modelling head, tied to its word
-    embeddings.
+    embeddings. ``of_adapter`` are the names of a classifier's weights that an adapter brings.
     """
     named = getattr(config, "architectures", None) or ()
-    classifies = classification_class(architecture) in named and not architecture.stacks(config)
+    classifies = (bool(of_adapter) or classification_class(architecture) in named) and not architecture.stacks(config)
     if not isinstance(architecture, Undeclared):
         whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
         bare = architecture.base_model(whole)
+        report["missing_keys"] = [key for key in report["missing_keys"] if key not in of_adapter]
+        report["mismatched_keys"] = [each for each in report["mismatched_keys"] if each[0] not in of_adapter]
         inside = f"{whole.base_model_prefix}."
         pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
         missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
