@@ -103,7 +103,7 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
 
 
 def _append(
-    checkpoint: Checkpoint, written: list[int], count: int, run: Callable[[Tensor], Any], never: int | None = None
+    checkpoint: Checkpoint, written: list[int], count: int, run: Callable[..., Any], never: int | None = None
 ) -> bool:
     """Append up to ``count`` most likely next tokens, other than ``never``; return whether one was the end token."""
     head: Any = checkpoint.language_head

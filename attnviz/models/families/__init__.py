@@ -87,7 +87,7 @@ def _refuse_out_of_range(config: Any) -> None:
     settings = config.to_dict()
     n_experts = settings.get("num_local_experts") or settings.get("num_experts") or math.inf
     n_tokens = max(settings.get("decoder_vocab_size") or 0, config.vocab_size)
-    ranges = {name: (0, 1) for name in settings if "drop" in name}
+    ranges: dict[str, tuple[int, Any]] = {name: (0, 1) for name in settings if "drop" in name}
     ranges |= {"num_key_value_heads": (1, math.inf), "num_experts_per_tok": (1, n_experts)}
     ranges["decoder_start_token_id"] = 0, n_tokens - 1
     for name, (least, most) in ranges.items():
