@@ -82,7 +82,8 @@ def saved_classes(adapter: Source | None) -> dict[str, int]:
 def _head_beside_adapted_embeddings(embeddings: Any, head: Any) -> Any:
     """A copy of the head's weights where it shares them with embeddings that alone are adapted; else None."""
     shared: Any = getattr(getattr(embeddings, "base_layer", None), "weight", None)
-    return None if shared is None or getattr(head, "weight", None) is not shared else nn.Parameter(shared.clone())
+    apart = shared is None or getattr(head, "weight", None) is not shared
+    return None if apart else nn.Parameter(shared.clone())
 
 
 def _root(model: Any, architecture: Architecture, saved: Collection[str]) -> Any:

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from attnviz.errors import TextError
 from attnviz.models.checkpoint import Checkpoint
