@@ -165,6 +165,7 @@ def profile_heads(
     examples: int = 8,
     revision: str | None = None,
     adapter: str | Path | None = None,
+    tokenizer: str | Path | None = None,
     device: str = "auto",
     device_map: DeviceMap | Path | None = None,
     dtype: str = "float32",
@@ -192,7 +193,7 @@ def profile_heads(
         examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none. They are
             from :data:`attnviz.commands.profile.examples.SAMPLED_TEXTS` texts of each corpus, which are read again.
         revision: branch, tag or commit of a hub id.
-        adapter: as for :func:`attnviz.analyze`.
+        adapter, tokenizer: as for :func:`attnviz.analyze`.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
         device_map: instead of a device, as for :func:`attnviz.analyze`; of one process, and without ``control``.
         dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``, ``auto``; of a model by name.
@@ -218,7 +219,7 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
-    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter).encoder
+    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, tokenizer).encoder
     of_words = [each.path for each in (*corpora, *others) if each.kind != "txt"]
     refuse_words(checkpoint, parser=parser, corpora=of_words)
     parse = parse if checkpoint.architecture.has_words else None
