@@ -193,7 +193,8 @@ def profile_heads(
         examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none. They are
             from :data:`attnviz.commands.profile.examples.SAMPLED_TEXTS` texts of each corpus, which are read again.
         revision: branch, tag or commit of a hub id.
-        adapter, tokenizer: as for :func:`attnviz.analyze`.
+        adapter: as for :func:`attnviz.analyze`.
+        tokenizer: likewise, by name.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
         device_map: instead of a device, as for :func:`attnviz.analyze`; of one process, and without ``control``.
         dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``, ``auto``; of a model by name.
