@@ -127,6 +127,7 @@ class Measured:
         digest: sum of the digests of these texts, independent of their order.
         texts: number of texts measured.
         tokens: tokens in these.
+        unknown: how many of them stand for what the vocabulary lacks.
         left_out: number of texts left out.
         pending: digests of texts that are being measured, by number.
     """
@@ -135,15 +136,17 @@ class Measured:
     digest: int = 0
     texts: int = 0
     tokens: int = 0
+    unknown: int = 0
     left_out: int = 0
     pending: dict[int, int] = field(default_factory=dict)
 
-    def note(self, text: "Text", n_tokens: int = 0) -> None:
+    def note(self, text: "Text", n_tokens: int = 0, n_unknown: int = 0) -> None:
         """Count a text as measured, or with 0 tokens as left out."""
         self.numbers.add(text.number)
         self.digest = (self.digest + self.pending.pop(text.number)) % _DIGITS
         self.texts += n_tokens > 0
         self.tokens += n_tokens
+        self.unknown += n_unknown
         self.left_out += n_tokens == 0
 
     def remaining(self, texts: "Iterator[Text]") -> "Iterator[Text]":
@@ -173,6 +176,7 @@ class Measured:
         """Add the counts of another process."""
         self.texts += other.texts
         self.tokens += other.tokens
+        self.unknown += other.unknown
         self.left_out += other.left_out
 
     def state(self) -> dict[str, Any]:

@@ -260,7 +260,7 @@ def head_outputs(
     """
     of_block = block_memory(memory)
     run = TextRun(text, pair, truncate, of_block)
-    checkpoint, _ = open_checkpoint(model, language_head=True, run=run, **opening)
+    checkpoint, _ = open_checkpoint(model, run=run, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_effects(checkpoint)
     if token is not None and (why_not or checkpoint.classifier):

@@ -130,7 +130,7 @@ def why(
         raise UsageError("why explains one head: expected --head (head=...), such as L2H8; attnviz heads shows all.")
     of_block = block_memory(memory)
     run = TextRun(text, pair, truncate, of_block, kept=1)
-    opened, _ = open_checkpoint(model, language_head=True, run=run, **opening)
+    opened, _ = open_checkpoint(model, run=run, **opening)
     checkpoint = opened.encoder
     ids = answer_ids(checkpoint, answer, foil)
     chosen = head_named(head, checkpoint.n_layers, checkpoint.n_heads, stacks=checkpoint.stacks)
