@@ -189,6 +189,8 @@ _MODEL = (
     Option("revision", str, "Branch, tag or commit of a hub model."),
     Option("adapter", str, "An adapter of peft (LoRA and its kin) that is merged into the weights: a folder or a "
            "Hugging Face hub id."),
+    Option("tokenizer", str, "The tokenizer of a model that was saved without one: a built-in model, a folder, or a "
+           "Hugging Face hub id.", None, "MODEL"),
 )
 _TRUNCATE = _switch("truncate", "Cut a text that is too long for the model. Without this option it is refused.")
 _DEVICE = (
@@ -321,6 +323,7 @@ COMMANDS = {
             replace(_MODEL[1], kind=list[str], default=(),
                     help=f"{_MODEL[1].help} For two models give it twice, with - for none."),
             replace(_MODEL[2], help=f"{_MODEL[2].help} With one text, the model is compared with and without it."),
+            replace(_MODEL[3], help=f"{_MODEL[3].help} Default: that of the other model."),
             replace(_PAIR, help="A second segment, the same on both sides."),
             replace(_TARGET, help="The text that the decoders of encoder-decoders (Marian, BART, T5) read on both "
                     "sides."),
@@ -513,7 +516,7 @@ COMMANDS = {
             Option("files", list[Path], "A TOML file of claims; with --published corpora (.conllu, .txt or GAP .tsv).",
                    REQUIRED, "FILE", positional=True),
             replace(_MODEL[0], help=_MODEL[0].help.replace("Default: ", "Default: the one that the file names, ")),
-            *_MODEL[1:], _TRUNCATE, _DEVICE[0], _DEVICE[2],
+            *_MODEL[1:3], _TRUNCATE, _DEVICE[0], _DEVICE[2],
         ),
         measurement=(
             Option("published", str, "Check the heads of a paper instead, over corpora: clark-2019 or wang-2022.", None,
@@ -563,7 +566,7 @@ class ModelOptions(TypedDict, total=False):
     """How a model is opened: keywords of every function that takes one; without them it runs where and as it is.
 
     Attributes:
-        tokenizer: of a model in memory; a fast one.
+        tokenizer: of a model in memory, a fast one; or a built-in name, folder or hub id, of a model without one.
         revision: branch, tag or commit of a hub id.
         adapter: of peft (LoRA and its kin), a folder or hub id; merged into the model, by default its own base.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.

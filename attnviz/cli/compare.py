@@ -118,6 +118,8 @@ def _sources(run: Run, without_adapter: bool) -> "list[Source]":
     Raises:
         UsageError: there are revisions, but not one for each model.
     """
+    from attnviz.models.sources import with_tokenizer
+
     names, revisions = run.options["model"] or (None,), run.options["revision"]
     if revisions and len(revisions) != len(names):
         raise UsageError(
@@ -127,7 +129,9 @@ def _sources(run: Run, without_adapter: bool) -> "list[Source]":
     found = [
         run.find_model(name, revision, run.options["adapter"]) for name, revision in zip(names, wanted, strict=True)
     ]
-    return [*([replace(found[0], adapter=None)] if without_adapter else []), *found]
+    sources = [*([replace(found[0], adapter=None)] if without_adapter else []), *found]
+    whole = next((each for each in sources if each.has_tokenizer), None)
+    return [each if whole is None or each.has_tokenizer else with_tokenizer(each, whole.name) for each in sources]
 
 
 def _of_side(progress: Progress, side: str) -> Progress:

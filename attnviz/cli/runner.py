@@ -44,7 +44,7 @@ None where another process writes it.
 _OF_ONE_PROCESS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 """Errors that one of several processes may have alone, and so tells of; all others all have."""
 
-_OF_MODEL, _LANGUAGES = ("model", "revision", "adapter"), ("source_language", "target_language")
+_OF_MODEL, _LANGUAGES = ("model", "revision", "adapter", "tokenizer"), ("source_language", "target_language")
 
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
@@ -129,11 +129,11 @@ class Run:
 
     def find_model(self, *named: str | None) -> "Source":
         """Find a model by name, revision and adapter; default those of the options."""
-        from attnviz.models.sources import find_checkpoint
+        from attnviz.models.sources import find_checkpoint, with_tokenizer
 
-        model, revision, adapter = named or [self.options[name] for name in _OF_MODEL]
+        model, revision, adapter = named or [self.options[name] for name in _OF_MODEL[:3]]
         with progress(self.quiet or _another_speaks()) as tell:
-            found = find_checkpoint(model, revision, tell, adapter)
+            found = with_tokenizer(find_checkpoint(model, revision, tell, adapter), self.options["tokenizer"])
         return replace(found, languages={name: self.options[name] for name in _LANGUAGES if self.options.get(name)})
 
     def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:

@@ -14,6 +14,7 @@ from attnviz.measures.statistics import NOWHERE, row_values, with_nowhere
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
+from attnviz.models.tokens import told_apart
 from attnviz.reference.attention import uniform_pattern
 from attnviz.texts.batches import Batch
 from attnviz.texts.runs import Additive
@@ -159,7 +160,7 @@ class StatisticsTally(TextTally):
         n = batch.valid.shape[1]
         texts = [MaskInput(("",) * n, range(n), self.causal)]
         if any(spec.reads_text for spec in self._patterns):
-            texts = [MaskInput(item.pieces, item.ids, self.causal) for item in batch.items]
+            texts = [MaskInput(item.pieces, told_apart(item.ids, item.unknown_id), self.causal) for item in batch.items]
         masks = torch.zeros(len(texts), len(self._patterns), n, n, dtype=torch.bool)
         for text_masks, text in zip(masks, texts, strict=True):
             for i, mask in enumerate(masks_of(text, self._patterns).values()):

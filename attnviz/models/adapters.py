@@ -12,7 +12,7 @@ from attnviz.models.adapter_settings import allowed_settings, refuse_other_sizes
 from attnviz.models.families.base import Architecture
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.sources import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Source, read_json
-from attnviz.models.weights import check_weights, read_weights
+from attnviz.models.weights import check_weights, each_weight, read_weights
 from attnviz.models.wording import shortened
 from attnviz.reference.tolerances import TOLERANCES
 
@@ -43,7 +43,10 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
         parts = dict(root.named_modules())
         if vars(config).get("modules_to_save"):
             config.modules_to_save = [name for name in config.modules_to_save if any(name in part for part in parts)]
-        absent = tuple(f"{_ROOT}{head}." for head in architecture.head_weights if head not in parts)
+        inside = f"{architecture.base_model(model).base_model_prefix}."
+        may_lack = [each + head for head in (*architecture.head_weights, *architecture.optional_weights)
+                    for each in ("", inside)]  # fmt: skip
+        absent = tuple(f"{_ROOT}{head}." for head in may_lack if head not in parts)
         beside: Any = PeftModel(root, config).eval()
         fit: Any = set_peft_model_state_dict(beside, {key: saved[key] for key in saved if not key.startswith(absent)})
         state = beside.state_dict()
@@ -57,7 +60,10 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
         tables = model.get_input_embeddings(), model.get_output_embeddings()  # which may be one
         names = [name for name, part in model.named_modules() if isinstance(part, BaseTunerLayer) or part in tables]
         calls = _calls(model, architecture, names)
+        apart = _head_beside_adapted_embeddings(*tables)
         beside.base_model.merge_and_unload(safe_merge=True)
+        if apart is not None:
+            tables[1].weight = apart
         for name, (inputs, keywords, expected) in calls.items():
             found, tolerance = model.get_submodule(name)(*inputs, **keywords), TOLERANCES[expected.dtype].output
             error = float((found - expected).abs().max() / (expected.abs().max() or 1))
@@ -66,6 +72,25 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
                     f"the adapter {adapter.name!r} is not what was merged: with it beside the weights, {name} gives "
                     f"other numbers, by {error:.2g} of the largest (tolerance {tolerance:g}). Nothing was written."
                 )
+
+
+def saved_classes(adapter: Source | None) -> dict[str, int]:
+    """The names of the weights of a head for sequence classification that an adapter brings, and rows of each."""
+    if adapter is None or read_json(adapter.folder / ADAPTER_CONFIG).get("task_type") != "SEQ_CLS":
+        return {}
+    names = {
+        name.removeprefix(_ROOT): len(weight)
+        for name, weight in each_weight([adapter.folder / ADAPTER_WEIGHTS])
+        if name.startswith((f"{_ROOT}classifier.", f"{_ROOT}score."))
+    }
+    return dict(sorted(names.items(), key=lambda each: "out_proj" not in each[0]))
+
+
+def _head_beside_adapted_embeddings(embeddings: Any, head: Any) -> Any:
+    """A copy of the head's weights where it shares them with embeddings that alone are adapted; else None."""
+    shared: Any = getattr(getattr(embeddings, "base_layer", None), "weight", None)
+    apart = shared is None or getattr(head, "weight", None) is not shared
+    return None if apart else nn.Parameter(shared.clone())
 
 
 def _root(model: Any, architecture: Architecture, saved: Collection[str]) -> Any:

@@ -1,7 +1,7 @@
 """Loads a checkpoint from its folder, or wraps a model in memory."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
-from attnviz.models.adapters import merge_adapter
+from attnviz.models.adapters import merge_adapter, saved_classes
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, dequantised_from, empty_model, read_config, refuse_other_weights
-from attnviz.models.encoding import encodings, load_tokenizer, tokenize
+from attnviz.models.encoding import encodings, load_tokenizer, tokenize, unknown_id, without_sampling
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
@@ -26,7 +26,7 @@ from attnviz.models.head_ids import LayerId, Stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of, with_values
 from attnviz.models.sources import Source, read_json, weight_files, weights_sha256
-from attnviz.models.tokens import Tokens
+from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
     check_parts,
     check_report,
@@ -55,7 +55,7 @@ class Checkpoint:
         architecture: how to read its parameters.
         model: the bare transformers model (no task head).
         language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
-            norm); None if not requested, or the checkpoint has none.
+            norm); None where the checkpoint has none.
         classifier: likewise its head for sequence classification; a checkpoint has one head at most.
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
         encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
@@ -65,6 +65,7 @@ class Checkpoint:
         image_token: the token in place of which the whole model reads an image; None of other models.
         whole: the transformers model with its head, whose logits are compared with those of the head alone; None
             where there is no head.
+        notes: sentences on what is not as it was given, such as a tokenizer's dropout.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Checkpoint:
     adapter: Source | None = None
     image_token: int | None = None
     whole: nn.Module | None = None
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         heads = sum(map(self.n_heads_of, self.layers))
@@ -264,6 +266,11 @@ class Checkpoint:
             self._refuse_images(each.ids)
         return encoded
 
+    def unknown_note(self, n_unknown: int, n_tokens: int, where: str = "") -> str:
+        """A sentence on unknown tokens among those of several texts, or ''."""
+        label = self.tokenizer.convert_ids_to_tokens(unknown_id(self.tokenizer)) if n_unknown else None
+        return unknown_note(n_unknown, n_tokens, label, where)
+
     def _refuse_images(self, ids: Sequence[int]) -> None:
         """Raise TextError for a token that stands for an image."""
         if self.image_token in ids:
@@ -277,17 +284,15 @@ def load_checkpoint(
     source: Source,
     device: torch.device,
     dtype: torch.dtype | None,
-    language_head: bool = False,
     any_family: bool = False,
     device_map: DeviceMap | None = None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
 
-    The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); the
-    head is left out, since no attention depends on it, unless ``language_head`` asks for that of token or class
-    logits. ``any_family`` also takes a family of which the patterns alone are recomputed. With a ``device_map``
-    accelerate places every part of the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's
-    own.
+    The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); that
+    of token or class logits is loaded, any other is left out. ``any_family`` also takes a family of which the patterns
+    alone are recomputed. With a ``device_map`` accelerate places every part of the model, and ``device`` is ignored.
+    Without a ``dtype`` it is the checkpoint's own.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
@@ -305,24 +310,24 @@ def load_checkpoint(
             f"{source.folder / 'config.json'} has weights in {kind}, dequantised as they are read, which cannot "
             "wait on a disk; expected one device (--device) instead of --device-map (device_map=...)."
         )
-    tokenizer, n_bytes = (
-        load_tokenizer(source.folder, source.languages),
-        sum(path.stat().st_size for path in weight_files(source.folder)),
-    )
+    tokenizer, note = without_sampling(load_tokenizer(source))
+    of_other = "" if source.tokenizer is None else f"The tokenizer is that of {source.tokenizer.title}."
+    n_bytes = sum(path.stat().st_size for path in weight_files(source.folder))
     empty = check_sizes(source.folder, config, n_bytes).to(dtype)
-    bare = architecture.base_model(empty)
+    bare, of_adapter = architecture.base_model(empty), saved_classes(source.adapter)
+    if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
+        config.num_labels = n_classes  # which forgets the names of others
     if device_map is None:
         refuse_beyond_memory(source.title, bare, device)
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
-    declared, may_generate = not isinstance(architecture, Undeclared), bool(architecture.stacks(config))
-    language_head = (language_head and declared) or may_generate
     build = partial(_built, source, architecture, config, weights, dtype, device_map)
-    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, language_head)
+    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, of_adapter)
     digest, weight_devices = weights_sha256(source), weight_devices_of(whole)
     loaded = Checkpoint(
         source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
         weight_devices=weight_devices, dequantised_from=kind, adapter=source.adapter,
-        image_token=getattr(config, "image_token_id", None), whole=whole if head or classifier else None,
+        image_token=getattr(config, "image_token_id", None), notes=tuple(filter(None, [of_other, note])),
+        whole=whole if head or classifier else None,
     )  # fmt: skip
     for module in (model, loaded.prediction_head):
         if module is not None:
@@ -338,6 +343,11 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
         CheckpointError: no tokenizer, weights of another kind of number or not finite, or rotary frequencies that were
             rounded by a conversion.
     """
+    if any(type(module).__module__.startswith("peft.") for module in model.modules()):
+        raise ArchitectureError(
+            "the model has an adapter of peft beside its weights; merge it into a copy, "
+            "copy.deepcopy(model).merge_and_unload(), or name its base and its folder: model=BASE, adapter=FOLDER."
+        )
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
     architecture = architecture_of(getattr(model, "config", None), dtype, any_family)
@@ -351,9 +361,11 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head, classifier = architecture.language_head(model), classifier_of(architecture, model)
     digest, devices = parameters_sha256(model), weight_devices_of(model)
+    tokenizer, note = without_sampling(tokenizer)
     return Checkpoint(
         str(name), None, architecture, base, tokenizer, head, digest, classifier, weight_devices=devices,
-        image_token=getattr(model.config, "image_token_id", None), whole=model if head or classifier else None,
+        image_token=getattr(model.config, "image_token_id", None), notes=(note,) * bool(note),
+        whole=model if head or classifier else None,
     )  # fmt: skip
 
 
@@ -410,7 +422,8 @@ def _built(
     with calling_transformers(f"transformers cannot load the checkpoint in {source.folder}"), ExitStack() as stack:
         if device_map is not None:
             if not isinstance(device_map, str):
-                device_map = fitted_map(device_map, empty_model(config, model_class), architecture.head_weights)
+                may_lack = (*architecture.head_weights, *architecture.optional_weights)
+                device_map = fitted_map(device_map, empty_model(config, model_class), may_lack)
             offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
             options = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
         model, report = model_class.from_pretrained(
@@ -435,18 +448,20 @@ def _model_and_heads(
     architecture: Architecture,
     config: Any,
     build: Callable[[str], tuple[Any, dict[str, Any]]],
-    language_head: bool,
+    of_adapter: Collection[str],
 ) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
-    """A model, its bare model and, on request, its head, if the checkpoint has all of its weights.
+    """A model, its bare model and its head, if the checkpoint has all of its weights.
 
     The head is that of classes if the config names it; a GPT-2 always has a language-modelling head, tied to its word
-    embeddings.
+    embeddings. ``of_adapter`` are the names of a classifier's weights that an adapter brings.
     """
     named = getattr(config, "architectures", None) or ()
-    classifies = classification_class(architecture) in named and not architecture.stacks(config)
-    if language_head:
+    classifies = (bool(of_adapter) or classification_class(architecture) in named) and not architecture.stacks(config)
+    if not isinstance(architecture, Undeclared):
         whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
         bare = architecture.base_model(whole)
+        report["missing_keys"] = [key for key in report["missing_keys"] if key not in of_adapter]
+        report["mismatched_keys"] = [each for each in report["mismatched_keys"] if each[0] not in of_adapter]
         inside = f"{whole.base_model_prefix}."
         pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
         missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]

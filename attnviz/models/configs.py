@@ -58,7 +58,13 @@ def read_config(folder: Path) -> Any:
     from transformers import AutoConfig
 
     path = folder / "config.json"
-    _refuse_counts(read_json(path), path)
+    content = read_json(path)
+    _refuse_counts(content, path)
+    if not isinstance(content.get("architectures"), list | None):
+        raise CheckpointError(
+            f"{path} has architectures={content['architectures']!r}; expected a list of names of classes. Mend "
+            "config.json."
+        )
     with calling_transformers(f"transformers cannot read {path}"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config._attn_implementation = "eager"  # the file may name a kernel to be fetched and run

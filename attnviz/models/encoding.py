@@ -1,16 +1,18 @@
 """Loads tokenizers and tokenizes texts; errors of tokenizers become messages."""
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import groupby, pairwise
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
 from attnviz.models.libraries import calling_transformers, panics_unprinted
-from attnviz.models.sources import read_json, refuse_pointer
+from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer, read_json, refuse_pointer
 from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted, quoted, shortened, visible
 from attnviz.models.words import SPACE, Pieces, continues_mark, decoder, pieces_of, vocabulary_labels, word_numbers
@@ -18,19 +20,17 @@ from attnviz.models.words import SPACE, Pieces, continues_mark, decoder, pieces_
 _SHOWN = 100
 """Characters of a text that a message may show."""
 
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+_SAMPLING = ("dropout", "nbest_size", "alpha", "_enable_sampling")
+"""Settings of tokenizers (BPE, Unigram, SentencePiece) by which they divide a text at random."""
 
 
-def load_tokenizer(folder: Path, languages: Mapping[str, str]) -> Any:
-    """The tokenizer in a folder, of these languages; CheckpointError where unreadable, UsageError for unknown ones."""
+def load_tokenizer(source: Source) -> Any:
+    """The tokenizer of a source, of its languages; CheckpointError where unreadable, UsageError for unknown ones."""
     from transformers import AutoTokenizer
 
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise CheckpointError(
-            f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
-            f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
-        )
-    for name in _TOKENIZER_FILES:
+    folder, languages = (source.tokenizer or source).folder, source.languages
+    check_tokenizer(folder)
+    for name in TOKENIZER_FILES:
         refuse_pointer(folder / name)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if (folder / name).exists():
@@ -51,6 +51,38 @@ def load_tokenizer(folder: Path, languages: Mapping[str, str]) -> Any:
             raise UsageError(f"unknown language {flag} {code}: expected {known}.{did_you_mean(code, codes)}")
         setattr(tokenizer, {"source_language": "src_lang", "target_language": "tgt_lang"}[option], code)
     return tokenizer
+
+
+def without_sampling(tokenizer: Any) -> tuple[Any, str]:
+    """A tokenizer that always divides a text alike, and a note: a copy without dropout or sampling; else itself, ''."""
+    if not _sampling(tokenizer):
+        return tokenizer, ""
+    with calling_transformers("the tokenizer divides texts at random, and no copy without that can be made"):
+        steady = copy.deepcopy(tokenizer)
+    for part, name in _sampling(steady):
+        setattr(part, name, None)
+    return steady, (
+        "The tokenizer divides texts at random (its dropout or sampling is for training); that was switched off."
+    )
+
+
+def _sampling(tokenizer: Any) -> list[tuple[Any, str]]:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    parts = [
+        getattr(backend, "model", None),
+        *(getattr(tokenizer, name, None) for name in ("spm_source", "spm_target")),
+    ]
+    return [(part, name) for part in parts for name in _SAMPLING if getattr(part, name, None)]
+
+
+def unknown_id(tokenizer: Any) -> int | None:
+    """The id of what stands for all that the vocabulary lacks; None where no text has it."""
+    model: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    token: int | None = tokenizer.unk_token_id
+    if token is None and getattr(model, "unk_token", None):
+        token = model.token_to_id(model.unk_token)
+    others = ("bos", "eos", "cls", "sep", "pad", "mask")  # GPT-2's <|endoftext|> is all of these, and never unknown
+    return None if token in [getattr(tokenizer, f"{name}_token_id", None) for name in others] else token
 
 
 def tokenize(
@@ -173,7 +205,32 @@ def encodings(
             results = tokenizer(**named, text_pair=second, **cut, return_token_type_ids=True, verbose=False).encodings
     for encoding in results:
         _check_ids(encoding, vocabulary_size, token_types)
-    return results
+    return [_with_doubled(encoding) for encoding in results]
+
+
+def _with_doubled(encoding: Any) -> Any:
+    """The encoding; where its text writes out the special token that the tokenizer adds, both are special."""
+    special = [segment is None for segment in encoding.sequence_ids]
+    ends = list(special)
+    for order in (range(len(ends)), range(len(ends))[::-1]):
+        for outer, inner in pairwise(order):
+            if not ends[outer] or encoding.ids[inner] != encoding.ids[outer]:
+                break
+            ends[inner] = True
+    if ends == special:
+        return encoding
+    if isinstance(encoding, Pieces):
+        return replace(encoding, special_tokens_mask=list(map(int, ends)))
+
+    def unless_special(values: Sequence[Any], other: Any) -> list[Any]:
+        return [other if is_special else value for is_special, value in zip(ends, values, strict=True)]
+
+    return SimpleNamespace(
+        ids=encoding.ids, tokens=encoding.tokens, type_ids=encoding.type_ids,
+        special_tokens_mask=unless_special(encoding.special_tokens_mask, 1),
+        sequence_ids=unless_special(encoding.sequence_ids, None), word_ids=unless_special(encoding.word_ids, None),
+        offsets=unless_special(encoding.offsets, (0, 0)),
+    )  # fmt: skip
 
 
 def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, target: bool = False) -> int:
@@ -351,4 +408,5 @@ def _tokens(
         type_ids=tuple(encoding.type_ids) if segments else None,
         word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
         truncated=truncated,
+        unknown_id=unknown_id(tokenizer),
     )

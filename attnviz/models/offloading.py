@@ -81,8 +81,8 @@ def fitted_map(device_map: dict[str, Device], model: Any, heads: tuple[str, ...]
         spelled = (name, f"{prefix}.{name}", "" if name == prefix else name.removeprefix(f"{prefix}."))
         if (own := next((each for each in spelled if each in modules), None)) is not None:
             named[own] = device
-        elif name.partition(".")[0] not in heads:
-            known = ", ".join(name for name, _ in model.named_children())
+        elif name.removeprefix(f"{prefix}.").partition(".")[0] not in heads:
+            known = ", ".join(name for name, _ in getattr(model, prefix, model).named_children())
             raise UsageError(f"the device map names {name!r}, which this model has not; its parts are {known}.")
     words = next(name for name, module in modules.items() if module is model.get_input_embeddings())
     for tied, to in getattr(model, "all_tied_weights_keys", {}).items():  # they are one weight, so in one place

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.families import architecture_of
 from attnviz.models.families.undeclared import Undeclared
 from attnviz.models.offloading import DeviceMap, running_device
-from attnviz.models.sources import Source, find_checkpoint
+from attnviz.models.sources import Source, find_checkpoint, with_tokenizer
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 _DEVICE = re.compile(r"cpu|mps|cuda(:(0|[1-9][0-9]{0,3}))?")
@@ -37,7 +38,6 @@ def open_checkpoint(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     *,
-    language_head: bool = False,
     encoder_decoders: bool = True,
     any_family: bool = False,
     device_map: DeviceMap | Path | None = None,
@@ -48,11 +48,10 @@ def open_checkpoint(
 
     Args:
         model: see :data:`Model`; None for the adapter's, else minilm. One in memory runs where and as it is.
-        tokenizer: of a model in memory; a fast one.
+        tokenizer: of a model in memory, a fast one; or a built-in name, folder or hub id, of a model without one.
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
-        language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
         encoder_decoders: whether the caller supports them.
         any_family: whether it supports families of which the patterns alone are recomputed.
         device_map: spread the model by accelerate; see :func:`resolve_device_map`.
@@ -63,7 +62,7 @@ def open_checkpoint(
         AttnvizError: the checkpoint cannot be found, read or reproduced.
         DeviceError: layers on different devices, for a caller that does not support them.
         ArchitectureError: an encoder-decoder, for a caller that does not support them.
-        UsageError: options for models by name with a model in memory, or a tokenizer with a name.
+        UsageError: options for models by name with a model in memory, or a tokenizer of the other kind.
     """
     options = revision, device, dtype, device_map, adapter
     if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in options):
@@ -71,15 +70,20 @@ def open_checkpoint(
             "revision, device, dtype, device_map and adapter are for models by name; a loaded model runs as it is: "
             "move, convert or merge it yourself (model.to(...), merge_and_unload())."
         )
-    if tokenizer is not None and not isinstance(model, nn.Module):
-        raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
+    by_name = not isinstance(model, Checkpoint | nn.Module)
+    if tokenizer is not None and (isinstance(tokenizer, str | Path) != by_name or isinstance(model, Checkpoint)):
+        raise UsageError(
+            "expected tokenizer as transformers' object with a model in memory, as a name with a model by name, found "
+            f"{type(tokenizer).__name__}."
+        )
     source = None
     if isinstance(model, nn.Module):
         checkpoint = from_loaded(model, tokenizer, any_family)
     elif isinstance(model, Checkpoint):
-        checkpoint = model
+        checkpoint = replace(model, encoder_only=False) if model.encoder_only else model
     else:
         source = model if isinstance(model, Source) and adapter is None else named_source(model, revision, adapter)
+        source = with_tokenizer(source, tokenizer)
         spread = resolve_device_map(device_map, device)
         if spread and source.adapter:
             raise UsageError(
@@ -88,7 +92,7 @@ def open_checkpoint(
             )
         torch_device = resolve_device(_name("device", device, torch.device, "auto"))
         number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), torch_device)
-        checkpoint = load_checkpoint(source, torch_device, number_format, language_head, any_family, spread)
+        checkpoint = load_checkpoint(source, torch_device, number_format, any_family, spread)
     if not any_family:
         refuse_undeclared(checkpoint)
     if checkpoint.weight_devices and not several_devices:

@@ -19,7 +19,7 @@ from attnviz.errors import CheckpointError, UsageError
 from attnviz.models.adapter_settings import allowed_settings
 from attnviz.models.libraries import asking_hub, first_line, within
 from attnviz.models.smollm2 import cached_folder, check_sha256, smollm2_folder
-from attnviz.models.wording import shortened
+from attnviz.models.wording import counted, shortened
 from attnviz.progress import Progress
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -41,6 +41,9 @@ _SIDE_FILES = (".json", ".txt", ".model", ".spm")
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The files of an adapter, as peft saves them."""
 
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+"""The files of a tokenizer, one of which is needed."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -53,6 +56,7 @@ class Source:
         sha256: of the weights, where they are already hashed; see :func:`weights_sha256`.
         adapter: what is merged into the weights at load; its ``sha256`` is of its config and weights.
         kind: of an adapter, peft's name for it: ``LORA``.
+        tokenizer: the source of its tokenizer, where that is another one.
         languages: codes by option, ``source_language`` and ``target_language``, for a tokenizer with languages.
     """
 
@@ -62,7 +66,14 @@ class Source:
     sha256: str | None = field(default=None, compare=False)
     adapter: "Source | None" = None
     kind: str = ""
+    tokenizer: "Source | None" = None
     languages: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there are files of a tokenizer."""
+        folder = self.folder if self.tokenizer is None else self.tokenizer.folder
+        return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
     @property
     def title(self) -> str:
@@ -108,6 +119,51 @@ def find_checkpoint(
     return replace(whole, adapter=found)
 
 
+def with_tokenizer(source: Source, name: str | Path | None) -> Source:
+    """The source with the tokenizer of a built-in model, a folder or a hub id; with its own for None.
+
+    Raises:
+        CheckpointError: not found, the hub cannot be reached, or there is no tokenizer.
+    """
+    if name is None:
+        return source
+    name = str(name)
+    folder = Path(name) if is_there(name, Path.is_dir) else as_folder(name)
+    if name in BUILT_IN:
+        found = BUILT_IN[name](None)
+    elif folder is None:
+        found = _from_hub(name, None, check_tokenizer, _tokenizer_files, _unknown_tokenizer)
+    else:
+        found = Source(name, folder)
+    check_tokenizer(found.folder)
+    return replace(source, tokenizer=found)
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Raise CheckpointError for a folder without the files of a tokenizer."""
+    if not Source("", folder).has_tokenizer:
+        raise CheckpointError(
+            f"{folder} has no tokenizer: expected one of {', '.join(TOKENIZER_FILES)}. Name the model that it was "
+            "trained from: --tokenizer FOLDER-OR-ID (tokenizer=...)."
+        )
+
+
+def _tokenizer_files(names: list[str]) -> list[str]:
+    """The files of a tokenizer, and its config, among these."""
+    return [name for name in names if "/" not in name and name.endswith(_SIDE_FILES)]
+
+
+def _unknown_tokenizer(name: str, reason: str) -> str:
+    return f"cannot load the tokenizer {name!r}: it is not a folder with a tokenizer, and {reason}."
+
+
+def _inside(folder: Path, file: str = "config.json") -> str:
+    """A sentence on the newest checkpoint that training left inside a folder, or ''."""
+    inside = [path for path in folder.glob("checkpoint-*") if (path / file).is_file()] if folder.is_dir() else []
+    steps = {int(path.name[11:]): path for path in inside if path.name[11:].isdecimal()}
+    return f" It holds {counted(len(steps), 'checkpoint')}: give {steps[max(steps)]}." if steps else ""
+
+
 def _find_adapter(name: str) -> Source:
     """Find the folder of an adapter; errors as for :func:`find_checkpoint`."""
     if not name.strip():
@@ -131,7 +187,11 @@ def _check_adapter(folder: Path) -> None:
     if not folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}; expected an adapter that peft's save_pretrained wrote.")
     refuse_endless(folder)
-    for file in _adapter_files([path.name for path in folder.iterdir()]):
+    try:
+        files = _adapter_files([path.name for path in folder.iterdir()])
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{_inside(folder, ADAPTER_CONFIG)}") from error
+    for file in files:
         if not (folder / file).is_file():
             raise CheckpointError(
                 f"{folder / file} is no file, but a folder or a link that leads to none; expected what peft's "
@@ -225,7 +285,9 @@ def weight_files(folder: Path) -> list[Path]:
             if missing or not shards:
                 raise CheckpointError(f"{index} names weights that are not there: {', '.join(missing) or 'none'}.")
             return shards
-    raise CheckpointError(f"{folder} has no weights: expected {_SAFETENSORS} or {_PICKLE} (or their shards and index).")
+    raise CheckpointError(
+        f"{folder} has no weights: expected {_SAFETENSORS} or {_PICKLE} (or their shards and index).{_inside(folder)}"
+    )
 
 
 def weights_sha256(source: Source) -> str:
@@ -307,7 +369,7 @@ def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise CheckpointError(
             f"{folder} has no config.json: expected a checkpoint as transformers' save_pretrained writes it "
-            "(config.json, model.safetensors and the tokenizer's files)."
+            f"(config.json, model.safetensors and the tokenizer's files).{_inside(folder)}"
         )
     refuse_endless(folder)
     read_json(folder / "config.json")
@@ -418,7 +480,10 @@ def _needed_files(names: list[str]) -> list[str]:
 
 def _unknown(name: str, reason: str) -> str:
     built_in = ", ".join(BUILT_IN)
-    seen = f"; the folder {name} is there but has no config.json" if is_there(name, Path.is_dir) else ""
+    there = is_there(name, Path.is_dir)
+    seen = f"; the folder {name} is there but has no config.json" if there else ""
+    if there and (inside := _inside(Path(name))):
+        return f"cannot load the model {name!r}: {seen.removeprefix('; ')}.{inside}"
     return (
         f"cannot load the model {name!r}: it is not a built-in name ({built_in}), not a folder with a checkpoint, "
         f"and {reason}{seen}.{did_you_mean(name, BUILT_IN)} Type: attnviz heads TEXT --model minilm, or give a folder: "

@@ -41,6 +41,7 @@ class Tokens:
         type_ids: BERT's token types; None where the model is given none.
         word_labels: one entry a word: its pieces joined.
         truncated: how many tokens were cut off to fit the model.
+        unknown_id: of the token in place of all that the vocabulary lacks; None where there is none.
     """
 
     ids: tuple[int, ...]
@@ -53,6 +54,7 @@ class Tokens:
     type_ids: tuple[int, ...] | None
     word_labels: tuple[str, ...]
     truncated: int = 0
+    unknown_id: int | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -66,7 +68,25 @@ class Tokens:
         return frozenset(position for position, is_sink in enumerate(self.sink) if is_sink)
 
     @property
-    def pair_note(self) -> str:
+    def n_unknown(self) -> int:
+        """How many tokens stand for what the vocabulary lacks."""
+        return self.ids.count(self.unknown_id)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on how a text was read: its pair, unknown tokens, special tokens that it has twice."""
+        label = self.labels[self.ids.index(self.unknown_id)].lstrip("~#") if self.n_unknown else None
+        unknown = unknown_note(self.n_unknown, self.special.count(False), label)
+        doubled = [
+            f"The text {what} {self.labels[at]}, which the tokenizer adds, too: it stands there twice, and both are "
+            "special tokens. Leave it out of the text."
+            for at, inner, what in ((0, 1, "begins with"), (-1, -2, "ends with"))
+            if self.special[at] and self.special[inner] and self.ids[at] == self.ids[inner]
+        ]
+        return [note for note in (self._pair_note, unknown, *doubled) if note]
+
+    @property
+    def _pair_note(self) -> str:
         """A sentence on how a pair is joined for a model without token types, or ''."""
         if self.type_ids is not None or 1 not in self.segments:
             return ""
@@ -97,6 +117,18 @@ class Tokens:
         if self.type_ids is not None:
             inputs["token_type_ids"] = torch.tensor([self.type_ids], device=device)
         return inputs
+
+
+def unknown_note(n_unknown: int, n_tokens: int, label: str | None, where: str = "") -> str:
+    """A sentence on tokens that stand for what the vocabulary lacks, or ''."""
+    are = "is" if n_unknown == 1 else "are"
+    note = f"{n_unknown:,} of {counted(n_tokens, 'token')}{where} {are} unknown to this tokenizer ({label})."
+    return note if n_unknown else ""
+
+
+def told_apart(ids: Sequence[int], unknown_id: int | None) -> list[int]:
+    """The ids, unknown tokens each with a negative number of its own: they are no copies of one another."""
+    return [-1 - position if token == unknown_id else token for position, token in enumerate(ids)]
 
 
 @dataclass(frozen=True)

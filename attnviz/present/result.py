@@ -74,9 +74,15 @@ class Result:
         return sorted(names - absent)
 
     @property
-    def pair_note(self) -> str:
-        """Note on how a pair of texts reached the model, or ''."""
-        return ""
+    def reading_notes(self) -> list[str]:
+        """Sentences on how model and text were read: a pair, unknown tokens, a tokenizer's dropout."""
+        checkpoint = getattr(self, "checkpoint", None)
+        return [*(() if checkpoint is None else checkpoint.notes), *self.text_notes]
+
+    @property
+    def text_notes(self) -> Sequence[str]:
+        """Of these the sentences on the texts."""
+        return ()
 
     @checked
     def figure(self, name: str = "", style: "Style | None" = None, **choices: Unpack[DrawingOptionNames]) -> "Figure":
@@ -205,8 +211,8 @@ class Result:
         """The tables that the command prints, as :mod:`rich` prints them, for a width in columns."""
         from attnviz.present.tables import notes, spaced
 
-        note = [notes(self.pair_note)] if self.pair_note else []
-        return spaced([*spec_of(self.command).tables(self, choices, width), *note])
+        read = [notes(*self.reading_notes)] if self.reading_notes else []
+        return spaced([*spec_of(self.command).tables(self, choices, width), *read])
 
     @checked
     def save(
@@ -374,11 +380,11 @@ class Result:
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
         content = spec_of(self.command).content(self, choices)
-        note = {"pair_note": self.pair_note} if self.pair_note else {}
+        read = {"reading_notes": self.reading_notes} if self.reading_notes else {}
         stems = [name.rpartition(".")[0] for name in figures]
         plugged = [view for view in views_of(self.command) if view.plugin and any(map(view.has_stem, stems))]
         used = plugins_used(content, [f"{view.command}.{view.name}" for view in plugged])
-        return {"attnviz": __version__, **content, **note, **used, "figures": list(figures)}
+        return {"attnviz": __version__, **content, **read, **used, "figures": list(figures)}
 
 
 class _Entry(Protocol):
@@ -412,9 +418,9 @@ class TextResult(Result):
         return FigureContext(self.checkpoint.short_name, texts, len(self.tokens))
 
     @property
-    def pair_note(self) -> str:
-        """Note on a pair in a model without token types; see :attr:`attnviz.models.tokens.Tokens.pair_note`."""
-        return self.tokens.pair_note
+    def text_notes(self) -> Sequence[str]:
+        """Sentences on how the text was read; see :attr:`attnviz.models.tokens.Tokens.notes`."""
+        return self.tokens.notes
 
     @property
     def sinks(self) -> str:

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.errors import TextError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.encoding import lost_segments
+from attnviz.models.encoding import lost_segments, unknown_id
 from attnviz.models.families import look_again
 from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
@@ -44,6 +44,7 @@ class EncodedText:
         offsets: [n], first and past-the-last character of each piece.
         target: of an encoder-decoder, what its decoder reads, vocabulary entries; else empty.
         cut: whether the text is longer than the model, and its end was left out.
+        unknown_id: as of :class:`attnviz.models.tokens.Tokens`.
     """
 
     ids: tuple[int, ...]
@@ -55,9 +56,15 @@ class EncodedText:
     offsets: tuple[Span, ...] = ()
     target: tuple[int, ...] = ()
     cut: bool = False
+    unknown_id: int | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def n_unknown(self) -> int:
+        """How many tokens stand for what the vocabulary lacks."""
+        return self.ids.count(self.unknown_id)
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,7 @@ def encode(
     texts = [text for text in texts if not text.ids]
     if not texts:
         return items
-    limit = checkpoint.positions
+    limit, unknown = checkpoint.positions, unknown_id(checkpoint.tokenizer)
     for text, whole in zip(texts, checkpoint.encode([text.text for text in texts]), strict=True):
         cut = truncate and len(whole.ids) > limit
         encoding = checkpoint.encode([text.text], truncate=True)[0] if cut else whole
@@ -139,7 +146,7 @@ def encode(
         pieces = tuple(text.text[start:end] for start, end in offsets)
         types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
         ids, flags = tuple(encoding.ids), tuple(special)
-        items.append(EncodedText(ids, flags, members, text, pieces, types, tuple(offsets), cut=cut))
+        items.append(EncodedText(ids, flags, members, text, pieces, types, tuple(offsets), cut=cut, unknown_id=unknown))
     return items
 
 

@@ -118,25 +118,29 @@ class Measured:
         numbers: of the texts that are done, measured or left out.
         texts: number of texts measured.
         tokens: tokens in these.
+        unknown: how many of them stand for what the vocabulary lacks.
         left_out: number of texts left out.
     """
 
     numbers: set[int] = field(default_factory=set)
     texts: int = 0
     tokens: int = 0
+    unknown: int = 0
     left_out: int = 0
 
-    def note(self, text: "Text", n_tokens: int = 0) -> None:
+    def note(self, text: "Text", n_tokens: int = 0, n_unknown: int = 0) -> None:
         """Count a text as measured, or with 0 tokens as left out."""
         self.numbers.add(text.number)
         self.texts += n_tokens > 0
         self.tokens += n_tokens
+        self.unknown += n_unknown
         self.left_out += n_tokens == 0
 
     def add(self, other: "Measured") -> None:
         """Add the counts of another process."""
         self.texts += other.texts
         self.tokens += other.tokens
+        self.unknown += other.unknown
         self.left_out += other.left_out
 
     def state(self) -> dict[str, Any]:

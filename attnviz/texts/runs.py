@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, resolve_device
-from attnviz.models.wording import counted
+from attnviz.models.wording import counted, visible
 from attnviz.progress import Progress
 from attnviz.texts.batches import Batch, batches
 from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered
@@ -48,6 +48,13 @@ class RunSettings:
     unfinished: Unfinished
     progress: Progress
     warn: Callable[[str], None]
+
+
+def text_notes(settings: RunSettings, measured: Sequence[Measured]) -> tuple[str, ...]:
+    """A sentence for each corpus that has unknown tokens."""
+    pairs = zip(settings.corpora, measured, strict=True)
+    told = (settings.checkpoint.unknown_note(m.unknown, m.tokens, f" of {visible(c.path.name)}") for c, m in pairs)
+    return tuple(filter(None, told))
 
 
 class LongRun:
@@ -85,7 +92,7 @@ class LongRun:
             for batch in self._batches(number, measured):
                 self._count(number, batch)
                 for item in batch.items:
-                    measured.note(item.source, len(item))
+                    measured.note(item.source, len(item), item.n_unknown)
                 self._report_progress(number, measured)
         self._save()
 
@@ -172,7 +179,7 @@ class LongRun:
 
 def open_for(
     process: Process, model: Model | None, revision: str | None, device: str, device_map: DeviceMap | Path | None,
-    dtype: str | None, adapter: str | Path | None = None, *, language_head: bool = False,
+    dtype: str | None, adapter: str | Path | None = None, tokenizer: str | Path | None = None,
 ) -> Checkpoint:  # fmt: skip
     """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several.
 
@@ -193,6 +200,4 @@ def open_for(
         own = None if device == "auto" else device  # which is refused where the map is read
     elif (own := resolve_device(device)) == torch.device("cuda") and process.count > 1:
         own = f"cuda:{process.local_rank % torch.cuda.device_count()}"
-    return open_checkpoint(
-        model, None, revision, own, dtype, language_head=language_head, device_map=device_map, adapter=adapter
-    )[0]
+    return open_checkpoint(model, tokenizer, revision, own, dtype, device_map=device_map, adapter=adapter)[0]

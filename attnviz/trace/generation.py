@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from attnviz.errors import TextError
 from attnviz.models.checkpoint import Checkpoint
@@ -64,7 +63,7 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
     config, inputs = checkpoint.config, tokens.model_inputs(checkpoint.device)
     written = [int(config.decoder_start_token_id), *language_prefix(checkpoint.tokenizer)]
     with using_attention(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        source = {"encoder_hidden_states": model.encoder(**inputs).last_hidden_state}
+        source = {"encoder_hidden_states": model.encoder(**inputs, return_dict=True).last_hidden_state}
         run = partial(model.decoder, encoder_attention_mask=inputs["attention_mask"], use_cache=False, **source)
         _append(checkpoint, written, min(max_new_tokens, checkpoint.positions), run, config.pad_token_id)
     text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
@@ -91,7 +90,10 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
     with using_attention(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         run = partial(model, use_cache=False)
         hit_eos = _append(
-            checkpoint, written, count, lambda ids: run(input_ids=ids, attention_mask=torch.ones_like(ids))
+            checkpoint,
+            written,
+            count,
+            lambda ids, **options: run(input_ids=ids, attention_mask=torch.ones_like(ids), **options),
         )
     new = written[len(tokens) : len(written) - hit_eos]
     if not new:
@@ -100,16 +102,16 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
 
 
 def _append(
-    checkpoint: Checkpoint, written: list[int], count: int, run: Callable[[Tensor], Any], never: int | None = None
+    checkpoint: Checkpoint, written: list[int], count: int, run: Callable[..., Any], never: int | None = None
 ) -> bool:
     """Append up to ``count`` most likely next tokens, other than ``never``; return whether one was the end token."""
     head: Any = checkpoint.language_head
     end = checkpoint.config.eos_token_id
     ends = {end} if isinstance(end, int) else set(end or ())
     for _ in range(count):
-        states = run(torch.tensor([written], device=checkpoint.device)).last_hidden_state
+        states = run(torch.tensor([written], device=checkpoint.device), return_dict=True).last_hidden_state
         logits = head(states[0, -1]).flatten()
-        if never is not None and never not in ends:
+        if never is not None and never not in ends and 0 <= never < len(logits):
             logits[never] = -torch.inf
         written.append(int(logits.argmax()))
         if written[-1] in ends:

@@ -606,8 +606,9 @@ def _hook(
 
 @contextmanager
 def using_attention(model: Any, implementation: str = "eager") -> Iterator[None]:
-    """Set the implementation of attention, plain experts, and eval mode, and restore all at the end."""
+    """Set the implementation of attention, plain experts, outputs by name and eval mode, and restore all at the end."""
     before, experts = model.config._attn_implementation, model.config._experts_implementation
+    by_name, model.config.return_dict = model.config.return_dict, True  # BART's own code fails on tuples
     model.config._experts_implementation = "eager"  # torch's grouped product takes neither float64 nor every width
     training = [module for module in model.modules() if module.training]
     if before != implementation:
@@ -618,6 +619,6 @@ def using_attention(model: Any, implementation: str = "eager") -> Iterator[None]
     finally:
         for module in training:
             module.training = True
-        model.config._experts_implementation = experts
+        model.config._experts_implementation, model.config.return_dict = experts, by_name
         if before != implementation:
             model.set_attn_implementation(before)

@@ -262,7 +262,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         for option in ("device", "dtype", "revision")
     ),
     ({"model": sharp_bert()}, CheckpointError, "a loaded model needs its tokenizer"),
-    ({"tokenizer": bert_tokenizer()}, UsageError, "tokenizer is for a loaded model"),
+    ({"tokenizer": bert_tokenizer()}, UsageError, "expected tokenizer as .* a name with a model by name"),
     ({"parser": "no_such_pipeline"}, ParserError, "no_such_pipeline"),
     ({"text": "the cat saw " * 20}, TextError, "but the model has 40 positions"),
     ({"pair": "the dog"}, TextError, "a pair was given"),

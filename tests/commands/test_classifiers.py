@@ -45,7 +45,7 @@ def run(*arguments: str) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_head_gives_the_models_own_logits(kind: str, tmp_path: Path) -> None:
     model, tokenizer = sharp_classifier(kind)
-    stored, _ = open_checkpoint(save_checkpoint(model, tokenizer, tmp_path), device="cpu", language_head=True)
+    stored, _ = open_checkpoint(save_checkpoint(model, tokenizer, tmp_path), device="cpu")
     for checkpoint in (stored, open_checkpoint(model, tokenizer)[0]):
         assert checkpoint.classifier is not None
         assert checkpoint.classifier.labels == tuple(LABELS.values())
@@ -88,7 +88,7 @@ def test_a_head_without_its_weights_is_none(tmp_path: Path) -> None:
         weights = load_file(folder / "model.safetensors")
         del weights[lost]
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        assert open_checkpoint(folder, device="cpu", language_head=True)[0].classifier is None
+        assert open_checkpoint(folder, device="cpu")[0].classifier is None
 
 
 # --- ablate --------------------------------------------------------------------------------------------------------

@@ -57,6 +57,12 @@ def eager(checkpoint: Any) -> Any:
 # --- the encoder alone: rollout and profile -------------------------------------------------------
 
 
+def test_a_checkpoint_of_the_encoder_alone_is_whole_in_commands_that_take_both(models):
+    opened = rollout(SHORT, models["t5"]).checkpoint
+    assert opened.encoder_only
+    assert len(analyze(SHORT, opened, target=READ).parts) == 3
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_rollout_is_that_of_the_encoder_alone(models, family):
     checkpoint = models[family]

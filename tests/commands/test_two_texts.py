@@ -386,7 +386,7 @@ def two(checkpoint) -> Any:
 
 
 def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(two, found):
-    assert "TEXT </s> PAIR </s>" in two.document()["pair_note"]
+    assert "TEXT </s> PAIR </s>" in two.document()["reading_notes"][0]
     assert two.tokens.labels[: len(found.tokens)] == found.tokens.labels
     texts = [part.figure_context.texts for part in two.parts]
     assert texts == [(SOURCE, "a dog ran away"), (TARGET,), (SOURCE, "a dog ran away", TARGET)]

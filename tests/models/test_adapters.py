@@ -1,5 +1,6 @@
 """Adapters of peft, merged at load: patterns are those of peft's own model with the adapter beside the weights."""
 
+import copy
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
+    GPT2ForSequenceClassification,
     GPT2LMHeadModel,
     GPT2Model,
 )
@@ -162,14 +164,46 @@ def test_an_adapter_whose_scaling_is_ignored_is_noticed(bases: Path, tmp_path: P
     adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=QK, r=8, lora_alpha=32)
     weights = Linear.get_delta_weight
     monkeypatch.setattr(Linear, "get_delta_weight", lambda self, name: weights(self, name) / self.scaling[name])
-    with pytest.raises(VerificationError, match=r"not what was merged: .* encoder\.layer\.0\..*query gives other num"):
+    with pytest.raises(VerificationError, match=r"not what was merged: .*encoder\.layer\.0\..*query gives other num"):
         attnviz.analyze(TEXT, bases / "bert", adapter=tmp_path / "mine", device="cpu")
 
 
-def test_an_adapter_of_shared_word_embeddings_is_refused_where_both_are_read(bases: Path, tmp_path: Path):
-    adapted(bases / "gpt2", GPT2Model, tmp_path / "mine", target_modules=["c_attn", "wte"])
-    with pytest.raises(VerificationError, match="lm_head gives other numbers"):
-        attnviz.head_outputs(TEXT, bases / "gpt2", adapter=tmp_path / "mine", device="cpu")
+def test_a_head_that_shares_its_weights_with_adapted_embeddings_keeps_its_own(bases: Path, tmp_path: Path):
+    beside = adapted(bases / "gpt2", GPT2LMHeadModel, tmp_path / "mine", target_modules=["c_attn", "wte"])
+    found = attnviz.analyze(TEXT, bases / "gpt2", adapter=tmp_path / "mine", device="cpu", syntax=False)
+    inputs = found.tokens.model_inputs(torch.device("cpu"))
+    with torch.no_grad():
+        logits = found.checkpoint.language_head(found.checkpoint.model(**inputs)[0])  # type: ignore[misc]
+        torch.testing.assert_close(logits, beside(**inputs).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("base", "model_class"), [("bare", BertForSequenceClassification), ("gpt2", GPT2ForSequenceClassification)]
+)
+def test_a_decision_is_read_from_the_head_that_an_adapter_brings(
+    bases: Path, tmp_path: Path, base: str, model_class: Any
+):
+    if base == "bare":  # with its pooler
+        save_checkpoint(sharp_bert(), bert_tokenizer(), bases / base)
+    names = QK if base == "bare" else ["c_attn"]
+    beside = adapted(bases / base, model_class, tmp_path / "mine", target_modules=names, task_type="SEQ_CLS")
+    found = attnviz.head_outputs(TEXT, bases / base, adapter=tmp_path / "mine", device="cpu")
+    assert found.effects is not None
+    assert found.effects.classes
+    checkpoint = found.checkpoint
+    inputs = checkpoint.tokenize(TEXT).model_inputs(torch.device("cpu"))
+    with torch.no_grad():
+        state = checkpoint.model(**inputs)[0][0, checkpoint.classifier.position(inputs["input_ids"][0].tolist())]
+        torch.testing.assert_close(checkpoint.classifier.head(state), beside(**inputs).logits[0], atol=1e-4, rtol=1e-4)
+
+
+def test_an_adapter_beside_the_weights_of_a_model_in_memory_is_told_how_to_merge(bases: Path, tmp_path: Path):
+    beside = adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=QK)
+    for model in (beside, beside.base_model.model):
+        with pytest.raises(ArchitectureError, match=r"copy\.deepcopy\(model\)\.merge_and_unload\(\)"):
+            attnviz.analyze(TEXT, model, tokenizer=bert_tokenizer())
+    merged = copy.deepcopy(beside).merge_and_unload()
+    assert attnviz.analyze(TEXT, merged, tokenizer=bert_tokenizer(), syntax=False).verification.level == 4
 
 
 # --- what is refused

@@ -158,8 +158,7 @@ def test_code_beside_the_checkpoint_is_never_run(bert):
 
 
 @pytest.mark.parametrize("kernel", ["kernels-community/any-repo@main:fn", "flash_attention_2", "no-such"])
-@pytest.mark.parametrize("language_head", [True, False])
-def test_a_kernel_named_in_the_config_is_not_asked_for(bert, monkeypatch, kernel, language_head):
+def test_a_kernel_named_in_the_config_is_not_asked_for(bert, monkeypatch, kernel):
     from transformers import modeling_utils
 
     def asked(*_: Any, **__: Any) -> None:
@@ -167,7 +166,7 @@ def test_a_kernel_named_in_the_config_is_not_asked_for(bert, monkeypatch, kernel
 
     monkeypatch.setattr(modeling_utils, "lazy_import_flash_attention", asked)
     config(_attn_implementation=kernel, attn_implementation=kernel)(bert)
-    assert load(bert, language_head=language_head).config._attn_implementation == "eager"
+    assert load(bert).config._attn_implementation == "eager"
     assert read_config(bert)._attn_implementation == "eager"
 
 

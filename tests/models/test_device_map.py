@@ -128,7 +128,7 @@ def test_a_tied_head_goes_where_its_table_is(tmp_path, model_class):
     words = "embeddings.word_embeddings" if model_class is BertForMaskedLM else "wte"
     logits = []
     for device_map in (None, {"": "cpu", words: "disk"}):
-        checkpoint, _ = open_checkpoint(folder, language_head=True, device_map=device_map)
+        checkpoint, _ = open_checkpoint(folder, device_map=device_map)
         assert checkpoint.language_head is not None
         tokens = checkpoint.tokenize("the cat ran away")
         with torch.no_grad():
@@ -253,9 +253,9 @@ def test_without_accelerate_it_is_said_how_to_install_it(monkeypatch):
     [
         (
             {"": "cpu", "layers": "disk"},
-            "names 'layers', which this model has not; its parts are embeddings, encoder, pooler",
+            "names 'layers', which this model has not; its parts are embeddings, encoder",
         ),
-        ({"encoder": "disk", "pooler": "cpu"}, 'says nothing of embeddings; name each, or .* under ""'),
+        ({"encoder": "disk", "pooler": "cpu"}, 'says nothing of bert.embeddings; name each, or .* under ""'),
         ({"": "disk"}, "leaves all on disk"),
     ],
 )

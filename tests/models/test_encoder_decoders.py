@@ -261,6 +261,14 @@ def test_generation_is_that_of_transformers(models, family):
     assert list(found.target.tokens.ids) == expected[:-1]  # the last token is predicted, not read
 
 
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_a_config_that_asks_for_tuples_generates_the_same(models, family):
+    model = sharp(family, models[family].config.vocab_size)
+    model.config.return_dict = False
+    found = analyze(SOURCE, model, tokenizer=models[family].tokenizer, max_new_tokens=7)
+    assert found.target.tokens.ids == analyze(SOURCE, models[family], max_new_tokens=7).target.tokens.ids
+
+
 def test_targets_begin_with_their_language(tokenizer):
     """As NLLB's do: the source's code before the source, the target's before a target, given or generated."""
     pieces: Any = tokenizer.get_vocab()  # in no order, each with its id

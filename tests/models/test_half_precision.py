@@ -96,7 +96,7 @@ def test_a_corpus_is_summed_as_a_text_is(family, dtype, verifying, tmp_path, mon
 def test_t5_keeps_a_part_in_float32_and_verifies(family, tmp_path):
     """As transformers loads it in float16: the second matrix of each network stays in float32."""
     folder = encoder_decoders.saved(family, tmp_path)
-    checkpoint, _ = open_checkpoint(str(folder), device="cpu", dtype="float16", language_head=True)
+    checkpoint, _ = open_checkpoint(str(folder), device="cpu", dtype="float16")
     formats: dict[str, Any] = {name.split(".")[-2]: each.dtype for name, each in checkpoint.model.named_parameters()}
     assert (formats["wo"], formats["q"]) == (torch.float32, torch.float16)
     verified(checkpoint)

@@ -151,13 +151,11 @@ def test_a_model_that_was_loaded_with_sdpa_is_set_to_eager_and_back():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_checkpoint_loads_with_and_without_its_head(family, tmp_path):
+def test_a_checkpoint_loads_with_its_head(family, tmp_path):
     model = sharp_llama(family)
     folder = save_checkpoint(model, TOKENIZER, tmp_path / "model")
-    for head in (False, True):
-        checkpoint, _ = open_checkpoint(str(folder), device="cpu", language_head=head)
-        assert (checkpoint.language_head is not None) == head
-        assert verify_attention(checkpoint, checkpoint.tokenize(TEXT)).verification.heads_compared == N_LAYERS * N_HEADS
+    checkpoint, _ = open_checkpoint(str(folder), device="cpu")
+    assert verify_attention(checkpoint, checkpoint.tokenize(TEXT)).verification.heads_compared == N_LAYERS * N_HEADS
     assert checkpoint.d_head == getattr(model.config, "head_dim", 8)
     inputs = {"input_ids": torch.tensor([[5, 6, 7]])}
     with torch.no_grad():
@@ -174,9 +172,7 @@ def test_a_pythia_is_read_by_the_names_that_its_files_have(tmp_path):
     weights["gpt_neox.layers.0.attention.masked_bias"] = torch.tensor(-1e9)
     weights["gpt_neox.layers.0.attention.rotary_emb.inv_freq"] = torch.ones(2)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    for head in (False, True):
-        checkpoint, _ = open_checkpoint(str(folder), device="cpu", language_head=head)
-        assert (checkpoint.language_head is not None) == head
+    checkpoint, _ = open_checkpoint(str(folder), device="cpu")
     assert torch.equal(checkpoint.language_head.weight, weights["embed_out.weight"])
 
 
@@ -195,7 +191,7 @@ def test_the_text_tower_of_a_model_with_images_is_the_text_model(family, tmp_pat
             attnviz.analyze("the \x02", **source, syntax=False)
     with pytest.raises(TextError, match="reads an image"):  # of several texts, too
         from_loaded(model, TOKENIZER).encode([TEXT, "the \x02"])
-    checkpoint, _ = open_checkpoint(str(folder), device="cpu", language_head=True)
+    checkpoint, _ = open_checkpoint(str(folder), device="cpu")
     inputs = checkpoint.tokenize(TEXT).model_inputs(checkpoint.device)
     with torch.no_grad():
         logits = checkpoint.language_head(checkpoint.model(**inputs).last_hidden_state)

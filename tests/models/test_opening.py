@@ -13,6 +13,7 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
+import attnviz
 from attnviz.errors import CheckpointError, DeviceError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device, resolve_dtype
@@ -33,11 +34,9 @@ def saved(make: Any, model_class: Any, folder: Path) -> tuple[Any, Path]:
 
 
 @pytest.mark.parametrize(("make", "model_class"), WITH_HEAD)
-def test_the_head_gives_the_models_own_logits_and_is_left_out_unless_asked_for(
-    make: Any, model_class: Any, tmp_path: Path
-) -> None:
+def test_the_head_gives_the_models_own_logits(make: Any, model_class: Any, tmp_path: Path) -> None:
     model, folder = saved(make, model_class, tmp_path)
-    checkpoint, _ = open_checkpoint(folder, device="cpu", language_head=True)
+    checkpoint, _ = open_checkpoint(folder, device="cpu")
     inputs = checkpoint.tokenize("the cat ran away").model_inputs(torch.device("cpu"))
     with torch.inference_mode():
         whole = model(**inputs)
@@ -47,27 +46,26 @@ def test_the_head_gives_the_models_own_logits_and_is_left_out_unless_asked_for(
         torch.testing.assert_close(checkpoint.language_head(hidden), expected)
     assert expected.std() > 0.01
     assert not checkpoint.language_head.training
-    assert open_checkpoint(folder, device="cpu")[0].language_head is None
 
 
 def test_a_bert_without_head_has_none(bert_folder: Path, tmp_path: Path) -> None:
-    assert open_checkpoint(bert_folder, device="cpu", language_head=True)[0].language_head is None
+    assert open_checkpoint(bert_folder, device="cpu")[0].language_head is None
     _, folder = saved(sharp_bert, BertForSequenceClassification, tmp_path)
-    assert open_checkpoint(folder, device="cpu", language_head=True)[0].language_head is None
+    assert open_checkpoint(folder, device="cpu")[0].language_head is None
 
 
 def test_a_bare_gpt2_has_its_tied_head(gpt2_folder: Path, tmp_path: Path) -> None:
-    checkpoint, _ = open_checkpoint(gpt2_folder, device="cpu", language_head=True)
+    checkpoint, _ = open_checkpoint(gpt2_folder, device="cpu")
     assert checkpoint.language_head is not None
     assert checkpoint.language_head.weight is checkpoint.model.wte.weight  # type: ignore[union-attr]
     _, folder = saved(sharp_gpt2, GPT2ForSequenceClassification, tmp_path)  # it was saved to classify
-    classifies, _ = open_checkpoint(folder, device="cpu", language_head=True)
+    classifies, _ = open_checkpoint(folder, device="cpu")
     assert (classifies.language_head, classifies.classifier is not None) == (None, True)
 
 
 def test_a_gpt2_whose_own_head_is_missing_has_none(tmp_path: Path) -> None:
     folder = save_checkpoint(sharp_gpt2(tie_word_embeddings=False), gpt2_tokenizer(), tmp_path)
-    assert open_checkpoint(folder, device="cpu", language_head=True)[0].language_head is None
+    assert open_checkpoint(folder, device="cpu")[0].language_head is None
 
 
 @pytest.mark.parametrize(("make", "model_class"), WITH_HEAD)
@@ -75,6 +73,14 @@ def test_a_model_in_memory_brings_its_head(make: Any, model_class: Any) -> None:
     checkpoint = from_loaded(make(model_class=model_class), TOKENIZERS[make.__name__[6:]]())
     assert checkpoint.language_head is not None
     assert from_loaded(make(), TOKENIZERS[make.__name__[6:]]()).language_head is None
+
+
+def test_a_checkpoint_of_one_command_gives_others_the_same_numbers(gpt2_folder: Path) -> None:
+    text, options = "the cat ran away", {"curve": False, "gradient": False}
+    opened = attnviz.analyze(text, gpt2_folder, syntax=False, profile=False).checkpoint
+    one, other = (attnviz.ablate(text, model, **options) for model in (opened, gpt2_folder))
+    assert (one.kind, one.heads) == (other.kind, other.heads)
+    assert attnviz.head_outputs(text, opened, answer=" dog").effects is not None
 
 
 def test_devices_and_formats_may_be_those_of_torch(bert_folder: Path) -> None:

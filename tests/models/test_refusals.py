@@ -1,6 +1,7 @@
 """Hostile checkpoints: whatever is wrong in a folder or a model is one error that says what was found."""
 
 import json
+import math
 import os
 import pickle
 import re
@@ -19,6 +20,8 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.families import architecture_of
 from attnviz.models.sources import find_checkpoint
 from tests.conftest import SENTENCE
+from tests.support.encoder_decoders import saved
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.support.spoiled import (
     POINTER,
@@ -36,8 +39,8 @@ from tests.support.spoiled import (
 )
 
 
-def load(folder: Path, language_head: bool = False) -> Checkpoint:
-    return load_checkpoint(find_checkpoint(str(folder)), torch.device("cpu"), torch.float32, language_head)
+def load(folder: Path) -> Checkpoint:
+    return load_checkpoint(find_checkpoint(str(folder)), torch.device("cpu"), torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory, bert_folder: Path, gpt2_fo
         "gpt2": gpt2_folder,
         "masked": save_checkpoint(sharp_bert(model_class=BertForMaskedLM), bert_tokenizer(), place / "masked"),
         "writing": save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), place / "writing"),
+        "mixtral": save_checkpoint(sharp_llama("mixtral"), sentencepiece_tokenizer(), place / "mixtral"),
+        "t5": saved("t5", place / "t5"),
     }
 
 
@@ -198,6 +203,16 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     ("bert", config(position_embedding_type="relative_key"), "position_embedding_type='relative_key'"),
     ("gpt2", config(add_cross_attention=True), "add_cross_attention=True"),
     # nonsense in a config
+    ("bert", config(architectures=1), r"config\.json has architectures=1; expected a list"),
+    *(
+        (kind, config(**{name: value}), rf"config has {name}={value!r}; expected a number from {limits}")
+        for kind, name, limits, values in (
+            ("bert", "hidden_dropout_prob", "0 to 1", [math.nan]), ("gpt2", "resid_pdrop", "0 to 1", [math.nan]),
+            ("mixtral", "num_experts_per_tok", "1 to 5", [0, 6]), ("mixtral", "num_key_value_heads", "1", [0]),
+            ("t5", "decoder_start_token_id", "0 to 39", [10**7, "x"]), ("t5", "dropout_rate", "0 to 1", [math.inf]),
+        )
+        for value in values
+    ),
     ("bert", config(num_hidden_layers=0), r"config\.json: the config has num_hidden_layers=0; expected .* layers"),
     *(
         (kind, config(**{name: value}), rf"config\.json: the config has {name}={value}; expected a small")
@@ -235,7 +250,7 @@ def test_a_spoiled_folder_is_one_error_that_says_what_is_wrong(
     spoil(folder)
     capfd.readouterr()
     with pytest.raises((CheckpointError, ArchitectureError), match=message or re.escape(str(folder))) as raised:
-        load(folder, kind in ("masked", "writing")).tokenize(SENTENCE)
+        load(folder).tokenize(SENTENCE)
     assert "\n" not in str(raised.value)
     assert (capfd.readouterr(), list(recwarn)) == (("", ""), [])  # what libraries log and warn is in the message alone
 

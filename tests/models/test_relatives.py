@@ -38,8 +38,8 @@ SHAPES = [{}, {"hidden_size": 24, "num_attention_heads": 1, "num_hidden_layers":
 PARTED = [kind for kind in KINDS if not ARCHITECTURES[kind].segments]
 
 
-def loaded(folder: Path, language_head: bool = False) -> Checkpoint:
-    return load_checkpoint(find_checkpoint(str(folder)), torch.device("cpu"), torch.float32, language_head)
+def loaded(folder: Path) -> Checkpoint:
+    return load_checkpoint(find_checkpoint(str(folder)), torch.device("cpu"), torch.float32)
 
 
 def run(checkpoint: Checkpoint, text: str = SENTENCE, pair: str | None = None) -> Any:
@@ -156,15 +156,15 @@ def test_positions_one_off_are_noticed(monkeypatch, kind):
 def test_a_checkpoint_with_any_head_is_read_from_its_files(kind, head, tmp_path):
     model = sharp(kind, auto_class=head)
     folder = save_checkpoint(model, RELATIVES[kind].tokenizer, tmp_path / kind)
-    bare, whole = loaded(folder), loaded(folder, language_head=True)
-    assert (bare.language_head, whole.language_head is None) == (None, head is not AutoModelForMaskedLM)
-    inputs = bare.tokenize(SENTENCE).model_inputs(bare.device)
+    checkpoint = loaded(folder)
+    assert (checkpoint.language_head is None) == (head is not AutoModelForMaskedLM)
+    inputs = checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device)
     with torch.inference_mode():
-        states = bare.model(**inputs).last_hidden_state
-        if whole.language_head is not None:
-            torch.testing.assert_close(whole.language_head(states), model(**inputs).logits)
-    torch.testing.assert_close(states, from_loaded(model, bare.tokenizer).model(**inputs).last_hidden_state)
-    run(bare)
+        states = checkpoint.model(**inputs).last_hidden_state
+        if checkpoint.language_head is not None:
+            torch.testing.assert_close(checkpoint.language_head(states), model(**inputs).logits)
+    torch.testing.assert_close(states, from_loaded(model, checkpoint.tokenizer).model(**inputs).last_hidden_state)
+    run(checkpoint)
 
 
 @of_each
@@ -203,7 +203,7 @@ def test_the_discriminator_of_electra_is_read_without_a_head(tmp_path):
     folder = save_checkpoint(
         sharp("electra", auto_class=AutoModelForPreTraining), RELATIVES["electra"].tokenizer, tmp_path / "it"
     )
-    checkpoint = loaded(folder, language_head=True)
+    checkpoint = loaded(folder)
     assert checkpoint.language_head is None
     run(checkpoint)
 
@@ -226,7 +226,7 @@ def test_what_older_versions_saved_beside_the_weights_is_left_out(tmp_path):
         "roberta.pooler.dense.bias": torch.zeros(32),
     }
     save_file(weights | older, folder / "model.safetensors", {"format": "pt"})
-    assert loaded(folder, language_head=True).language_head is not None
+    assert loaded(folder).language_head is not None
     run(loaded(folder))
     save_file(weights | {"roberta.encoder.extra": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match=r"1 unexpected \(.*encoder\.extra\)"):
@@ -266,11 +266,11 @@ def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(kind, tmp_path)
     between = "</s></s>" if "<s>" in result.tokens.labels else "[SEP]"
     first, last = result.tokens.labels[0], result.tokens.labels[-1]
     assert result.tokens.ids == tuple(checkpoint.tokenizer("the cat ran", "a dog")["input_ids"])
-    note = result.document()["pair_note"]
+    (note,) = result.document()["reading_notes"]
     assert f"{first} TEXT {between} PAIR {last}" in note
     assert note in " ".join(result.report().split())
     assert "token types" not in attnviz.analyze("the cat ran", checkpoint, syntax=False).report()
-    assert attnviz.compare(result, result).document()["pair_note"] == note
+    assert attnviz.compare(result, result).document()["reading_notes"] == [note]
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------------

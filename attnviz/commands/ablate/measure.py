@@ -68,6 +68,7 @@ class Ablation(Result):
     layers: tuple[SetEffect, ...]  # the removed heads of each layer with two or more
     together: SetEffect | None  # the selected heads as one set; None if not requested
     curve: Curve | None  # more and more heads; None if not requested
+    text_notes: tuple[str, ...] = ()  # sentences on how the texts were read
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -201,7 +202,7 @@ def ablate(
         raise UsageError(
             "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit or label."
         )
-    checkpoint, _ = open_checkpoint(model, language_head=True, **opening)
+    checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
     kind = kind_of(checkpoint, sources.texts)
     if roles:
@@ -235,6 +236,8 @@ def ablate(
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]
             removal = _removal_curve(passes, replacements[0], order, bootstrap, seed, partial(tell, "curve"))
+    encoded = {each.text: each.item for each in inputs}.values()
+    unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     sets, n_positions = tuple(map(bootstrap.of_set, groups)), int(passes.counts[:, 0].sum())
     return Ablation(
         checkpoint=checkpoint,
@@ -252,6 +255,7 @@ def ablate(
         layers=() if together else sets,
         together=sets[0] if together else None,
         curve=removal,
+        text_notes=tuple(filter(None, [unknown])),
     )
 
 

@@ -217,7 +217,7 @@ def cards(
     if ablate and source is None and len(names) != 1:
         raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
     once = cache(warn or (lambda _: None))  # a text may be left out of several measurements
-    checkpoint, found = open_checkpoint(model, language_head=True, **opening)
+    checkpoint, found = open_checkpoint(model, **opening)
     sizes = checkpoint.n_layers, checkpoint.n_heads
     named = {head_named(name, *sizes, stacks=checkpoint.stacks): name for name in names}
     chosen = list(named)

@@ -132,9 +132,8 @@ def check(
         if named is not None and model is None and adapter is None:
             model, place = named, at
     opened: Any = {"device": device, "dtype": dtype, "any_family": True}
-    head = published is not None or any(each.kind in ("role", "ablate") for each in claims)
     with placed(place):
-        checkpoint, source = open_checkpoint(model, None, revision, adapter=adapter, language_head=head, **opened)
+        checkpoint, source = open_checkpoint(model, None, revision, adapter=adapter, **opened)
     if published is not None:
         heads = heads_of_paper(published, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads)
         claims = tuple(published_claim(published, head, paths) for head in heads)

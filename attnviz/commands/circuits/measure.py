@@ -135,7 +135,7 @@ def circuits(
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
     """
-    opened, _ = open_checkpoint(model, language_head=True, **opening)
+    opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
     with without_gradients(checkpoint.device):
         layers = _Layers(checkpoint)

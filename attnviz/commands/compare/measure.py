@@ -156,9 +156,9 @@ class Comparison(Result, OfHeads[HeadDifference]):
         return _no_noise(self.first, self.second) or "A has no module that drops hidden states"
 
     @property
-    def pair_note(self) -> str:
-        """Pair note of the first side that has one."""
-        return self.first.pair_note or self.second.pair_note
+    def reading_notes(self) -> list[str]:
+        """Those of both sides."""
+        return list(dict.fromkeys([*self.first.reading_notes, *self.second.reading_notes]))
 
     @property
     def unit(self) -> str:

@@ -19,7 +19,7 @@ from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId
-from attnviz.models.tokens import Tokens, merge_subwords
+from attnviz.models.tokens import Tokens, merge_subwords, told_apart
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.reference.tolerances import Tolerance
@@ -101,7 +101,7 @@ def draw(weights: Any, tokens: Sequence[str], *, name: str = "attention") -> Dra
     causal = n > 1 and not bool(patterns.triu(1).any())
     read = _tokens(labels, causal)
     units = merge_subwords(read, words=False)
-    context = TextContext(units, causal, MaskInput(units.labels, read.labels, causal))
+    context = TextContext(units, causal, MaskInput(units.labels, told_apart(read.ids, read.unknown_id), causal))
     attention: Any = _Given(patterns)
     heads = tuple(_findings(patterns, context))
     text = " ".join(labels)
@@ -170,6 +170,7 @@ def _tokens(labels: tuple[str, ...], causal: bool) -> Tokens:
         sink=tuple(each or (causal and not position) for position, each in enumerate(special)), words=words,
         segments=tuple(None if each else 0 for each in special), offsets=((0, 0),) * len(labels), type_ids=None,
         word_labels=tuple(label for label, each in zip(labels, special, strict=True) if not each),
+        unknown_id=types.get("[UNK]", types.get("<unk>")),
     )  # fmt: skip
 
 

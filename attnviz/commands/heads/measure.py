@@ -20,7 +20,7 @@ from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
 from attnviz.models.sources import Source
-from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords
+from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
 from attnviz.options import ModelOptions, checked
 from attnviz.profiles.published import published_heads
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
@@ -97,9 +97,7 @@ def analyze(
     options = Options(words, local_window, long_range_from, queries)
     check_parser(parser, syntax)
     of_block = block_memory(memory)
-    checkpoint, source = open_checkpoint(
-        model, language_head=generate is not None, any_family=any_family, several_devices=True, **opening
-    )
+    checkpoint, source = open_checkpoint(model, any_family=any_family, several_devices=True, **opening)
     stored = profile_of(checkpoint, source, warn) if profile else None
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)
     return reader.read(text, pair, target, progress)
@@ -238,7 +236,8 @@ def _parse(
 def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     """Context of attention within one text: units, and masks of patterns."""
     units = merge_subwords(tokens, options.words)
-    ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
+    tokens_apart = told_apart(tokens.ids, tokens.unknown_id)
+    ids = [tuple(tokens_apart[i] for i in unit) for unit in units.members]
     window, far = options.local_window, options.long_range_from
     queries = None if options.queries is None else find_queries(units, options.queries)
     return TextContext(units, causal, MaskInput(units.labels, ids, causal, window, far), queries=queries)

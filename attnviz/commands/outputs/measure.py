@@ -258,7 +258,7 @@ def head_outputs(
             a class that the model lacks.
     """
     of_block = block_memory(memory)
-    checkpoint, _ = open_checkpoint(model, language_head=True, **opening)
+    checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_effects(checkpoint)
     if token is not None and (why_not or checkpoint.classifier):

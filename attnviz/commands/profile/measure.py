@@ -32,7 +32,7 @@ from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, find_parser, open_corpus
-from attnviz.texts.runs import RunSettings, open_for
+from attnviz.texts.runs import RunSettings, open_for, text_notes
 from attnviz.trace.checks import Verification
 from attnviz.trace.contributions import why_not_linear
 from attnviz.version import __version__
@@ -78,6 +78,7 @@ class Profile(Result):
         roles: of every head, whether they pass or not.
         examples: of the roles that a head passes, and of its best relation.
         why_no_copying: the reason why copying was not measured on sentences, or ''.
+        text_notes: sentences on how the corpora were read.
     """
 
     command: ClassVar[str] = "profile"
@@ -110,6 +111,7 @@ class Profile(Result):
     roles: tuple[Role, ...]
     examples: tuple[RoleExamples, ...] = ()
     why_no_copying: str = ""
+    text_notes: tuple[str, ...] = ()
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
         """Roles that each head passes, by error reduction; heads without roles included."""
@@ -164,6 +166,7 @@ def profile_heads(
     examples: int = 8,
     revision: str | None = None,
     adapter: str | Path | None = None,
+    tokenizer: str | Path | None = None,
     device: str = "auto",
     device_map: DeviceMap | Path | None = None,
     dtype: str = "float32",
@@ -192,6 +195,7 @@ def profile_heads(
             from :data:`attnviz.commands.profile.examples.SAMPLED_TEXTS` texts of each corpus, which are read again.
         revision: branch, tag or commit of a hub id.
         adapter: as for :func:`attnviz.analyze`.
+        tokenizer: likewise, by name.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
         device_map: instead of a device, as for :func:`attnviz.analyze`; of one process, and without ``control``.
         dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``, ``auto``; of a model by name.
@@ -217,7 +221,7 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
-    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, language_head=True).encoder
+    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, tokenizer).encoder
     of_words = [each.path for each in (*corpora, *others) if each.kind != "txt"]
     refuse_words(checkpoint, parser=parser, corpora=of_words)
     parse = parse if checkpoint.architecture.has_words else None
@@ -326,7 +330,7 @@ def _profile(
         run.repeats.results() if repeats else None, run.distances.results() if run.sentences else None,
         run.distances.n_queries, _renumbered(confirmed, checkpoint),
         _renumbered(find_examples(run, roles, examples), checkpoint),
-        run.writing.why_no_copying if run.sentences else "",
+        run.writing.why_no_copying if run.sentences else "", text_notes(run.settings, run.measured),
     )  # fmt: skip
 
 

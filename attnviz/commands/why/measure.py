@@ -128,7 +128,7 @@ def why(
     if head is None:
         raise UsageError("why explains one head: expected --head (head=...), such as L2H8; attnviz heads shows all.")
     of_block = block_memory(memory)
-    opened, _ = open_checkpoint(model, language_head=True, **opening)
+    opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
     ids = answer_ids(checkpoint, answer, foil)
     chosen = head_named(head, checkpoint.n_layers, checkpoint.n_heads, stacks=checkpoint.stacks)

@@ -1,5 +1,6 @@
 """The architectures that the reference attention reproduces, one declaration each."""
 
+import math
 from typing import Any, get_args
 
 import torch
@@ -63,6 +64,7 @@ def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -
         if getattr(config, size, 1) < 1:  # T5 has no limit of positions
             own_name = config.attribute_map.get(size, size)
             raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
+    _refuse_out_of_range(config)
     architecture = ARCHITECTURES[model_type].variant(config)
     setting = architecture.epsilon_setting
     epsilon = architecture.declared("epsilon_setting", config) if isinstance(setting, str) else setting
@@ -78,6 +80,21 @@ def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -
             architecture.declared("name", config, error.name)
         raise
     return architecture
+
+
+def _refuse_out_of_range(config: Any) -> None:
+    """Refuse numbers on which the model's own forward pass, or the reference, would fail."""
+    settings = config.to_dict()
+    n_experts = settings.get("num_local_experts") or settings.get("num_experts") or math.inf
+    n_tokens = max(settings.get("decoder_vocab_size") or 0, config.vocab_size)
+    ranges: dict[str, tuple[int, Any]] = {name: (0, 1) for name in settings if "drop" in name}
+    ranges |= {"num_key_value_heads": (1, math.inf), "num_experts_per_tok": (1, n_experts)}
+    ranges["decoder_start_token_id"] = 0, n_tokens - 1
+    for name, (least, most) in ranges.items():
+        value = settings.get(name)
+        if value is not None and not (isinstance(value, int | float) and least <= value <= most):
+            upto = "" if most == math.inf else f" to {most}"
+            raise ArchitectureError(f"the config has {name}={value!r}; expected a number from {least}{upto}.")
 
 
 def instead_of(model_type: object) -> str:

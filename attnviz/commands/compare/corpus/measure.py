@@ -31,7 +31,7 @@ from attnviz.progress import Progress, named, report_once
 from attnviz.texts.batches import Batch, SampledAttention, encode, pieces
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, find_parser, open_corpus, ready
-from attnviz.texts.runs import Additive, LongRun, RunSettings, open_for
+from attnviz.texts.runs import Additive, LongRun, RunSettings, open_for, text_notes
 from attnviz.trace.checks import Verification
 from attnviz.version import __version__
 
@@ -72,6 +72,7 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         largest: mean over texts of the largest possible distance: in a causal model the first token of a
             text sees itself alone and cannot differ.
         dropout: probability of dropout of hidden states in A, the largest of any module; 0 without dropout.
+        text_notes: sentences on how A reads the corpus.
     """
 
     command: ClassVar[str] = "compare.corpus"
@@ -99,6 +100,12 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
     heads: tuple[HeadChange, ...]
     largest: float
     dropout: float
+    text_notes: tuple[str, ...] = ()
+
+    @property
+    def reading_notes(self) -> list[str]:
+        """Those of both models, and of the corpus."""
+        return list(dict.fromkeys([*self.first.notes, *self.second.notes, *self.text_notes]))
 
     @property
     def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
@@ -276,7 +283,7 @@ class _Run:
             *self.models, settings.corpora[0], done.texts, done.tokens, done.left_out, settings.seed,
             (first.verification, second.verification), first.texts_verified, parser,
             tuple(HeadChange(**vars(head), before=before[head.id], after=after[head.id]) for head in ranked),
-            self.tally.largest, self.tally.dropout,
+            self.tally.largest, self.tally.dropout, text_notes(settings, self.run.measured),
         )  # fmt: skip
 
 

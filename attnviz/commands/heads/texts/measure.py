@@ -125,6 +125,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         heads: one entry a head, in the model's order.
         verification: the largest errors of each layer on any text.
         first: the analyses of the first :data:`MOST_TEXTS` different texts, to be drawn.
+        text_notes: sentences on how the texts were read.
     """
 
     command: ClassVar[str] = "heads.texts"
@@ -136,6 +137,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     heads: tuple[HeadSpread, ...]
     verification: Verification
     first: tuple[Analysis, ...]
+    text_notes: tuple[str, ...] = ()
 
     @property
     def source(self) -> str:
@@ -214,6 +216,7 @@ def analyze_each(
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
     refuse_target(checkpoint, None, max_new_tokens)
     _check(reader, lines)
+    n_unknown = 0
     done, first, rows, worst = list[OneText](), list[Analysis](), list[list[_Row]](), dict[int, LayerCheck]()
     for number, line in enumerate(lines):
         tell(progress, "texts", number, len(lines))
@@ -227,12 +230,15 @@ def analyze_each(
         errors = analysis.verification.pattern_error, analysis.verification.output_error
         one = OneText(line.text, line.place, len(analysis.tokens), analysis.tokens.truncated, *errors)
         done.append(one)
+        n_unknown += analysis.tokens.n_unknown
         if visit is not None:
             visit(one, analysis)
     tell(progress, "texts", len(lines), len(lines))
     verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
     heads = tuple(_spread(of_head) for of_head in zip(*rows, strict=True))
-    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, tuple(first))
+    unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
+    notes = tuple(filter(None, [unknown]))
+    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, tuple(first), notes)
 
 
 def _listed(texts: Sequence[str | Text]) -> list[Text]:

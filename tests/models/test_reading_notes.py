@@ -1,0 +1,156 @@
+"""What is said of a text that the model does not read as it stands: unknown, doubled and randomly divided tokens."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnviz
+from attnviz.measures.tallies import StatisticsTally
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.opening import open_checkpoint
+from attnviz.texts.batches import collate, encode
+from attnviz.texts.reading import Text
+from tests.support.encoder_decoders import saved_marian, unigram_tokenizer
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+
+UNKNOWN = "zebra yak xerus wolf vole cat"
+
+
+def notes_of(result: Any) -> str:
+    """The notes, which stand in the document and below the tables."""
+    notes = result.document().get("reading_notes", [])
+    assert notes == result.reading_notes
+    assert all(note in " ".join(result.report(100).split()) for note in notes)
+    return " ".join(notes)
+
+
+# --- unknown tokens
+
+
+def test_unknown_tokens_are_told_and_are_no_copies_of_one_another() -> None:
+    result = attnviz.analyze(f"{UNKNOWN} cat", sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
+    assert "5 of 7 tokens are unknown to this tokenizer ([UNK])." in notes_of(result)
+    copies = result.context.text.earlier_copies
+    assert copies.nonzero().tolist() == [[7, 6]]
+    assert not attnviz.analyze("the cat", sharp_bert(), tokenizer=bert_tokenizer(), syntax=False).reading_notes
+
+
+def test_unknown_tokens_of_a_corpus_are_no_copies_of_one_another() -> None:
+    checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
+    batch = collate(checkpoint, encode(checkpoint, [Text(f"{UNKNOWN} cat")]))
+    (item,) = batch.items
+    assert item.n_unknown == 5
+    tally = StatisticsTally(checkpoint.n_layers, checkpoint.n_heads, causal=False)
+    tokens: list[Any] = []
+    tally._patterns = [_spec(lambda text: tokens.extend(text.tokens) or text.earlier_copies)]
+    assert tally.masks_of(batch)[0, 0].nonzero().tolist() == [[7, 6]]
+
+
+def _spec(mask: Callable[[Any], Any]) -> Any:
+    from attnviz.measures.patterns import PatternSpec
+
+    return PatternSpec("copies", "copies", mask, "copies", "other", reads_text=True)
+
+
+@pytest.mark.parametrize(
+    ("measure", "counted"),
+    [
+        (lambda file, model: attnviz.ablate([file], model, curve=False, gradient=False), "10 of 19 tokens are"),
+        (lambda file, model: attnviz.analyze_each(file, model, syntax=False), "10 of 19 tokens are"),
+        (lambda file, model: attnviz.profile_heads(model, [file], control=False), "10 of 19 tokens of corpus.txt are"),
+        (lambda file, model: attnviz.compare_corpus(model, model, file), "10 of 19 tokens of corpus.txt are"),
+    ],
+    ids=["ablate", "each line", "profile", "compare"],
+)
+def test_unknown_tokens_of_several_texts_are_counted(
+    measure: Callable[[str, Any], Any], counted: str, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(f"{UNKNOWN}\nthe dog {UNKNOWN} ran\n", encoding="utf-8")
+    result = measure(str(corpus), from_loaded(sharp_bert(), bert_tokenizer()))
+    assert counted in notes_of(result)
+
+
+def test_what_is_never_unknown_is_not_told() -> None:
+    result = attnviz.analyze("the cat <|endoftext|> ran", sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
+    assert not result.reading_notes  # its unknown token is also its end of a text
+
+
+def test_unknown_labels_of_given_weights_are_no_copies() -> None:
+    drawing = attnviz.draw(np.eye(3)[None, None], ["[UNK]", "cat", "[UNK]"])
+    assert not drawing._analysis.context.text.earlier_copies.any()
+
+
+# --- special tokens that the text has, too
+
+
+@pytest.mark.parametrize(
+    ("make", "tokenizer", "text", "special", "told"),
+    [
+        (sharp_bert, bert_tokenizer, "[CLS] the cat ran", [0, 1, 5], "begins with [CLS]"),
+        (sharp_bert, bert_tokenizer, "[CLS] the cat [SEP]", [0, 1, 4, 5], "ends with [SEP]"),
+        (sharp_bert, bert_tokenizer, "the [CLS] cat", [0, 4], ""),
+        (lambda: sharp_llama("llama"), sentencepiece_tokenizer, "<s>the cat", [0, 1], "begins with <s>"),
+    ],
+)
+def test_a_special_token_that_the_text_has_too_is_special_and_told(
+    make: Callable[[], Any], tokenizer: Callable[[], Any], text: str, special: list[int], told: str
+) -> None:
+    result = attnviz.analyze(text, make(), tokenizer=tokenizer(), syntax=False)
+    tokens = result.tokens
+    assert [at for at, each in enumerate(tokens.special) if each] == special
+    assert set(special) <= tokens.sinks
+    assert [tokens.word_labels[word] for word in tokens.words if word is not None][-1] == tokens.labels[
+        max(set(range(len(tokens))) - set(special))
+    ]
+    assert told in notes_of(result)
+    assert bool(told) == bool(result.reading_notes)
+    (item,) = encode(result.checkpoint, [Text(text)])
+    assert item.sink == tokens.sink
+
+
+# --- tokenizers that divide at random
+
+
+@pytest.mark.parametrize("setting", [{"dropout": 0.5}, {"alpha": 0.1, "nbest_size": 5}], ids=["bpe", "unigram"])
+def test_a_tokenizer_in_memory_is_not_random_and_stays_as_it_was(setting: dict[str, Any]) -> None:
+    bpe = "dropout" in setting
+    tokenizer = gpt2_tokenizer() if bpe else unigram_tokenizer()
+    model = sharp_gpt2() if bpe else sharp_bert(vocab_size=len(tokenizer))
+    plain = tuple(tokenizer("the unbelievable cat ran away").input_ids)
+    for name, value in setting.items():
+        setattr(tokenizer.backend_tokenizer.model, name, value)
+    results = [attnviz.analyze("the unbelievable cat ran away", model, tokenizer=tokenizer, syntax=False) for _ in "ab"]
+    assert {result.tokens.ids for result in results} == {plain}
+    assert "switched off" in notes_of(results[0])
+    assert {getattr(tokenizer.backend_tokenizer.model, name) for name in setting} == set(setting.values())
+
+
+def test_a_tokenizer_with_dropout_in_its_file_is_not_random(tmp_path: Path) -> None:
+    folder = save_checkpoint(sharp_gpt2(), gpt2_tokenizer(), tmp_path / "model")
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["model"]["dropout"] = 0.9
+    file.write_text(json.dumps(content), encoding="utf-8")
+    results = [attnviz.rollout("the unbelievable cat ran away", folder) for _ in "ab"]
+    assert {result.tokens.ids for result in results} == {
+        tuple(gpt2_tokenizer()("the unbelievable cat ran away").input_ids)
+    }
+    assert "switched off" in notes_of(results[0])
+
+
+def test_marian_does_not_sample(tmp_path: Path) -> None:
+    pytest.importorskip("sentencepiece")
+    folder = saved_marian(tmp_path / "marian")
+    plain = open_checkpoint(folder)[0].tokenize("the cat ran away").ids
+    file = folder / "tokenizer_config.json"
+    sampling = {"sp_model_kwargs": {"enable_sampling": True, "alpha": 0.1, "nbest_size": -1}}
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | sampling), encoding="utf-8")
+    checkpoint, _ = open_checkpoint(folder)
+    assert {checkpoint.tokenize("the cat ran away").ids for _ in range(5)} == {plain}
+    assert "switched off" in checkpoint.notes[0]
