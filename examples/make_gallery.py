@@ -106,8 +106,6 @@ def draw_styles() -> None:
         analysis.save(folder, select=["L1H8"], figures=["heads", "lines"], **style)
         analysis.save(folder, figures=["overview"], **style)
         without_numbers(folder)
-    pair = attnviz.analyze("Where is the cat?", "minilm", device="cpu", pair="It ran away.")
-    draw("pair", pair, select=["L2H8"], figures=["pair"])
     chosen = attnviz.analyze(SENTENCE, "minilm", device="cpu")
     style = Style(width=7.0, bare=True, panel="a")
     draw("panel", chosen, select=["L0H2", "L1H8", "L2H0"], figures=["panel"], style=style)

@@ -30,8 +30,7 @@ from attnviz.figures.page import (
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 
 _CELL = (0.42, 0.25)
-_SMALL_CELL = 0.19
-_GAP, _AXES, _BAR, _NAME = 0.18, 0.35, 0.55, 0.2
+_AXES, _BAR, _NAME = 0.35, 0.55, 0.2
 _CORNER = "#d95f02"
 _TEXT_SIZES = (6.5, 6.0, 5.5)
 _TEXT_HEIGHT = 0.3
@@ -61,13 +60,12 @@ class HeadMapPlan(PagePlan):
     """A figure of maps, one below the other."""
 
     maps: tuple[HeadMap, ...]  # from top to bottom
-    columns: int = 1  # maps in a row; several share the scale of the first, with one colour bar
 
 
 def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with every map of the plan, each with its colour bar."""
     with figure_style():
-        return (_in_columns if plan.columns > 1 else _stacked)(plan, style, vector)
+        return _stacked(plan, style, vector)
 
 
 def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
@@ -104,24 +102,6 @@ def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
     settled(page)
     for ax, values, cells, each in drawn:
         _write(ax, values, cells, each)
-    return page
-
-
-def _in_columns(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
-    """Draw maps in rows with one colour bar, layers numbered at the left, heads below."""
-    rows, (n_layers, n_heads) = math.ceil(len(plan.maps) / plan.columns), plan.maps[0].values.shape
-    width = page_width(style, plan.columns * (n_heads * _SMALL_CELL + _GAP) + _AXES + 2 * MARGIN)
-    cell = ((width - 2 * MARGIN - _AXES) / plan.columns - _GAP) / n_heads
-    body = rows * (n_layers * min(_SMALL_CELL, max(cell, 0.1)) + _NAME + _GAP) + _AXES + _BAR
-    page = new_page(plan.title, plan.notes, style, width=width, body=body)
-    axes = page.subplots(rows, plan.columns, squeeze=False)
-    cells = [_draw(ax, each, each.name, style, vector) for ax, each in zip(axes.flat, plan.maps, strict=True)]
-    for ax in axes.flat:
-        ax.label_outer()
-    colour_bar(page, list(axes.flat), plan.maps[0], style)
-    settled(page)
-    for ax, each, drawn in zip(axes.flat, plan.maps, cells, strict=True):
-        write_numbers(ax, each.values, drawn, each.write, air=2)
     return page
 
 

@@ -1,4 +1,4 @@
-"""Renderer of a matrix of positions: cells, numbers, labels, rules between blocks, outlines.
+"""Renderer of a matrix of positions: cells, numbers, labels, outlines.
 
 Everything adapts to the size of the Axes, so that the same function serves a column, a page and the caller's own Axes.
 """
@@ -36,6 +36,7 @@ MOST_NUMBERED = 24
 
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
+_FREE = 5  # pixels of a cell's width that its number leaves free
 _LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
 LONGEST = 140
 """Largest width of a label in pixels; longer ones are cut."""
@@ -71,7 +72,6 @@ def draw_matrix(
     pooled: int = 1,
     colours: Colormap | None = None,
     vector: bool = False,
-    rules: Sequence[float] = (),
     outlines: Sequence[Outline] = (),
     cell: float | None = None,
 ) -> Cells:
@@ -79,9 +79,8 @@ def draw_matrix(
 
     ``values`` are [rows, columns], NaN in the colour of the paper. Numbers are written by :func:`write_numbers`, once
     the Axes have their size; until then ``cell`` is the size of a cell in points. Positions, of which ``pooled`` share
-    a cell, are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, if others. A rule of 4 is a
-    line before row and column 4; with ``keys`` before column 4 alone. In a ``vector`` file a few cells are drawn as
-    rectangles, sharp at any size.
+    a cell, are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, if others. In a ``vector``
+    file a few cells are drawn as rectangles, sharp at any size.
     """
     rows, n_columns = values.shape
     properties: dict[str, Any] = {"cmap": colours or style.colour_map(), "norm": norm}
@@ -94,9 +93,6 @@ def draw_matrix(
     ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.greys.paper)
     ax.grid(visible=False)
     ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
-    for rule in rules:
-        for line in (ax.axvline,) if keys else (ax.axhline, ax.axvline):
-            line(rule / pooled - 0.5, color=style.greys.ink, linewidth=2 * PIXEL)
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
     for outline in outlines:
         _draw_outline(ax, outline, style, width, height)
@@ -124,19 +120,18 @@ def write_numbers(
     cells: Cells,
     write: Callable[[float], str],
     *,
-    air: float = 5,
     bracketed: Collection[tuple[int, int]] = (),
 ) -> bool:
     """Write values into the cells of a matrix if all are readable; call it when the Axes have their size.
 
-    ``write`` formats a value, '' for none; ``air`` is as for :func:`value_size`; cells in ``bracketed``, by row and
-    column, get brackets. Returns whether they were written.
+    ``write`` formats a value, '' for none; cells in ``bracketed``, by row and column, get brackets. Returns
+    whether they were written.
     """
     if max(values.shape) > MOST_NUMBERED:
         return False
     texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
     texts |= {cell: f"({texts[cell]})" for cell in bracketed if cell in texts}
-    size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0]), air=air) if texts else None
+    size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0])) if texts else None
     if size is not None:
         write_texts(ax, values, cells, texts, size=size, va="center_baseline")
     return size is not None
@@ -164,14 +159,14 @@ def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
     return box.width * points / columns, box.height * points / rows
 
 
-def value_size(texts: Iterable[str], width: float, height: float, air: float = 5) -> float | None:
-    """Largest font size in points with which all texts fit cells of a size in points; None if none does.
-
-    ``air``: pixels of the width that stay free.
-    """
+def value_size(texts: Iterable[str], width: float, height: float) -> float | None:
+    """Largest font size in points with which all texts fit cells of a size in points; None if none does."""
     longest = set(texts)
     for size in (7.0, 6.5, 6.0, 5.5):
-        if height >= 1.3 * size and max(text_width(text, size, DPI) for text in longest) * PIXEL <= width - air * PIXEL:
+        if (
+            height >= 1.3 * size
+            and max(text_width(text, size, DPI) for text in longest) * PIXEL <= width - _FREE * PIXEL
+        ):
             return size
     return None
 

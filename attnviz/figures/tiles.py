@@ -56,7 +56,6 @@ class TilesPlan(ColourScale, PagePlan):
     labels: Labels  # of the positions; of several texts those of the longest
     keys: Labels | None = None  # of the columns, if other positions than the rows
     pooled: int = 1  # positions in one cell
-    rules: tuple[float, ...] = ()  # as for draw_matrix
     target: float = 1.6  # inches of a tile's longer side, if there is room
 
 
@@ -128,7 +127,7 @@ def _draw(
     rows, columns = tile.values.shape
     cells = draw_matrix(
         ax, tile.values, tile.norm or plan.norm, style, labels=tile.labels or plan.labels, keys=plan.keys,
-        sides=sides, pooled=tile.pooled or plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
+        sides=sides, pooled=tile.pooled or plan.pooled, colours=plan.colours, vector=vector,
         cell=inches and inches * 72 / columns,
     )  # fmt: skip
     ax.set_box_aspect(max(_FLATTEST, rows / columns))

@@ -141,7 +141,7 @@ def test_a_relation_is_drawn_and_told(heads):
 def test_all_figures_of_a_pair_have_captions_and_are_removed_with_the_next_text(heads):
     result = heads("--pair", "the dog ran", "--figures", "all", "--select", "L0H1", "--json")
     drawn = json.loads(result.stdout)["figures"]
-    assert {"pair.png", "pair/L00H01.png", "lines.png", "mean.png"} <= set(drawn)
+    assert {"heads/L00H01.png", "lines.png", "mean.png"} <= set(drawn)
     assert [name for name, _ in read_captions(Path("out/captions.md").read_text())] == drawn
     result = heads("--figures", "none", "--overwrite", text="the dog ran")
     assert f"removed {len(drawn) + 2} files of an earlier run there" in result.stderr

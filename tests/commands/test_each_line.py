@@ -109,12 +109,6 @@ def test_figures_named_are_those_of_each_text_and_texts_that_of_all(run: Any):
 
 
 def test_a_figure_that_a_text_lacks_is_left_out_and_counted(run: Any):
-    done = run(f"{LINES[0]}\n{LINES[1]}", "--figures", "pair")
-    assert done.exit_code == 0, done.output
-    assert "attnviz: 2 texts had nothing to draw for the figure pair\n" in done.stderr
-
-
-def test_relations_are_drawn_where_a_text_has_them(run: Any):
     done = run("the cat saw\nthe dog ran\n", "--relations", "--figures", "heads", "--select", "L0H0")
     assert done.exit_code == 0, done.output
     assert "2 texts had nothing to draw for the figure relations" in " ".join(done.output.split())

@@ -392,28 +392,6 @@ def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(two, found):
     assert texts == [(SOURCE, "a dog ran away"), (TARGET,), (SOURCE, "a dog ran away", TARGET)]
 
 
-def test_shares_of_a_pair_are_of_the_encoder_and_of_cross_attention(two):
-    encoder, cross = plans(two, "pair")
-    assert (encoder.stem, cross.stem) == ("pair-encoder", "pair-cross-attention")
-    assert [each.name for each in cross.maps] == ["T → A", "T → B", "T → special"]
-    segments = np.array([2 if segment is None else segment for segment in two.tokens.segments])
-    rows_of = two.pattern("X2H1").numpy()[1:]
-    expected = [100 * rows_of[:, segments == place].sum(1).mean() for place in range(3)]
-    assert [each.values[2, 1] for each in cross.maps] == pytest.approx(expected, abs=1e-3)
-    rows_of = two.pattern("E1H3").numpy()[segments == 1]
-    expected = [100 * rows_of[:, segments == place].sum(1).mean() for place in range(3)]
-    assert [each.values[1, 3] for each in encoder.maps[3:]] == pytest.approx(expected, abs=1e-3)
-
-
-def test_a_head_of_a_pair_has_rules_where_the_texts_meet(two):
-    _, _, of_encoder, of_cross = plans(two, "pair", select="E0H0,X0H0")
-    assert of_cross.rules == of_encoder.rules
-    assert of_cross.keys.texts == two.tokens.labels
-    assert two.figure("pair", select="X0H0").axes
-    with pytest.raises(UsageError, match="the decoder's heads read the target alone: choose others with --select"):
-        plans(two, "pair", select="D0")
-
-
 def test_a_target_of_one_token_leaves_the_start_token_alone(checkpoint, tmp_path):
     found = analyze(SOURCE, checkpoint, max_new_tokens=1, syntax=False)
     assert len(found.target.tokens) == 1
@@ -449,8 +427,6 @@ def test_the_command_writes_every_kind(tmp_path):
     ("more", "message"),
     [
         (["--pair", " "], "the pair is blank"),
-        (["--pair", "x", "--figures", "pair", "--select", "D0"], "the decoder's heads read the target alone"),
-        (["--figures", "pair"], "give the second one with --pair"),
     ],
 )
 def test_bad_input_ends_in_one_line(tmp_path, more, message):

@@ -9,7 +9,6 @@ from matplotlib.colors import Normalize
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
-from attnviz.commands.heads.pair_view import labels_of
 from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
@@ -19,7 +18,7 @@ from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, has_numbers, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.matrix import Array, PooledPattern, max_pool
+from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.judge.verdicts import UNNAMED
@@ -58,7 +57,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     own = style.scale == "per-head"
     # a small selection, whose tokens are named
     few = not shown[0].between and analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
-    labels = labels_of(shown[0])[0] if few else None
+    labels = _labels(shown[0])[0] if few else None
     named = shown[0].units.labels if few else ()
     n = max(len(units) for part in shown for units in (part.units, part.keys))
     pooled = grid_pooling(n, [head.id for head in heads], style, marked=True, labels=named)
@@ -125,6 +124,14 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
     return HeadCell(head.id, values, beside, family, tuple(briefer), bool(mark), over_corpus, sinks)
 
 
+def _labels(shown: Analysis) -> tuple[Labels, Labels | None]:
+    """Labels of rows, and of columns if these are another text."""
+    rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
+    if not shown.between:
+        return rows, None
+    return rows, Labels(shown.keys.labels, shown.keys.sink)
+
+
 def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
     for part in analysis.parts_of(choices.select):
         yield from _heatmaps_of(part, part.select(choices.select), choices)
@@ -137,7 +144,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     of_heads = relations_of(analysis, heads, choices.relation) if choices.relations else ()
     relations = {each.head.id: each for each in of_heads}
     about, own, between = shown.figure_context, style.scale == "per-head", analysis.context.source is not None
-    labels, keys = labels_of(shown)
+    labels, keys = _labels(shown)
     pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
     which = f"row = {about.unit} that attends, column = {about.unit} attended to"
     if between:
@@ -198,7 +205,7 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     """
     for part in analysis.parts_of(choices.select):
         shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where means do
-        labels, keys = labels_of(shown)
+        labels, keys = _labels(shown)
         heads = [head.id for head in part.select(choices.select)]
         of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
         given = visible(", ".join(part.strip() for text in choices.select for part in text.split(",")))
@@ -237,7 +244,7 @@ def _mean(
 ) -> TilesPlan:
     """Plan pooled means, a tile each, over ``n_heads`` heads; ``chosen``: how they were, '' for all."""
     about, alone, target = shown.figure_context, len(means) == 1, _ALONE if len(means) == 1 else _TILE
-    labels, keys = labels_of(shown)
+    labels, keys = _labels(shown)
     pooled, every = tile_pooling(labels.texts, [len(means)], target, style, keys.texts if keys else ())
     kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows attend to columns."
     rows = rows if shown.context.source is None else "Rows (target) attend to columns (source)."
@@ -302,7 +309,7 @@ def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
     clearest = (clearest_first(selected) if any_label else selected)[:MOST_HEADS]
     heads = [head for head in selected if head in clearest]
     target = _PANEL_TILE if style.width is None else max(_LEAST_TILE, style.width / min(len(heads), _ACROSS) - 0.3)
-    about, (labels, keys), own = shown.figure_context, labels_of(shown), style.scale == "per-head"
+    about, (labels, keys), own = shown.figure_context, _labels(shown), style.scale == "per-head"
     pooled, every = tile_pooling(labels.texts, [len(heads)], target, style, keys.texts if keys else ())
     tiles = tuple(
         Tile(head.title, values, head.briefer_titles) for head, values in pooled_patterns(shown, heads, pooled, own)
