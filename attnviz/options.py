@@ -299,7 +299,7 @@ COMMANDS = {
             Option("relation", str, "The same for this relation, such as obj, and all selected heads."),
             Option("maps", list[str], "Draw a map of this statistic, such as entropy, distance, sink or local (adds "
                    "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC", ("--map",)),
-            *_figures("heads", ". With --each-line also {heads.texts}."),
+            *_figures("heads"),
         ),
         output=(
             _save("attention", "one tensor per layer"),

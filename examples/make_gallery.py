@@ -135,12 +135,6 @@ def draw_corpus_comparison(treebank: Path) -> None:
     print("compare-corpus")
 
 
-def draw_several() -> None:
-    """Heads on several texts, side by side."""
-    texts = [SENTENCE, "She gave him the book that he had lost", "Nobody knew why the committee rejected it"]
-    draw("texts", attnviz.analyze_each(texts, "minilm", device="cpu"))
-
-
 def draw_llama() -> None:
     """Four layers of smollm2, if it is installed; else they are left as they are."""
     try:
@@ -240,7 +234,6 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     GALLERY.mkdir(exist_ok=True)
     draw_views()
     draw_styles()
-    draw_several()
     draw_llama()
     draw_translation()
     draw_inside(treebank)

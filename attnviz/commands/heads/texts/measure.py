@@ -29,9 +29,6 @@ from attnviz.texts.reading import Corpus, Place, Text, open_corpus, read_texts
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
 from attnviz.trace.recorder import block_memory
 
-MOST_TEXTS = 6
-"""Texts that are drawn side by side; attnviz's own choice, so that a page holds them."""
-
 
 @dataclass(frozen=True)
 class Spread:
@@ -124,7 +121,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         texts: in order.
         heads: one entry a head, in the model's order.
         verification: the largest errors of each layer on any text.
-        first: the analyses of the first :data:`MOST_TEXTS` different texts, to be drawn.
+        options: how every text was measured.
     """
 
     command: ClassVar[str] = "heads.texts"
@@ -135,7 +132,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     texts: tuple[OneText, ...]
     heads: tuple[HeadSpread, ...]
     verification: Verification
-    first: tuple[Analysis, ...]
+    options: Options
 
     @property
     def source(self) -> str:
@@ -171,8 +168,8 @@ def analyze_each(
 ) -> TextsAnalysis:
     """Analyse several texts with one model, each by itself, and the spread of every statistic.
 
-    All texts are checked before the first is measured. Analyses are dropped after ``visit``, except the first few; keep
-    there what you need.
+    All texts are checked before the first is measured. Analyses are dropped after ``visit``; keep there what you
+    need.
 
     >>> pages = []
     >>> attnviz.analyze_each(  # doctest: +SKIP
@@ -214,7 +211,7 @@ def analyze_each(
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
     refuse_target(checkpoint, None, max_new_tokens)
     _check(reader, lines)
-    done, first, rows, worst = list[OneText](), list[Analysis](), list[list[_Row]](), dict[int, LayerCheck]()
+    done, rows, worst = list[OneText](), list[list[_Row]](), dict[int, LayerCheck]()
     for number, line in enumerate(lines):
         tell(progress, "texts", number, len(lines))
         with _located(line):
@@ -222,8 +219,6 @@ def analyze_each(
         checks = analysis.verification.layers
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
         rows.append([_row(head, analysis) for head in analysis.heads])
-        if len(first) < MOST_TEXTS and all(line.text != each.text for each in first):
-            first.append(analysis)
         errors = analysis.verification.pattern_error, analysis.verification.output_error
         one = OneText(line.text, line.place, len(analysis.tokens), analysis.tokens.truncated, *errors)
         done.append(one)
@@ -232,7 +227,7 @@ def analyze_each(
     tell(progress, "texts", len(lines), len(lines))
     verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
     heads = tuple(_spread(of_head) for of_head in zip(*rows, strict=True))
-    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, tuple(first))
+    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options)
 
 
 def _listed(texts: Sequence[str | Text]) -> list[Text]:
