@@ -239,7 +239,6 @@ _LOOK = (
     Option("width", str, "Width of every figure: 3.3in, 8.4cm, 84mm, 240pt, or a number of inches. Default: what the "
            "content needs."),
     _switch("bare", "Leave out title and notes, for a paper with captions of its own."),
-    Option("panel", str, "Write a panel letter, such as a, at the top left of every figure.", "", "LETTER"),
 )
 _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
               None, "FOLDER", ("--out", "-o"))
@@ -603,7 +602,6 @@ class StyleOptionNames(TypedDict, total=False):
     scale: str
     width: float | str | None
     bare: bool
-    panel: str
 
 
 class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):

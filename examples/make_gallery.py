@@ -106,9 +106,6 @@ def draw_styles() -> None:
         analysis.save(folder, select=["L1H8"], figures=["heads", "lines"], **style)
         analysis.save(folder, figures=["overview"], **style)
         without_numbers(folder)
-    chosen = attnviz.analyze(SENTENCE, "minilm", device="cpu")
-    style = Style(width=7.0, bare=True, panel="a")
-    draw("panel", chosen, select=["L0H2", "L1H8", "L2H0"], figures=["panel"], style=style)
     pets = attnviz.analyze(PETS, "minilm", device="cpu")
     draw("relations", pets, select=["L2H0", "L2H8"], figures=["relations", "heads"], relations=True)
     long = attnviz.analyze(PAGE, "minilm", device="cpu")
@@ -171,7 +168,7 @@ def draw_translation() -> None:
         trained = [sys.executable, str(Path(__file__).with_name("train_number_translator.py")), "--out", str(folder)]
         print(subprocess.run(trained, check=True, capture_output=True, text=True).stdout.strip())
         analysis = attnviz.analyze("three thousand two hundred forty seven", str(folder), device="cpu")
-        draw("translation", analysis, select="X0", figures=["panel"])
+        draw("translation", analysis, select="X0", figures=["overview"])
     with (GALLERY / "translation" / "captions.md").open("a", encoding="utf-8") as captions:
         captions.write("\nnumber-translator is a BART of one layer, trained by examples/train_number_translator.py.\n")
 

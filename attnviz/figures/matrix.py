@@ -36,7 +36,6 @@ MOST_NUMBERED = 24
 
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
-_FREE = 5  # pixels of a cell's width that its number leaves free
 _LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
 LONGEST = 140
 """Largest width of a label in pixels; longer ones are cut."""
@@ -120,18 +119,19 @@ def write_numbers(
     cells: Cells,
     write: Callable[[float], str],
     *,
+    air: float = 5,
     bracketed: Collection[tuple[int, int]] = (),
 ) -> bool:
     """Write values into the cells of a matrix if all are readable; call it when the Axes have their size.
 
-    ``write`` formats a value, '' for none; cells in ``bracketed``, by row and column, get brackets. Returns
-    whether they were written.
+    ``write`` formats a value, '' for none; ``air`` is as for :func:`value_size`; cells in ``bracketed``, by row and
+    column, get brackets. Returns whether they were written.
     """
     if max(values.shape) > MOST_NUMBERED:
         return False
     texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
     texts |= {cell: f"({texts[cell]})" for cell in bracketed if cell in texts}
-    size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0])) if texts else None
+    size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0]), air=air) if texts else None
     if size is not None:
         write_texts(ax, values, cells, texts, size=size, va="center_baseline")
     return size is not None
@@ -159,14 +159,14 @@ def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
     return box.width * points / columns, box.height * points / rows
 
 
-def value_size(texts: Iterable[str], width: float, height: float) -> float | None:
-    """Largest font size in points with which all texts fit cells of a size in points; None if none does."""
+def value_size(texts: Iterable[str], width: float, height: float, air: float = 5) -> float | None:
+    """Largest font size in points with which all texts fit cells of a size in points; None if none does.
+
+    ``air``: pixels of the width that stay free.
+    """
     longest = set(texts)
     for size in (7.0, 6.5, 6.0, 5.5):
-        if (
-            height >= 1.3 * size
-            and max(text_width(text, size, DPI) for text in longest) * PIXEL <= width - _FREE * PIXEL
-        ):
+        if height >= 1.3 * size and max(text_width(text, size, DPI) for text in longest) * PIXEL <= width - air * PIXEL:
             return size
     return None
 

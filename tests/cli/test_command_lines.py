@@ -295,13 +295,13 @@ RUNS = {
 @pytest.mark.parametrize(
     ("options", "idle"),
     [
-        ("--panel abc --no-figures", "--panel does nothing here: no figure is drawn."),
+        ("--width 5in --no-figures", "--width does nothing here: no figure is drawn."),
         ("--figures none --bare --format svg", "--format, --bare do nothing here: no figure is drawn."),
         ("--token cat --no-figures", "--token does nothing here: no figure is drawn."),
         ("--select L0H0 --top 2 --no-figures", ""),
-        ("--panel a --figures map", ""),
-        ("--panel a --figures none --map sink", ""),
-        ("--panel a --figures none --quiet", ""),
+        ("--width 5in --figures map", ""),
+        ("--width 5in --figures none --map sink", ""),
+        ("--width 5in --figures none --quiet", ""),
     ],
 )
 @pytest.mark.usefixtures("undrawn")

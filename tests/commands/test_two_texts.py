@@ -17,6 +17,7 @@ import attnviz
 from attnviz import analyze
 from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
+from attnviz.figures.matrix import hundredths
 from attnviz.figures.style import Style
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.measures.statistics import TextContext, measure
@@ -350,7 +351,6 @@ def test_a_map_has_a_panel_for_each_kind_that_is_measured(found):
         ("heads", {"select": ["X0H1"]}, ["heads/X00H01"]),
         ("lines", {"select": ["E0H0", "X0"]}, ["lines-encoder", "lines-cross-attention"]),
         ("mean", {"select": "D0"}, ["mean-decoder", "mean-all-decoder"]),
-        ("panel", {"select": "E0H1,X0"}, ["panel-encoder", "panel-cross-attention"]),
     ],
 )
 def test_every_kind_has_pictures_of_its_own(found, view, choices, stems):
@@ -367,17 +367,16 @@ def test_means_of_a_kind_are_those_of_its_layers(found):
     assert (cross.labels.texts, cross.keys.texts) == (found.target.tokens.labels, found.tokens.labels)
 
 
-def test_tiles_of_cross_attention_have_square_cells_and_both_texts(found):
-    figure = found.figure("panel", Style(width=3.3), select="X0H0,X1H2")
-    axes = [ax for ax in figure.axes if ax.get_title("left").startswith("X")]
-    assert len(axes) == 2
-    for ax in axes:
-        box = ax.get_window_extent()
-        assert box.width / box.height == pytest.approx(len(found.tokens) / len(found.target.tokens), rel=0.02)
-    named = [[label.get_text() for label in axis.get_ticklabels()] for axis in (axes[0].yaxis, axes[0].xaxis)]
-    assert named[0][0] == found.target.tokens.labels[0]
-    assert set(named[1]) <= set(found.tokens.labels)
-    plt.close(figure)
+def test_the_overview_of_one_kind_names_the_tokens_of_both_texts_and_writes_weights(found):
+    figure = found.figure("overview", select="X0H0,X1H2")
+    first, second = figure.axes[0].child_axes
+    named = [[label.get_text() for label in axis.get_ticklabels()] for axis in (first.yaxis, second.xaxis)]
+    assert named == [list(found.target.tokens.labels), list(found.tokens.labels)]
+    for ax, head in ((first, "X0H0"), (second, "X1H2")):
+        written = {text.get_position()[::-1]: text.get_text() for text in ax.texts}
+        expected = {at: hundredths(value) for at, value in np.ndenumerate(found.pattern(head).numpy())}
+        assert written == {at: text for at, text in expected.items() if text}
+    assert plans(found, "overview", select="E0H0,X0")[0].labels is None  # two kinds
 
 
 @pytest.fixture(scope="module")

@@ -127,7 +127,7 @@ def told(plan: Any) -> list[Any]:
     return [plan.caption, plan.title, plan.notes, [getattr(plan, name, ()) for name in ("labels", "keys", "pieces")]]
 
 
-@pytest.mark.parametrize("name", ["overview", "heads", "lines", "mean", "panel", "text"])
+@pytest.mark.parametrize("name", ["overview", "heads", "lines", "mean", "text"])
 @pytest.mark.parametrize("make", [lambda: bert(pair="i saw the dog"), gpt2], ids=["bert", "gpt2"])
 def test_no_picture_depends_on_the_blocks(make: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     analysis, view = make(), drawing_of("heads", name)
@@ -146,7 +146,7 @@ def test_no_picture_depends_on_the_blocks(make: Any, name: str, monkeypatch: pyt
                 np.testing.assert_allclose(some, others, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["overview", "heads", "panel", "lines", "text", "page"])
+@pytest.mark.parametrize("name", ["overview", "heads", "lines", "text", "page"])
 def test_no_tensor_of_a_picture_grows_with_the_square_of_the_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     analysis = gpt2()
     n = len(analysis.tokens)

@@ -1,4 +1,4 @@
-"""Patterns side by side: means of layers, chosen heads, panel letters, and pictures without title and notes."""
+"""Patterns side by side: means of layers; pictures without title and notes."""
 
 from typing import Any
 
@@ -9,16 +9,13 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.views import MOST_HEADS
-from attnviz.errors import UsageError
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
-from attnviz.figures.tiles import tiles_figure
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.hand_made import by_design, hand_made
 
-MEAN, PANEL = drawing_of("heads", "mean"), drawing_of("heads", "panel")
+MEAN = drawing_of("heads", "mean")
 
 
 @pytest.fixture(scope="module")
@@ -139,41 +136,7 @@ def test_on_the_callers_axes_it_is_the_mean_over_all_heads(analysis: Analysis):
     np.testing.assert_array_equal(cells.get_array(), tiles_of(plan)[-1].values)
 
 
-# --- chosen heads
-
-
-def panel_of(analysis: Analysis, *select: str, **choices: Any) -> Any:
-    (plan,) = PANEL.plans(analysis, ViewOptions(select=select, **choices))
-    return plan
-
-
-def test_chosen_heads_stand_side_by_side_with_their_weights(analysis: Analysis):
-    tiles = tiles_of(panel_of(analysis, "L1H1", "L0H1"))
-    assert [tile.name.split()[0] for tile in tiles] == ["L0H1", "L1H1"]
-    for tile, (layer, head) in zip(tiles, ((0, 1), (1, 1)), strict=True):
-        np.testing.assert_allclose(tile.values, analysis.layer_patterns(layer)[head].numpy(), atol=1e-6)
-    (own,) = tiles_of(panel_of(analysis, "L0H1", style=Style(scale="per-head")))
-    assert own.values.max() == pytest.approx(1)
-
-
-def test_of_many_heads_the_clearest_are_shown():
-    many = hand_made(patterns=torch.cat([by_design(6)] * 8))
-    kept = {tile.name.split()[0] for tile in tiles_of(panel_of(many))}
-    assert len(kept) == MOST_HEADS < len(many.heads)
-    left_out = [head.rank_key for head in many.heads if str(head.id) not in kept]
-    assert max(left_out) <= min(head.rank_key for head in many.heads if str(head.id) in kept)
-
-
-def test_of_heads_without_a_label_the_first_are_shown():
-    short = hand_made(labels=("[CLS]", "a", "[SEP]"), special=(0, 2), patterns=torch.cat([by_design(3)] * 8))
-    plan = panel_of(short)
-    assert plan.title.endswith("heads, the first")
-    assert [tile.name for tile in tiles_of(plan)] == [f"{head.id} · too short" for head in short.heads[:MOST_HEADS]]
-    written = [ax.get_title(loc="left") for ax in tiles_figure(plan, Style()).axes]
-    assert len({"too short" in name for name in written if name}) == 1  # all names of one form
-
-
-# --- panel letters, and no title and notes
+# --- no title and notes
 
 
 def words(figure: Figure) -> list[str]:
@@ -193,34 +156,24 @@ def test_in_a_narrow_picture_sentences_of_notes_share_lines_and_others_stand_alo
     assert " ".join(text for text, *_ in narrow[2:]) == " ".join(notes[1:])
 
 
-@pytest.mark.parametrize("name", ["overview", "heads", "lines", "map", "mean", "panel"])
-def test_a_bare_figure_has_its_letter_and_no_other_words_above(analysis: Analysis, name: str):
-    styles = Style(width=5, panel="b"), Style(width=5, bare=True, panel="a"), Style(width=5, bare=True)
-    full, lettered, bare = (analysis.figure(name, style) for style in styles)
-    assert words(full)[0].startswith("b  ")
-    assert words(lettered) == ["a"]
+@pytest.mark.parametrize("name", ["overview", "heads", "lines", "map", "mean"])
+def test_a_bare_figure_has_no_words_above(analysis: Analysis, name: str):
+    full, bare = (analysis.figure(name, style) for style in (Style(width=5), Style(width=5, bare=True)))
+    assert words(full)
     assert words(bare) == []
-    assert bare.get_figheight() < lettered.get_figheight() < full.get_figheight()
-    assert lettered.get_figheight() - bare.get_figheight() < 0.2  # the picture begins below the letter
+    assert bare.get_figheight() < full.get_figheight()
 
 
 @pytest.mark.parametrize("file_format", ["png", "svg"])
 def test_the_fast_files_of_heads_are_bare_too(analysis: Analysis, tmp_path: Any, file_format: str):
     bare, full = (tmp_path / name / f"heads/L00H01.{file_format}" for name in ("bare", "full"))
-    for path, style in ((bare, Style(bare=True, panel="a")), (full, Style())):
+    for path, style in ((bare, Style(bare=True)), (full, Style())):
         analysis.save(path.parents[1], figures=["heads"], formats=[file_format], select=["L0H1"], style=style)
     if file_format == "png":
         assert plt.imread(bare).shape[0] < plt.imread(full).shape[0]
     else:
-        assert ">a</text>" in bare.read_text()
         assert "the cat ran away" not in bare.read_text()
         assert "the cat ran away" in full.read_text()
-
-
-@pytest.mark.parametrize("panel", ["abcd", "a)", 3])
-def test_a_panel_letter_is_a_letter(panel: Any):
-    with pytest.raises(UsageError, match="expected a panel letter such as a or B1"):
-        Style(panel=panel)
 
 
 def test_on_a_callers_axes_a_bare_heatmap_has_no_title(analysis: Analysis):

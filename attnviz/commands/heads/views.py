@@ -1,4 +1,4 @@
-"""The figures of ``attnviz heads``: overview, heatmaps, mean patterns and panels; others have modules of their own."""
+"""The figures of ``attnviz heads``: overview, heatmaps and mean patterns; others have modules of their own."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
+from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
@@ -31,11 +31,10 @@ from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
 
-MOST_HEADS = 12
-"""Most heads side by side in a panel; of more, those furthest above their baselines."""
+_FEW = 12
+"""Most heads of an overview that names their tokens."""
 
 _TILE, _ALONE = 1.6, 6.4
-_PANEL_TILE, _LEAST_TILE, _ACROSS = 2.2, 1.2, 4
 _COVERED = 0.995
 """Share of the cells that the shared scale of means covers."""
 
@@ -52,13 +51,13 @@ _BARS = {
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
     why_log = choices.style.why_log(analysis.longest)
-    shown = [part.drawn(choices.drop_special) for part in analysis.parts]
+    shown = [part.drawn(choices.drop_special) for part in analysis.parts_of(choices.select)]
     about, model = analysis.drawn(choices.drop_special).figure_context, analysis.checkpoint
     own = style.scale == "per-head"
     # a small selection, whose tokens are named
-    few = not shown[0].between and analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
-    labels = _labels(shown[0])[0] if few else None
-    named = shown[0].units.labels if few else ()
+    few = len(shown) == 1 and len(heads) <= min(_FEW, len(analysis.heads) - 1)
+    labels, keys = _labels(shown[0]) if few else (None, None)
+    named = [each.texts for each in (labels, keys) if each is not None]
     n = max(len(units) for part in shown for units in (part.units, part.keys))
     pooled = grid_pooling(n, [head.id for head in heads], style, marked=True, labels=named)
     cells, sinks = [], frozenset[int]()
@@ -70,9 +69,11 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
     if analysis.target is not None:
-        encoder, decoder = (part.shape[0] for part in shown[:2])
+        encoder, decoder = (part.shape[0] for part in analysis.parts[:2])
         whole = f"{len(heads)} heads of {encoder} encoder and {decoder} decoder layers"
     ticks = f"ticks: {sinks_in_words(shown[0].keys, about.unit)}"
+    of_source = few and shown[0].context.source is not None
+    rows = "rows (target) attend to columns (source), stretched to squares" if of_source else "rows attend to columns"
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
@@ -82,8 +83,8 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {about.subject}"
             f"{f' ({counted(about.n, about.unit)})' if analysis.target is None else ''}"
             f"{'' if few else ', one row per layer, one column per head'}",
-            f"rows attend to columns{f'; {ticks}' if sinks else ''}",
-            kinds_in_words(analysis),
+            f"{rows}{f'; {ticks}' if sinks else ''}",
+            "" if few else kinds_in_words(analysis),
             f"below an id: the label on this text{unsure}",
             f"bold: generated {about.unit}s" if labels is not None and labels.bold else "",
             why_log,
@@ -99,6 +100,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         cells=tuple(cells),
         sinks=sinks,
         labels=labels,
+        keys=keys,
         pooled=pooled,
         norm=Normalize(0, 1, clip=True) if own else style.norm(),
         bar=_BARS[style.scale],
@@ -297,51 +299,7 @@ def _no_page(analysis: Analysis) -> str:
     return "" if analysis.options.queries is None else "it shows all rows; leave out --queries (queries=...)"
 
 
-def _panels(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan a few heads side by side, tokens named; of an encoder-decoder one figure per kind of attention."""
-    return (_panel(part, choices) for part in analysis.parts_of(choices.select))
-
-
-def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
-    shown, selected = analysis.drawn(choices.drop_special), analysis.select(choices.select)
-    style, why_log = choices.style.scaled_for(analysis.longest), choices.style.why_log(analysis.longest)
-    any_label = any(head.labelled.verdict for head in selected)
-    clearest = (clearest_first(selected) if any_label else selected)[:MOST_HEADS]
-    heads = [head for head in selected if head in clearest]
-    target = _PANEL_TILE if style.width is None else max(_LEAST_TILE, style.width / min(len(heads), _ACROSS) - 0.3)
-    about, (labels, keys), own = shown.figure_context, _labels(shown), style.scale == "per-head"
-    pooled, every = tile_pooling(labels.texts, [len(heads)], target, style, keys.texts if keys else ())
-    tiles = tuple(
-        Tile(head.title, values, head.briefer_titles) for head, values in pooled_patterns(shown, heads, pooled, own)
-    )
-    count = counted(len(heads), "head")
-    if len(heads) < len(selected):
-        count = f"{len(heads)} of {len(selected)} heads, {'the clearest' if any_label else 'the first'}"
-    of_source = analysis.context.source is not None
-    rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
-    return TilesPlan(
-        stem=analysis.stem("panel"),
-        **about.caption_and_notes(
-            f"Attention of {about.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}",
-            rows,
-            why_log,
-            about.named(every),
-            about.pooled(pooled),
-            alone=(f"colour = attention weight ({style.scale_of('each head')})",),
-        ),
-        title=f"{about.model}: {count}",
-        groups=(("", tiles),),
-        labels=labels,
-        keys=keys,
-        norm=style.norm(),
-        bar="share of each head’s largest weight" if own else f"attention weight ({style.scale_of('each head')})",
-        pooled=pooled,
-        target=target,
-    )
-
-
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
 HEADS = Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files)
 MEAN = Drawing(_means, tiles_figure, draw_last_tile)
-PANEL = Drawing(_panels, tiles_figure, draw_last_tile)
 PAGE = page_drawing("heads", page_data, _no_page)
