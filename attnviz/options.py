@@ -373,11 +373,7 @@ COMMANDS = {
                    "and measure nothing. Instead of a corpus, a profile.json may be named. May be given more than "
                    "once.", (), "HEADS|ROLE"),
         ),
-        pictures=(
-            replace(_SELECT, help="Heads whose examples are drawn (adds the figure examples), as for attnviz heads. "
-                    "Default: those that pass a role."),
-            *_figures("profile"),
-        ),
+        pictures=_figures("profile"),
         output=(
             Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
                    "no fewer texts than before.", flags=("--store/--no-store",)),

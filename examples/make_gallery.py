@@ -220,10 +220,6 @@ def draw_profile(treebank: Path) -> None:
             target.parent.mkdir(exist_ok=True)
             target.write_bytes((Path(folder) / f"{name}.png").read_bytes())
     screenshot(profile.page(), "page-profile", 1200, 900, "left=scatter&x=sink&y=entropy")
-    with tempfile.TemporaryDirectory() as folder:
-        profile.save(folder, figures=["examples"], select=["L2H8"])
-        drawn = Path(folder) / "examples" / "L02H08.png"
-        (GALLERY / "profile" / "examples-L02H08.png").write_bytes(drawn.read_bytes())
     print(f"profile: {profile.corpora[0].texts} texts")
 
 

@@ -37,11 +37,6 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
         return Job(partial(_show, run, split_names(show), corpora))
     if not corpora and not options["repeats"]:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
-    adds = ["examples"] if "select" in run.changed else []
-    if "examples" in (run.figure_names(adds) or []) and not (options["examples"] and corpora):
-        raise UsageError(
-            "the figure examples needs a corpus and --examples above 0: leave out the figure and --select."
-        )
     source, process = run.find_model(), this_process()
     unfinished = run.results_folder(run.model_names, (), corpora) / "profile.unfinished"
 
@@ -61,7 +56,7 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 
     likeness = run.options["figures"] in (None, "all") and not run.options["no_figures"]
     kept = unfinished_note(own_file(unfinished, process))
-    return run.job(measure, corpora=corpora, adds=adds, rate=True, finish=finish, kept=kept, silent=not process.first)
+    return run.job(measure, corpora=corpora, rate=True, finish=finish, kept=kept, silent=not process.first)
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:

@@ -1,7 +1,6 @@
 """What the other commands make of an encoder-decoder: all three kinds of attention, or its encoder alone."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.trace.generation import TargetTokens, target_tokens
-from tests.support.corpora import treebank
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import FAMILIES, PRE_NORM, SOURCE, TARGET, saved, sharp, unigram_tokenizer
 
@@ -92,16 +90,6 @@ def test_a_profile_is_that_of_the_encoder_alone(models, tmp_path):
     assert kept.is_file()
     again = profile_heads(models["t5"], [corpus], **how)
     torch.testing.assert_close(again.statistics.results()["sink"], found.statistics.results()["sink"])
-
-
-def test_examples_of_an_encoder_are_drawn_where_a_head_is_named(models, tmp_path):
-    pytest.importorskip("conllu", reason="needs the extra profile")
-    found = profile_heads(models["t5"], [treebank(tmp_path / "trees.conllu")], control=False)
-    head = next(str(each.id) for each in found.examples)
-    assert found.figure("examples", select=head) is not None
-    none_passes = replace(found, roles=tuple(replace(role, passed=False) for role in found.roles))
-    with pytest.raises(UsageError, match=r"the figure 'examples' shows no head here unless it is named: .*select="):
-        none_passes.figure("examples")
 
 
 def analysed(checkpoint: Any) -> list[tuple[Any, int]]:

@@ -8,10 +8,6 @@ VIEWS = (
     View("relations", "the best head of each relation beside its largest baseline"),
     View("layers", "entropy and distance by layer"),
     View("likeness", "heads with similar patterns, close together"),
-    View(
-        "examples", "sentences in which a head shows its roles, and in which it fails, with arcs",
-        r"examples/L\d{2,}H\d{2,}", default=False,
-    ),
     page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file"),
 )  # fmt: skip
 """Its figures, in the order of the documentation."""

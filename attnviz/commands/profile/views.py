@@ -10,7 +10,6 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patches import Patch
 
 from attnviz.commands.profile.charts import draw_relations, layers_figure, plan_layers, plan_relations, relations_figure
-from attnviz.commands.profile.examples_view import examples_figure, no_examples, plan_examples
 from attnviz.commands.profile.likeness import draw_likeness, family_of, likeness_figure, likeness_missing, plan_likeness
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import page_data
@@ -152,5 +151,4 @@ LAYERS = Drawing(
     missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
 )  # fmt: skip
 LIKENESS = Drawing(plan_likeness, likeness_figure, draw_likeness, missing=likeness_missing)
-EXAMPLES = Drawing(plan_examples, examples_figure, missing=no_examples)
 PAGE = page_drawing("profile", page_data)
