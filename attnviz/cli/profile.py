@@ -48,13 +48,8 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 
         for part in PARTS:
             remove_kept(part_file(unfinished, part), process)
-        if likeness and document["statistics"] is not None:
-            from attnviz.commands.profile.likeness import scikit_learn_missing
-
-            yield from filter(None, [scikit_learn_missing()])
         yield from _keep(document, run.options["store"])
 
-    likeness = run.options["figures"] in (None, "all") and not run.options["no_figures"]
     kept = unfinished_note(own_file(unfinished, process))
     return run.job(measure, corpora=corpora, rate=True, finish=finish, kept=kept, silent=not process.first)
 

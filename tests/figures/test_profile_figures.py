@@ -1,21 +1,17 @@
 """The figures of a profile: what is planned, and what reaches the axes."""
 
-import builtins
-
 import numpy as np
 import pytest
-import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from attnviz.commands.profile.likeness import arrange
 from attnviz.commands.profile.views import MOST_MAPS, file_stems, short_name
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.present.published import role_numbers
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
-from tests.support.profiles import HEADS, corpus, distances, model, profile, role, roles_of
+from tests.support.profiles import HEADS, corpus, profile, role, roles_of
 
 
 def plans(name, of=None):
@@ -170,44 +166,6 @@ def test_layers_have_a_dot_a_head_a_line_of_means_and_uniform_attention():
     assert entropy.get_ylim()[1] > 2.5
 
 
-def test_likeness_is_drawn_with_the_markers_of_families_and_ids():
-    (plan,) = plans("likeness")
-    ax = drawn("likeness", plan)
-    dots = np.concatenate([dots.get_offsets() for dots in ax.collections])
-    np.testing.assert_allclose(sorted(dots.tolist()), sorted(plan.points.tolist()))
-    assert len(ax.collections) == len(set(plan.families)) == 5
-    assert {text.get_text() for text in ax.texts} == {"L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2"}
-    assert "stress-1 = " in plan.notes[0]
-    assert "4,321 tokens" in plan.notes[1]
-
-
-# --- likeness
-
-
-def test_points_of_a_plane_are_found_again():
-    plane = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 1.0], [0.0, 1.0], [2.0, 0.5]])
-    gaps = np.linalg.norm(plane[:, None] - plane[None], axis=-1)
-    points, stress = arrange(gaps)
-    np.testing.assert_allclose(np.linalg.norm(points[:, None] - points[None], axis=-1), gaps, atol=1e-3)
-    assert stress == pytest.approx(0, abs=1e-3)
-    assert np.ptp(points[:, 0]) > np.ptp(points[:, 1])
-
-
-def test_what_no_plane_holds_has_stress_and_an_arrangement_is_always_the_same():
-    matrix = (1 - torch.eye(8)).double().numpy()  # all alike far from each other
-    points, stress = arrange(matrix)
-    assert 0.1 < stress < 0.6
-    assert np.array_equal(points, arrange(matrix)[0])
-
-
-def test_of_many_heads_only_those_with_a_role_are_named_and_all_alike_stand_in_one_place():
-    many = profile([role(4, "sink", 0.9, layer=7)], checkpoint=model("m", 9, 9), head_distances=torch.zeros(81, 81))
-    (plan,) = plans("likeness", many)
-    assert [name for name in plan.names if name] == ["L7H4"]
-    assert np.ptp(plan.points, axis=0).max() == 0
-    many.figure("likeness")
-
-
 # --- what there is, and what is missing
 
 
@@ -217,9 +175,6 @@ def test_of_many_heads_only_those_with_a_role_are_named_and_all_alike_stand_in_o
         ("scores", {"roles": []}, "no head passes"),
         ("relations", {"roles": [role(0, "sink", 0.9)]}, "no relation is frequent enough"),
         ("layers", {"statistics": None}, "no sentences"),
-        ("likeness", {"head_distances": None}, "no patterns of sentences"),
-        ("likeness", {"head_distances": torch.full((6, 6), torch.nan)}, "no patterns of sentences"),
-        ("likeness", {"head_distances": distances(2)}, "three heads or more"),
     ],
 )
 def test_what_the_corpora_cannot_give_is_refused_by_name_and_left_out_otherwise(name, changes, why):
@@ -227,16 +182,3 @@ def test_what_the_corpora_cannot_give_is_refused_by_name_and_left_out_otherwise(
     with pytest.raises(UsageError, match=f"there is no figure '{name}': .*{why}"):
         found.figure(name)
     assert name not in [view.name for view in found.wanted_views(None)]
-
-
-def test_without_scikit_learn_the_message_says_what_to_type(monkeypatch):
-    real = builtins.__import__
-
-    def blocked(name, *rest, **more):
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", blocked)
-    with pytest.raises(UsageError, match=r"needs scikit-learn: pip install 'attnviz\[profile\]'"):
-        profile().figure("likeness")

@@ -7,7 +7,6 @@ VIEWS = (
     View("scores", "the scores of one role over all heads, for each role that a head passes", r"roles/[\w.-]+"),
     View("relations", "the best head of each relation beside its largest baseline"),
     View("layers", "entropy and distance by layer"),
-    View("likeness", "heads with similar patterns, close together"),
     page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file"),
 )  # fmt: skip
 """Its figures, in the order of the documentation."""

@@ -10,9 +10,8 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patches import Patch
 
 from attnviz.commands.profile.charts import draw_relations, layers_figure, plan_layers, plan_relations, relations_figure
-from attnviz.commands.profile.likeness import draw_likeness, family_of, likeness_figure, likeness_missing, plan_likeness
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.page_view import page_data
+from attnviz.commands.profile.page_view import family_of, page_data
 from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, counted_families
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
@@ -150,5 +149,4 @@ LAYERS = Drawing(
     plan_layers, layers_figure,
     missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
 )  # fmt: skip
-LIKENESS = Drawing(plan_likeness, likeness_figure, draw_likeness, missing=likeness_missing)
 PAGE = page_drawing("profile", page_data)
