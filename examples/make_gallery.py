@@ -215,8 +215,8 @@ def draw_profile(treebank: Path) -> None:
         profile = attnviz.profile_heads("minilm", [Path(treebank.name)], repeats=True, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         profile.save(folder)
-        for name in ("roles", "relations", "layers", "roles/syntactic-obj"):
-            target = GALLERY / "profile" / f"{name.removeprefix('roles/')}.png"
+        for name in ("roles", "relations", "layers"):
+            target = GALLERY / "profile" / f"{name}.png"
             target.parent.mkdir(exist_ok=True)
             target.write_bytes((Path(folder) / f"{name}.png").read_bytes())
     screenshot(profile.page(), "page-profile", 1200, 900, "left=scatter&x=sink&y=entropy")

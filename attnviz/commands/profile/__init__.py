@@ -4,7 +4,6 @@ from attnviz.present.report import View, page_view
 
 VIEWS = (
     View("roles", "the clearest role of every head"),
-    View("scores", "the scores of one role over all heads, for each role that a head passes", r"roles/[\w.-]+"),
     View("relations", "the best head of each relation beside its largest baseline"),
     View("layers", "entropy and distance by layer"),
     page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file"),
