@@ -215,7 +215,7 @@ def draw_profile(treebank: Path) -> None:
         profile = attnviz.profile_heads("minilm", [Path(treebank.name)], repeats=True, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         profile.save(folder)
-        for name in ("roles", "relations", "layers"):
+        for name in ("roles", "relations"):
             target = GALLERY / "profile" / f"{name}.png"
             target.parent.mkdir(exist_ok=True)
             target.write_bytes((Path(folder) / f"{name}.png").read_bytes())

@@ -93,11 +93,11 @@ def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
 
 @pytest.mark.draws
 def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
-    options = ["--figures", "roles,layers", "--format", "png", "--format", "svg", "--width", "3.3in"]
+    options = ["--figures", "roles,relations", "--format", "png", "--format", "svg", "--width", "3.3in"]
     result = run("trees.conllu", *options, "--theme", "dark", "--no-control", figures=True)
     assert result.exit_code == 0, result.output
     listed = document()["figures"]
-    assert listed == [f"{name}.{kind}" for name in ("roles", "layers") for kind in ("png", "svg")]
+    assert listed == [f"{name}.{kind}" for name in ("roles", "relations") for kind in ("png", "svg")]
     captions = Path("out/captions.md").read_text(encoding="utf-8")
     for name in listed:
         assert (Path("out") / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
@@ -107,7 +107,7 @@ def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
-    run("trees.conllu", "--figures", "relations,layers", "--no-control", figures=True)
+    run("trees.conllu", "--figures", "relations", "--no-control", figures=True)
     Path("out/mine.png").write_bytes(b"mine")
     assert Path("out/relations.png").exists()
     refused = run("gap.tsv", "--no-control")

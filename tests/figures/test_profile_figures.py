@@ -106,18 +106,6 @@ def test_relations_are_drawn_with_interval_threshold_baseline_and_score():
     assert sorted(beside) == sorted(["nsubj", "1,000", "L1H0", "dep → head", "−2", "+0.40"])
 
 
-def test_layers_have_a_dot_a_head_a_line_of_means_and_uniform_attention():
-    (plan,) = plans("layers")
-    entropy, distance = profile().figure("layers").axes
-    for ax, values in ((entropy, plan.entropy), (distance, plan.distance)):
-        dots = ax.collections[0].get_offsets()
-        np.testing.assert_allclose(dots[:, 1], values.ravel())
-        assert [round(x) for x in dots[:, 0]] == [0, 0, 0, 1, 1, 1]
-        np.testing.assert_allclose(ax.lines[0].get_ydata(), values.mean(1))
-    assert list(entropy.lines[1].get_ydata()) == [2.5, 2.5]
-    assert entropy.get_ylim()[1] > 2.5
-
-
 # --- what there is, and what is missing
 
 
@@ -125,7 +113,6 @@ def test_layers_have_a_dot_a_head_a_line_of_means_and_uniform_attention():
     ("name", "changes", "why"),
     [
         ("relations", {"roles": [role(0, "sink", 0.9)]}, "no relation is frequent enough"),
-        ("layers", {"statistics": None}, "no sentences"),
     ],
 )
 def test_what_the_corpora_cannot_give_is_refused_by_name_and_left_out_otherwise(name, changes, why):

@@ -1,4 +1,4 @@
-"""The figures of a profile: maps of roles and scores; others have modules of their own."""
+"""The figures of a profile: the map of roles; relations have a module of their own."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patches import Patch
 
-from attnviz.commands.profile.charts import draw_relations, layers_figure, plan_layers, plan_relations, relations_figure
+from attnviz.commands.profile.charts import draw_relations, plan_relations, relations_figure
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import family_of, page_data
 from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, counted_families
@@ -68,9 +68,5 @@ RELATIONS = Drawing(
     plan_relations, relations_figure, draw_relations,
     missing=lambda profile: "" if any(role.role.startswith("syntactic:") for role in profile.roles)
     else "no relation is frequent enough in these corpora",
-)  # fmt: skip
-LAYERS = Drawing(
-    plan_layers, layers_figure,
-    missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
 )  # fmt: skip
 PAGE = page_drawing("profile", page_data)
