@@ -34,8 +34,6 @@ _AXES, _BAR, _NAME = 0.35, 0.55, 0.2
 _CORNER = "#d95f02"
 _TEXT_SIZES = (6.5, 6.0, 5.5)
 _TEXT_HEIGHT = 0.3
-_INSET = 0.65
-"""Points between an outline and its cell's edge, so that a cell between outlined ones has no outline."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,6 @@ class HeadMap(ColourScale):
     # extra columns at the right, such as layer means: name and [n_layers] values
     beside: tuple[tuple[str, Array], ...] = ()
     corners: frozenset[tuple[int, int]] = frozenset()  # (layer, head) with a marked corner
-    outlined: frozenset[tuple[int, int]] = frozenset()  # (layer, head) with an outline
     bracketed: frozenset[tuple[int, int]] = frozenset()  # (layer, head) whose number stands in brackets
 
 
@@ -162,7 +159,11 @@ def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cel
     cells = draw_matrix(ax, each.values, each.norm, style, colours=each.colours, vector=vector)
     with rc_context({"hatch.linewidth": 0.5}):
         for layer, head in np.argwhere(~np.isfinite(each.values)):
-            ax.add_patch(_box(layer, head, edgecolor=style.greys.frame, linewidth=0, hatch="//"))
+            ax.add_patch(
+                Rectangle(
+                    (head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=style.greys.frame, linewidth=0, hatch="//"
+                )
+            )
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
         for edge in range(1, edges):
             line(edge - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)
@@ -181,12 +182,4 @@ def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cel
     for layer, head in sorted(each.corners):
         x, y = head + 0.5, layer - 0.5
         ax.add_patch(Polygon([(x - 0.3, y), (x, y), (x, y + 0.4)], linewidth=0, facecolor=_CORNER, zorder=3))
-    for layer, head in sorted(each.outlined):
-        inset = min(0.2, _INSET / width), min(0.2, _INSET / height)
-        ax.add_patch(_box(layer, head, inset, edgecolor=style.greys.ink, linewidth=0.9, zorder=3))
     return cells
-
-
-def _box(layer: int, head: int, inset: tuple[float, float] = (0, 0), **properties: Any) -> Rectangle:
-    x, y = inset
-    return Rectangle((head - 0.5 + x, layer - 0.5 + y), 1 - 2 * x, 1 - 2 * y, fill=False, **properties)
