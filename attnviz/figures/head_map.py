@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Rectangle
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.matrix import Array, Cells, cell_points, draw_matrix, write_numbers, write_texts
@@ -31,7 +31,6 @@ from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 
 _CELL = (0.42, 0.25)
 _AXES, _BAR, _NAME = 0.35, 0.55, 0.2
-_CORNER = "#d95f02"
 _TEXT_SIZES = (6.5, 6.0, 5.5)
 _TEXT_HEIGHT = 0.3
 
@@ -48,7 +47,6 @@ class HeadMap(ColourScale):
     legend: tuple[Artist, ...] = ()  # legend of categorical colours
     # extra columns at the right, such as layer means: name and [n_layers] values
     beside: tuple[tuple[str, Array], ...] = ()
-    corners: frozenset[tuple[int, int]] = frozenset()  # (layer, head) with a marked corner
     bracketed: frozenset[tuple[int, int]] = frozenset()  # (layer, head) whose number stands in brackets
 
 
@@ -179,7 +177,4 @@ def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cel
     ax.set_ylabel("layer", fontsize=8, color=ink, labelpad=2)
     if name:
         ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.greys.ink, parse_math=False)
-    for layer, head in sorted(each.corners):
-        x, y = head + 0.5, layer - 0.5
-        ax.add_patch(Polygon([(x - 0.3, y), (x, y), (x, y + 0.4)], linewidth=0, facecolor=_CORNER, zorder=3))
     return cells

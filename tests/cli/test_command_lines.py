@@ -185,7 +185,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("profile ... --figures map --no-figures", 2, "found both"),
     ("ablate ... --figures pie", 2, "unknown figure 'pie': expected any of heads, map, curve"),
     ("ablate ... --figures curve --no-curve", 2, "no figure 'curve': no curve was asked for"),
-    ("compare ... --figures lines", 2, "unknown figure 'lines': expected any of overview, map,"),
+    ("compare ... --figures lines", 2, "unknown figure 'lines': expected any of overview, differences,"),
     ("explain ... --figures map", 2, "unknown figure 'map': expected any of path, positions"),
     ("explain ... --figures positions --layer 1", 2, "in layer 0 only, not in layer 1"),
     ("outputs TEXT -m bert --figures effects", 2, "there is no figure 'effects': Direct effects are not given"),
@@ -485,7 +485,7 @@ def test_figures_are_written_in_every_format_theme_and_width(run: Any):
     options = ["--top", "1", "--format", "png,svg", "--theme", "dark", "--width", "84mm", "--scale", "per-head"]
     result = compared(run, TEXT, *options, model="bert+tuned", figures=True)
     assert result.exit_code == 0, result.output
-    names = ["compare", "compare-map", "differences/L02H01"]
+    names = ["compare", "differences/L02H01"]
     assert document("compare")["figures"] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
     for name in names:
         with Image.open(f"out/{name}.png") as picture:
