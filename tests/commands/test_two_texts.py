@@ -17,7 +17,6 @@ import attnviz
 from attnviz import analyze
 from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
-from attnviz.figures.matrix import hundredths
 from attnviz.figures.style import Style
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.measures.statistics import TextContext, measure
@@ -367,15 +366,12 @@ def test_means_of_a_kind_are_those_of_its_layers(found):
     assert (cross.labels.texts, cross.keys.texts) == (found.target.tokens.labels, found.tokens.labels)
 
 
-def test_the_overview_of_one_kind_names_the_tokens_of_both_texts_and_writes_weights(found):
-    figure = found.figure("overview", select="X0H0,X1H2")
-    first, second = figure.axes[0].child_axes
+def test_the_overview_of_one_kind_names_the_tokens_of_both_texts(found):
+    first, second = found.figure("overview", select="X0H0,X1H2").axes[0].child_axes
     named = [[label.get_text() for label in axis.get_ticklabels()] for axis in (first.yaxis, second.xaxis)]
-    assert named == [list(found.target.tokens.labels), list(found.tokens.labels)]
-    for ax, head in ((first, "X0H0"), (second, "X1H2")):
-        written = {text.get_position()[::-1]: text.get_text() for text in ax.texts}
-        expected = {at: hundredths(value) for at, value in np.ndenumerate(found.pattern(head).numpy())}
-        assert written == {at: text for at, text in expected.items() if text}
+    for names, tokens in zip(named, (found.target.tokens.labels, found.tokens.labels), strict=True):
+        assert len(names) > 1
+        assert names == list(tokens[:: -(-len(tokens) // len(names))])
     assert plans(found, "overview", select="E0H0,X0")[0].labels is None  # two kinds
 
 
