@@ -391,7 +391,7 @@ COMMANDS = {
             _token("The token whose numbers are shown", "the last of the text"),
             _switch("every_layer", "Also verify every step of the other layers."),
         ),
-        pictures=_figures("explain", "; positions exist for layer 0 of models with position embeddings."),
+        pictures=_figures("explain"),
         output=(_save("stages", "one tensor per step"), *_FILES),
     ),
     "outputs": Command(

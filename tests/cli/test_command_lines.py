@@ -186,8 +186,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("ablate ... --figures pie", 2, "unknown figure 'pie': expected any of heads, map, curve"),
     ("ablate ... --figures curve --no-curve", 2, "no figure 'curve': no curve was asked for"),
     ("compare ... --figures lines", 2, "unknown figure 'lines': expected any of overview, differences,"),
-    ("explain ... --figures map", 2, "unknown figure 'map': expected any of path, positions"),
-    ("explain ... --figures positions --layer 1", 2, "in layer 0 only, not in layer 1"),
+    ("explain ... --figures map", 2, "unknown figure 'map': expected any of path"),
     ("outputs TEXT -m bert --figures effects", 2, "there is no figure 'effects': Direct effects are not given"),
     ("heads ... --scale linear", 2, "unknown scale 'linear': expected one of auto, shared, per-head, log."),
     ("compare ... --scale auto", 2, "unknown scale 'auto': expected one of shared, per-head."),
@@ -547,7 +546,7 @@ def test_it_prints_the_walk_through_and_writes_to_the_usual_folder(run: Any):
     done = run("explain", SENTENCE, model="bert", out="")
     assert done.exit_code == 0, done.stderr
     assert "Verified " in done.stdout
-    written = {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png", "positions.png"}
+    written = {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png"}
     (folder,) = map(str, Path("attnviz-out/explain-tiny-bert").iterdir())
     assert names(folder) == written
     other = run("heads", SENTENCE, out=folder)
@@ -582,9 +581,9 @@ def test_options_are_heeded(run: Any):
 
 @pytest.mark.usefixtures("undrawn")
 def test_figures_are_chosen_and_a_rerun_removes_what_belongs_to_another_layer(run: Any):
-    done = run("explain", SENTENCE, "-q", "--figures", "positions", model="bert")
+    done = run("explain", SENTENCE, "-q", "--figures", "path", model="bert")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
-    assert names() == {"captions.md", "captions.tex", "explain.csv", "explain.json", "positions.png"}
+    assert names() == {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png"}
     done = run("explain", SENTENCE, "--layer", "1", "--figures", "none", model="bert")
     assert "removed 3 files of an earlier run there" in done.stderr
 
