@@ -250,10 +250,7 @@ def test_positions_of_other_rows_make_no_sum(models, monkeypatch, family, settin
 @pytest.mark.draws
 def test_pictures_of_outputs_are_by_kind(written, tmp_path):
     found = written["t5"]
-    (shares,), (effects,) = (
-        drawing_of("outputs", name).plans(found, found._choices(None, {})) for name in ("shares", "effects")
-    )
-    assert [each.name[0] for each in shares.maps] == list("EDXEDX")
+    (effects,) = drawing_of("outputs", "effects").plans(found, found._choices(None, {}))
     assert [each.name[0] for each in effects.maps] == list("DX")
     assert effects.maps[1].values[0, 1] == found.effects.heads[found.head("X0H1").id]
     (plan,) = drawing_of("outputs", "heads").plans(found, found._choices(None, {"select": ["X0H1"]}))
