@@ -135,14 +135,11 @@ def test_rows_and_columns_of_a_difference_have_the_names_of_their_own_texts(comp
     assert READ in compared.report()
 
 
-def test_pictures_of_differences_are_rectangular_and_maps_one_a_kind(compared):
+def test_pictures_of_differences_are_rectangular(compared):
     (plan,) = drawing_of("compare", "differences").plans(compared, compared._choices(None, {"select": ["X0H1"]}))
     assert plan.values.shape == (len(compared.first.target.tokens), len(compared.first.tokens))
     assert (plan.labels.texts, plan.keys.texts) == (compared.first.target.tokens.labels, compared.first.tokens.labels)
-    (heads,) = drawing_of("compare", "map").plans(compared, compared._choices(None, {}))
-    assert [(each.name[0], each.values.shape) for each in heads.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
-    assert heads.maps[2].values[0, 1] == compared.head("X0H1").distance
-    assert all(compared.figure(name).axes for name in ("overview", "map", "differences"))
+    assert all(compared.figure(name).axes for name in ("overview", "differences"))
     with pytest.raises(UsageError, match="no figure 'page'"):
         compared.page()
 
