@@ -47,7 +47,6 @@ class HeadMap(ColourScale):
     legend: tuple[Artist, ...] = ()  # legend of categorical colours
     # extra columns at the right, such as layer means: name and [n_layers] values
     beside: tuple[tuple[str, Array], ...] = ()
-    bracketed: frozenset[tuple[int, int]] = frozenset()  # (layer, head) whose number stands in brackets
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _lines(each: HeadMap) -> set[str]:
 def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
     """Write texts, upright or turned, or else values into the cells if they are readable."""
     if values is not each.values or not each.texts:
-        write_numbers(ax, values, cells, each.write, bracketed=each.bracketed if values is each.values else ())
+        write_numbers(ax, values, cells, each.write)
         return
     width, height = cell_points(ax, values.shape[1], values.shape[0])
     most = max(text.count("\n") + 1 for row in each.texts for text in row)

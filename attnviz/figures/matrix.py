@@ -4,7 +4,7 @@ Everything adapts to the size of the Axes, so that the same function serves a co
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -120,17 +120,15 @@ def write_numbers(
     write: Callable[[float], str],
     *,
     air: float = 5,
-    bracketed: Collection[tuple[int, int]] = (),
 ) -> bool:
     """Write values into the cells of a matrix if all are readable; call it when the Axes have their size.
 
-    ``write`` formats a value, '' for none; ``air`` is as for :func:`value_size`; cells in ``bracketed``, by row and
-    column, get brackets. Returns whether they were written.
+    ``write`` formats a value, '' for none; ``air`` is as for :func:`value_size`. Returns whether they were
+    written.
     """
     if max(values.shape) > MOST_NUMBERED:
         return False
     texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
-    texts |= {cell: f"({texts[cell]})" for cell in bracketed if cell in texts}
     size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0]), air=air) if texts else None
     if size is not None:
         write_texts(ax, values, cells, texts, size=size, va="center_baseline")

@@ -183,7 +183,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --figures map --no-figures", 2, "expected --figures or --no-figures, found both (--figures map)."),
     ("explain ... --figures path --no-figures", 2, "--no-figures"),
     ("profile ... --figures map --no-figures", 2, "found both"),
-    ("ablate ... --figures pie", 2, "unknown figure 'pie': expected any of heads, map, curve"),
+    ("ablate ... --figures pie", 2, "unknown figure 'pie': expected any of heads, curve"),
     ("ablate ... --figures curve --no-curve", 2, "no figure 'curve': no curve was asked for"),
     ("compare ... --figures lines", 2, "unknown figure 'lines': expected any of overview, differences,"),
     ("explain ... --figures map", 2, "unknown figure 'map': expected any of path"),
@@ -386,7 +386,7 @@ def test_tiny_gpt2_on_a_text(run: Any):
     result = run("ablate", COUNTED, "--top", "3", model="tiny-gpt2")
     assert result.exit_code == 0, result.output
     assert names() == {
-        "ablate-curve.png", "ablate-gradient.png", "ablate-heads.png", "ablate-map.png", "ablate.csv", "ablate.json",
+        "ablate-curve.png", "ablate-gradient.png", "ablate-heads.png", "ablate.csv", "ablate.json",
         "captions.md", "captions.tex",
     }  # fmt: skip
     content = document("ablate")
@@ -399,12 +399,12 @@ def test_tiny_gpt2_on_a_text(run: Any):
 @pytest.mark.usefixtures("undrawn")
 @needs_minilm
 def test_minilm_on_a_text(run: Any):
-    result = run("ablate", "The cat ran", "--select", "L5", "--no-curve", "--json", "-q", "--figures", "map")
+    result = run("ablate", "The cat ran", "--select", "L5", "--no-curve", "--json", "-q", "--figures", "heads")
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     content = json.loads(result.stdout)
     assert (content["measured"]["kind"], content["curve"]) == ("states", None)
-    assert content["figures"] == ["ablate-map.png"]
+    assert content["figures"] == ["ablate-heads.png"]
     assert len(content["heads"]) == 12
     assert content["heads"][0]["cosine"]["value"] > 0.001
     assert (content["layers"], list(content["heads"][0]["methods"])) == ([], ["mean"])  # and no second passes
@@ -421,16 +421,16 @@ def test_a_corpus_and_a_masked_language_model(run: Any):
     assert content["corpora"][0]["sentences"] == 5
     assert content["measured"]["kind"] == "masked-token"
     assert content["together"]["heads"] == ["L0H1", "L2H3"]
-    assert content["figures"] == ["ablate-heads.svg", "ablate-map.svg"]
+    assert content["figures"] == ["ablate-heads.svg"]
     assert content["options"] == {
         "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "role": [], "repeats": False,
         "limit": 5, "truncate": False, "seed": 0, "curve": True, "gradient": False, "label": None,
     }  # fmt: skip
     assert run("ablate", corpus, *options, "--no-figures", model="masked").exit_code == 0
-    assert (out / "ablate-map.svg").exists()  # of the same ablation, so it stays
+    assert (out / "ablate-heads.svg").exists()  # of the same ablation, so it stays
     other = run("ablate", corpus, "--select", "L1H1", "--figures", "none", model="masked")
-    assert not (out / "ablate-map.svg").exists()
-    assert "removed 4 files of an earlier run there" in other.stderr
+    assert not (out / "ablate-heads.svg").exists()
+    assert "removed 3 files of an earlier run there" in other.stderr
 
 
 def test_standard_input_and_sentences_left_out(run: Any):

@@ -203,7 +203,7 @@ def test_tables_without_gradients_and_curve() -> None:
 
 
 def test_the_document(made_up: Ablation) -> None:
-    content = json.loads(json.dumps(made_up.document(["ablate-map.png"]), allow_nan=False))
+    content = json.loads(json.dumps(made_up.document(["ablate-heads.png"]), allow_nan=False))
     assert (content["options"]["method"], content["options"]["curve"]) == ("mean", True)
     assert (content["measured"]["kind"], content["measured"]["importance"]) == ("next-token", "loss")
     assert (content["verification"]["heads_compared"], content["verification"]["rows_verified"]) == (12, 4)

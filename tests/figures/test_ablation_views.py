@@ -57,38 +57,6 @@ def test_heads(signed: Ablation, positive: Ablation) -> None:
         assert said in " ".join(plan_of("heads", result).notes)
 
 
-def test_the_map(signed: Ablation, positive: Ablation) -> None:
-    (drawn,) = plan_of("map", signed).maps
-    for head in signed.heads:
-        value = head.damage["loss"]
-        assert drawn.values[head.id] == pytest.approx(value.value * 1000)
-        assert (head.id in drawn.bracketed) == ((value.low or 0.0) < 0 < (value.high or 0.0))
-    top = np.abs(drawn.values).max()
-    assert np.asarray(drawn.norm(np.array([-top, 0, top / 4, top]))) == pytest.approx(np.array([0, 0.5, 0.75, 1]))
-    texts = [text.get_text() for text in signed.figure().axes[0].texts]
-    assert len(texts) == 12
-    assert sum(text.startswith("(") for text in texts) == len(drawn.bracketed) > 0
-    (drawn,) = plan_of("map", positive).maps
-    assert np.isnan(drawn.values[2]).all()
-    assert np.isfinite(drawn.values[:2]).all()
-    assert float(drawn.norm(0)) == 0
-    assert "(4 heads)" in plan_of("map", positive).notes[-1]
-    ax = Figure().add_subplot()
-    positive.draw("map", ax)
-    assert (sum(bool(patch.get_hatch()) for patch in ax.patches), len(ax.texts)) == (4, 8)
-
-
-@pytest.mark.parametrize(
-    ("size", "factor", "unit"), [(2.0, 1, "nats/token"), (0.02, 1e3, "10⁻³ nats/token"), (2e-5, 1e6, "10⁻⁶ nats/token")]
-)
-def test_units_of_the_map(signed: Ablation, size: float, factor: float, unit: str) -> None:
-    heads = [replace(head, damage={**head.damage, "loss": Estimate(size, None, None)}) for head in signed.heads]
-    (drawn,) = plan_of("map", replace(signed, heads=tuple(heads))).maps
-    assert f"({unit}; root scale)" in drawn.bar
-    assert plan_of("map", replace(signed, heads=tuple(heads))).title.endswith(f", in {unit}")
-    assert drawn.values.max() == pytest.approx(size * factor)
-
-
 @pytest.mark.parametrize(("size", "unit", "drawn"), [(2e-3, "nats/token", 2e-3), (2e-8, "10⁻⁹ nats/token", 20.0)])
 def test_numbers_too_small_for_an_axis_have_a_power_of_ten_in_their_unit(
     signed: Ablation, size: float, unit: str, drawn: float
@@ -143,7 +111,7 @@ def test_figures_that_a_result_does_not_have(positive: Ablation, tmp_path: Path)
     one = measured(STATES, "the cat ran", select=["L0H0"])
     pair = measured(STATES, "the cat ran", select=["L0H0", "L1H1"], together=True)
     for result, names, why in (
-        (one, ["map", "curve", "gradient"], "one head alone was removed"),
+        (one, ["curve", "gradient"], "one head alone was removed"),
         (pair, ["curve"], "the selected heads were removed as one set"),
         (replace(positive, curve=None), ["curve"], "no curve was asked for"),
         (pair, ["gradient"], "no gradients were asked for"),

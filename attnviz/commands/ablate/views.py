@@ -1,4 +1,4 @@
-"""The figures of an ablation: heads with intervals, map, curve, and importance by gradients."""
+"""The figures of an ablation: heads with intervals, the curve, and importance by gradients."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import FuncNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -17,7 +16,6 @@ from attnviz.commands.ablate.effects import Estimate, HeadEffect
 from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import GIVES, first_order, loss_words, source_line, what_is_measured
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten, settled, written
 from attnviz.figures.style import Style, figure_style, outer_ink
@@ -27,8 +25,6 @@ from attnviz.present.view import Drawing, ViewOptions
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
-_ROOT = (lambda values: np.sign(values) * np.sqrt(np.abs(values))), lambda values: np.sign(values) * np.square(values)
-"""The scale of the map, and its inverse."""
 _TOO_SMALL = 0.001
 """The numbers of an axis whose largest is smaller have a power of ten in their unit."""
 _NAMED = 5
@@ -68,56 +64,12 @@ def _plan_heads(result: Ablation, choices: ViewOptions) -> Iterator[EffectsPlan]
     yield _plan(result, "heads", f" without one head: {count}", what, *more, heads=heads)
 
 
-def _plan_map(result: Ablation, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    metric, kinds = result.metrics[0], list(_damages(result))
-    every = np.concatenate([values.ravel() for _, values, _ in kinds])
-    largest = float(np.nanmax(np.abs(every)))
-    factor, unit = _readable(largest, metric.unit)
-    signed, top = bool(np.nanmin(every) < 0), largest * factor or 1.0
-    left_out, title = every.size - len(result.heads), f"{metric.title} on removing each head, in {unit}"
-    what = f"{title}, layers by heads, colours by the square root of the size"
-    brackets = "in brackets: the 95 % interval has zero in it" if any(unsure for *_, unsure in kinds) else ""
-    hatched = f"hatched: not removed ({counted(left_out, 'head')})" if left_out else ""
-    drawn = tuple(
-        HeadMap(
-            values=values * factor,
-            name=name,
-            norm=FuncNorm(_ROOT, -top if signed else 0.0, top, clip=True),
-            bar=f"{metric.title} ({unit}; root scale)" if values is kinds[-1][1] else "",
-            colours=choices.style.diverging_map() if signed else None,
-            write=lambda value: written(value) if np.isfinite(value) else "",
-            bracketed=unsure,
-            signed=signed,
-        )
-        for name, values, unsure in kinds
-    )
-    plan = _plan(result, "map", f": {title}", what, brackets, hatched)
-    yield HeadMapPlan(stem=plan.stem, caption=plan.caption, title=plan.title, notes=plan.notes, maps=drawn)
-
-
 def _readable(largest: float, unit: str) -> tuple[float, str]:
     """Factor that takes a number to at least 1, and the unit of the product: ``10⁻³ nats/token``."""
     exponent = 0 if largest == 0 else min(0, 3 * math.floor(math.log10(largest) / 3))
     if exponent == 0:
         return 1.0, unit
     return 10.0**-exponent, f"{power_of_ten(exponent)} {f'({unit})' if ' ' in unit else unit}"
-
-
-def _damages(result: Ablation) -> Iterator[tuple[str, Array, frozenset[tuple[int, int]]]]:
-    """By kind of attention, named if there are several: damage of each head, and heads whose interval includes zero.
-
-    Damage is [n_layers, n_heads], NaN for heads that were not removed.
-    """
-    model, metric = result.checkpoint, result.metrics[0].name
-    for stack in model.stacks or (None,):
-        first, sizes = (0, model) if stack is None else (stack.first, stack)
-        heads = [head for head in result.heads if stack is None or head.id.layer in stack.layers]
-        damages = {(head.id.layer - first, head.id.head): head.damage[metric] for head in heads}
-        values = np.full((sizes.n_layers, sizes.n_heads), np.nan)
-        for head, damage in damages.items():
-            values[head] = damage.value
-        unsure = frozenset(head for head, damage in damages.items() if damage.side == 0)
-        yield "" if stack is None else f"{stack.letter}: {stack.name}", values, unsure
 
 
 def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
@@ -294,6 +246,5 @@ def _no_gradient(result: Ablation) -> str:
 
 
 HEADS = Drawing(_plan_heads, _heads_figure)
-MAP = Drawing(_plan_map, head_map_figure, draw_head_map, missing=_one_head)
 CURVE = Drawing(_plan_curve, _curve_figure, draw_curve, missing=_no_curve)
 GRADIENT = Drawing(_plan_gradient, _gradient_figure, missing=_no_gradient)
