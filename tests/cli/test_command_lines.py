@@ -386,7 +386,7 @@ def test_tiny_gpt2_on_a_text(run: Any):
     result = run("ablate", COUNTED, "--top", "3", model="tiny-gpt2")
     assert result.exit_code == 0, result.output
     assert names() == {
-        "ablate-curve.png", "ablate-gradient.png", "ablate-heads.png", "ablate.csv", "ablate.json",
+        "ablate-curve.png", "ablate-heads.png", "ablate.csv", "ablate.json",
         "captions.md", "captions.tex",
     }  # fmt: skip
     content = document("ablate")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 
 from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.ablate.inputs import NEXT, STATES
@@ -88,37 +87,15 @@ def test_the_curve(signed: Ablation, positive: Ablation) -> None:
     assert not ax.collections
 
 
-def test_gradients(signed: Ablation, positive: Ablation) -> None:
-    for result, scales in ((signed, ["linear", "log"]), (positive, ["log", "log"])):
-        figure = result.figure("gradient", top=0)
-        for ax, metric, scale in zip(figure.axes, result.metrics, scales, strict=True):
-            expected = np.array([(head.gradient, head.damage[metric.name].value) for head in result.heads])
-            assert np.asarray(ax.collections[0].get_offsets()) == pytest.approx(expected)
-            assert (ax.get_xscale(), ax.get_yscale()) == (scale, scale)
-            for axis in (ax.xaxis, ax.yaxis):
-                low, high = sorted(axis.get_view_interval())
-                ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
-                assert sum(low <= place <= high and bool(label.get_text()) for place, label in ticks) > 1
-            assert f"{result.rank_correlations[metric.name]:.2f}".replace("-", "−") in ax.get_title("left")
-            names = [text for text in ax.texts if isinstance(text, Annotation)]
-            assert len(names) > 2
-            for name in names:
-                head = result.head(name.get_text())
-                assert name.xy == pytest.approx((head.gradient, head.damage[metric.name].value))
-
-
 def test_figures_that_a_result_does_not_have(positive: Ablation, tmp_path: Path) -> None:
     one = measured(STATES, "the cat ran", select=["L0H0"])
     pair = measured(STATES, "the cat ran", select=["L0H0", "L1H1"], together=True)
     for result, names, why in (
-        (one, ["curve", "gradient"], "one head alone was removed"),
+        (one, ["curve"], "one head alone was removed"),
         (pair, ["curve"], "the selected heads were removed as one set"),
         (replace(positive, curve=None), ["curve"], "no curve was asked for"),
-        (pair, ["gradient"], "no gradients were asked for"),
     ):
         for name in names:
             with pytest.raises(UsageError, match=f"there is no figure '{name}': {why}"):
                 result.figure(name)
     assert one.save(tmp_path)["figures"] == ["ablate-heads.png"]
-    few = measured(STATES, "the cat ran", select=["L0H0", "L1H1"], gradient=True)
-    assert few.figure("gradient").axes[0].get_title("left").endswith("rank correlation –")
