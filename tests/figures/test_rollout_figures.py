@@ -9,7 +9,6 @@ import torch
 
 import attnviz
 from attnviz.commands.rollout.report import chosen, flow_sentence, how, sink_sentence, spread_sentence
-from attnviz.commands.rollout.views import MOST_BARS
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
@@ -75,32 +74,6 @@ def test_every_layer_has_a_tile_by_weights_and_by_norms(result: Any):
         np.testing.assert_array_equal(image, matrix.numpy())
 
 
-def test_bars_are_shares_beside_what_uniform_attention_gives(result: Any):
-    of, inputs = plan(result, "from"), result.inputs
-    assert [name for name, *_ in of.panels] == ["attention", "rollout", "norm rollout", "flow"]
-    rows = (inputs.attention, inputs.rollout, inputs.norm_rollout, inputs.flow)
-    uniform = (inputs.uniform, inputs.uniform_rollout, inputs.uniform_rollout)
-    for (_, values, _), row in zip(of.panels, rows, strict=True):
-        np.testing.assert_allclose(values, row.float().numpy())
-    for (_, _, values), row in zip(of.panels, uniform, strict=False):
-        np.testing.assert_allclose(values, row.float().numpy())
-    assert of.panels[3][2] is None
-    assert of.labels[:3] == ("[CLS]  #0", "the  #1", "cat  #2")
-    assert of.muted == result.units.sink
-    for ax, (_, values, _) in zip(result.figure("from").axes, of.panels, strict=False):
-        np.testing.assert_allclose([bar.get_width() for bar in ax.patches], values, rtol=1e-6)
-
-
-def test_of_a_long_text_the_inputs_that_rank_highest_are_shown(long: Any):
-    of = plan(long, "from")
-    rows = [int(label.rpartition("#")[2]) for label in of.labels]
-    assert len(rows) == MOST_BARS
-    assert rows == sorted(rows)
-    for row in (long.inputs.attention, long.inputs.rollout, long.inputs.norm_rollout):
-        assert set(row.argsort(descending=True)[:13].tolist()) <= set(rows)  # 3 methods, 40 bars
-    assert "40 of 302 tokens" in of.caption
-
-
 def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
     of = plan(long, "layers", Style(width=3.3))
     assert of.pooled > 1
@@ -110,14 +83,14 @@ def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
     assert f"{of.pooled} × {of.pooled}" in of.caption
 
 
-@pytest.mark.parametrize(("name", "width"), [("rollout", 2.4), ("layers", 6.7), ("from", 2.4)])
+@pytest.mark.parametrize(("name", "width"), [("rollout", 2.4), ("layers", 6.7)])
 def test_titles_of_panels_are_never_cut(result: Any, name: str, width: float):
     names = [ax.get_title("left") for ax in result.figure(name, Style(width=width)).axes]
     assert any(names)
     assert not [title for title in names if title.endswith("…")]
 
 
-@pytest.mark.parametrize("name", ["rollout", "layers", "from"])
+@pytest.mark.parametrize("name", ["rollout", "layers"])
 def test_words_above_a_narrow_picture_are_few(long: Any, name: str):
     of, style = plan(long, name, Style(width=3.3)), Style(width=3.3)
     height = sum(size * 1.35 for _, size, _ in heading(of.title, of.notes, style, 3.3)) / 72
