@@ -1,4 +1,4 @@
-"""Renderer of a matrix of positions: cells, numbers, labels, outlines.
+"""Renderer of a matrix of positions: cells, numbers, labels, rules between blocks, outlines.
 
 Everything adapts to the size of the Axes, so that the same function serves a column, a page and the caller's own Axes.
 """
@@ -71,6 +71,7 @@ def draw_matrix(
     pooled: int = 1,
     colours: Colormap | None = None,
     vector: bool = False,
+    rules: Sequence[float] = (),
     outlines: Sequence[Outline] = (),
     cell: float | None = None,
 ) -> Cells:
@@ -78,8 +79,8 @@ def draw_matrix(
 
     ``values`` are [rows, columns], NaN in the colour of the paper. Numbers are written by :func:`write_numbers`, once
     the Axes have their size; until then ``cell`` is the size of a cell in points. Positions, of which ``pooled`` share
-    a cell, are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, if others. In a ``vector``
-    file a few cells are drawn as rectangles, sharp at any size.
+    a cell, are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, if others. A rule of 4 is a
+    line before row and column 4. In a ``vector`` file a few cells are drawn as rectangles, sharp at any size.
     """
     rows, n_columns = values.shape
     properties: dict[str, Any] = {"cmap": colours or style.colour_map(), "norm": norm}
@@ -92,6 +93,9 @@ def draw_matrix(
     ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.greys.paper)
     ax.grid(visible=False)
     ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
+    for rule in rules:
+        for line in (ax.axhline, ax.axvline):
+            line(rule / pooled - 0.5, color=style.greys.ink, linewidth=2 * PIXEL)
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
     for outline in outlines:
         _draw_outline(ax, outline, style, width, height)

@@ -360,9 +360,9 @@ def test_means_of_a_kind_are_those_of_its_layers(found):
     drawn = {plan.stem: plan for plan in plans(found, "mean")}
     assert len(drawn) == 6
     cross = drawn["mean-cross-attention"]
-    assert [tile.name for tile in cross.groups[0][1]] == ["layer X0", "layer X1", "layer X2", "all layers"]
+    assert [tile.name for tile in cross.tiles] == ["layer X0", "layer X1", "layer X2", "all layers"]
     of_layer = found.layer_patterns(found.head("X1H0").id.layer).mean(0)
-    np.testing.assert_allclose(cross.groups[0][1][1].values, of_layer, atol=1e-6)
+    np.testing.assert_allclose(cross.tiles[1].values, of_layer, atol=1e-6)
     assert (cross.labels.texts, cross.keys.texts) == (found.target.tokens.labels, found.tokens.labels)
 
 

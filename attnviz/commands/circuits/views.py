@@ -22,7 +22,7 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
     """Plan the matrix of each kind, on one scale."""
     model, names = visible(result.checkpoint.short_name), [str(head.id) for head in result.heads]
     top = max(float(scores.nan_to_num().max()) for scores in result.scores.values())
-    pooled, _ = tile_pooling(names, [1], _INCHES, choices.style)
+    pooled, _ = tile_pooling(names, 1, _INCHES, choices.style)
     layers = [head.id.layer for head in result.heads]
     rules = [at for at in range(1, len(layers)) if layers[at] != layers[at - 1]]
     for kind in KINDS:
@@ -39,7 +39,7 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
             title=f"{model}: {kind} composition",
             notes=("Rows: the later head, which reads. Columns: the earlier head, which writes.",
                    f"{capital(shown)}." if shown else ""),
-            groups=(("", (Tile("", values),)),),
+            tiles=(Tile("", values),),
             labels=Labels(tuple(names), (False,) * len(names)),
             norm=Normalize(result.baseline, max(top, 1.01 * result.baseline), clip=True),
             bar="composition, 0–1; paper: no more than random rotations",

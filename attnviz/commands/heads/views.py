@@ -213,12 +213,12 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
         given = visible(", ".join(part.strip() for text in choices.select for part in text.split(",")))
         chosen = f"selected: {given}" if len(heads) < len(part.heads) else ""
         names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "selected" if chosen else "all"]
-        pooled, _ = tile_pooling(labels.texts, [len(names)], _TILE, style, keys.texts if keys else ())
+        pooled, _ = tile_pooling(labels.texts, len(names), _TILE, style, keys.texts if keys else ())
         means, of_all = _mean_patterns(shown, of_layers, pooled)
         means.append(max_pool(of_all, pooled))
         top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
         yield _mean(shown, names, means, top, style, len(heads), chosen)
-        pooled, _ = tile_pooling(labels.texts, [1], _ALONE, style, keys.texts if keys else ())
+        pooled, _ = tile_pooling(labels.texts, 1, _ALONE, style, keys.texts if keys else ())
         yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, style, len(heads), chosen)
 
 
@@ -247,7 +247,7 @@ def _mean(
     """Plan pooled means, a tile each, over ``n_heads`` heads; ``chosen``: how they were, '' for all."""
     about, alone, target = shown.figure_context, len(means) == 1, _ALONE if len(means) == 1 else _TILE
     labels, keys = _labels(shown)
-    pooled, every = tile_pooling(labels.texts, [len(means)], target, style, keys.texts if keys else ())
+    pooled, every = tile_pooling(labels.texts, len(means), target, style, keys.texts if keys else ())
     kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows attend to columns."
     rows = rows if shown.context.source is None else "Rows (target) attend to columns (source)."
     most = max(float(mean.max()) for mean in means)
@@ -271,7 +271,7 @@ def _mean(
             alone=(colours,),
         ),
         title=f"{about.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
-        groups=(("", tiles),),
+        tiles=tiles,
         labels=labels,
         keys=keys,
         norm=Normalize(0, 1 if own else top, clip=True) if own or style.scale == "shared" else style.norm(most),
