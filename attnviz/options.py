@@ -487,7 +487,7 @@ COMMANDS = {
                    1, "N", least=1, most=12),
             _MEMORY,
         ),
-        pictures=_figures("why", "; chain needs --depth 2 or more."),
+        pictures=_figures("why"),
         output=(_top("Number of pairs of sources in the table.", 12), *_FILES),
     ),
     "circuits": Command(
