@@ -152,7 +152,6 @@ REFUSED: list[tuple[str, int, str]] = [
     *((f"{each} ... --select L9", 2, "the model has layers 0 to 2") for each in ("ablate", "compare", "outputs")),
     ("explain ... --layer 3", 2, "has no layer 3: expected one from 0 to 2"),
     ("circuits ... --select L9H0", 2, "the selection 'L9H0' names layer 9, but the model has layers 0 to 2."),
-    ("circuits ... --figures copying", 2, "there is no figure 'copying': this checkpoint has no language head"),
     ("rollout ... --layer 3", 2, "the model has no layer 3: expected 0 to 2."),
     ("explain ... --head L0H7", 2, "has no head L0H7; it has L0H0 to L2H3"),
     ("heads ... --token zebra", 2, "no token “zebra” in the text: expected one of [CLS]"),
