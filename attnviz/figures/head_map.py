@@ -1,8 +1,7 @@
 """Maps of all heads: layers × heads, coloured by a number, with the numbers in the cells."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ class HeadMap(ColourScale):
 
     values: Array  # [n_layers, n_heads]; NaN, which is hatched, where not measurable
     name: str = ""  # above the map; empty for none
-    write: Callable[[float], str] = field(default=written)  # a value as text in its cell
     # [n_layers][n_heads], written instead of the values; may have several lines
     texts: tuple[tuple[str, ...], ...] = ()
     legend: tuple[Artist, ...] = ()  # legend of categorical colours
@@ -129,7 +127,7 @@ def _lines(each: HeadMap) -> set[str]:
 def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
     """Write texts, upright or turned, or else values into the cells if they are readable."""
     if values is not each.values or not each.texts:
-        write_numbers(ax, values, cells, each.write)
+        write_numbers(ax, values, cells, written)
         return
     width, height = cell_points(ax, values.shape[1], values.shape[0])
     most = max(text.count("\n") + 1 for row in each.texts for text in row)

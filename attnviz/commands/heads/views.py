@@ -73,7 +73,8 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         whole = f"{len(heads)} heads of {encoder} encoder and {decoder} decoder layers"
     ticks = f"ticks: {sinks_in_words(shown[0].keys, about.unit)}"
     of_source = few and shown[0].context.source is not None
-    rows = "rows (target) attend to columns (source), stretched to squares" if of_source else "rows attend to columns"
+    rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
+    rows = rows if keys is None else f"{rows}, stretched to squares"
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
