@@ -330,7 +330,8 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
 
     ``side``: width of a square in pixels of the grid. The weights are written into the cells if they fit all squares.
     """
-    squares, points = list[Axes](), side * ax.get_window_extent().width / ax.get_xlim()[1] * 72 / ax.figure.dpi
+    points = side * ax.get_window_extent().width / ax.get_xlim()[1] * 72 / ax.figure.dpi
+    squares: list[Axes] = []
     for cell in plan.cells:
         (rows, columns), (left, top), (row, column) = cell.values.shape, grid.corner(cell.id), grid.cells[cell.id]
         sides = "l" * (column == 0) + "b" * ((row + 1, column) not in grid.cells.values())
