@@ -242,7 +242,6 @@ _LOOK = (
     Option("width", str, "Width of every figure: 3.3in, 8.4cm, 84mm, 240pt, or a number of inches. Default: what the "
            "content needs."),
     _switch("bare", "Leave out title and notes, for a paper with captions of its own."),
-    Option("panel", str, "Write a panel letter, such as a, at the top left of every figure.", "", "LETTER"),
 )
 _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
               None, "FOLDER", ("--out", "-o"))
@@ -301,7 +300,7 @@ COMMANDS = {
             Option("relation", str, "The same for this relation, such as obj, and all selected heads."),
             Option("maps", list[str], "Draw a map of this statistic, such as entropy, distance, sink or local (adds "
                    "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC", ("--map",)),
-            *_figures("heads", ". With --each-line also {heads.texts}."),
+            *_figures("heads"),
         ),
         output=(
             _save("attention", "one tensor per layer"),
@@ -378,11 +377,7 @@ COMMANDS = {
                    "Instead of a corpus, a profile.json may be named. May be given more than once.", (),
                    "HEADS|ROLE|roles"),
         ),
-        pictures=(
-            replace(_SELECT, help="Heads whose examples are drawn (adds the figure examples), as for attnviz heads. "
-                    "Default: those that pass a role."),
-            *_figures("profile"),
-        ),
+        pictures=_figures("profile"),
         output=(
             Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
                    "no fewer texts than before.", flags=("--store/--no-store",)),
@@ -401,7 +396,7 @@ COMMANDS = {
             _token("The token whose numbers are shown", "the last of the text"),
             _switch("every_layer", "Also verify every step of the other layers."),
         ),
-        pictures=_figures("explain", "; positions exist for layer 0 of models with position embeddings."),
+        pictures=_figures("explain"),
         output=(_save("stages", "one tensor per step"), *_FILES),
     ),
     "outputs": Command(
@@ -497,7 +492,7 @@ COMMANDS = {
                    1, "N", least=1, most=12),
             _MEMORY,
         ),
-        pictures=_figures("why", "; chain needs --depth 2 or more."),
+        pictures=_figures("why"),
         output=(_top("Number of pairs of sources in the table.", 12), *_FILES),
     ),
     "circuits": Command(
@@ -608,7 +603,6 @@ class StyleOptionNames(TypedDict, total=False):
     scale: str
     width: float | str | None
     bare: bool
-    panel: str
 
 
 class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):

@@ -106,11 +106,6 @@ def draw_styles() -> None:
         analysis.save(folder, select=["L1H8"], figures=["heads", "lines"], **style)
         analysis.save(folder, figures=["overview"], **style)
         without_numbers(folder)
-    pair = attnviz.analyze("Where is the cat?", "minilm", device="cpu", pair="It ran away.")
-    draw("pair", pair, select=["L2H8"], figures=["pair"])
-    chosen = attnviz.analyze(SENTENCE, "minilm", device="cpu")
-    style = Style(width=7.0, bare=True, panel="a")
-    draw("panel", chosen, select=["L0H2", "L1H8", "L2H0"], figures=["panel"], style=style)
     pets = attnviz.analyze(PETS, "minilm", device="cpu")
     draw("relations", pets, select=["L2H0", "L2H8"], figures=["relations", "heads"], relations=True)
     long = attnviz.analyze(PAGE, "minilm", device="cpu")
@@ -135,12 +130,6 @@ def draw_corpus_comparison(treebank: Path) -> None:
     draw("compare-corpus", found)
     (GALLERY / "compare-corpus" / "tables.txt").write_text(found.report(width=100), encoding="utf-8")
     print("compare-corpus")
-
-
-def draw_several() -> None:
-    """Heads on several texts, side by side."""
-    texts = [SENTENCE, "She gave him the book that he had lost", "Nobody knew why the committee rejected it"]
-    draw("texts", attnviz.analyze_each(texts, "minilm", device="cpu"))
 
 
 def draw_llama() -> None:
@@ -179,7 +168,7 @@ def draw_translation() -> None:
         trained = [sys.executable, str(Path(__file__).with_name("train_number_translator.py")), "--out", str(folder)]
         print(subprocess.run(trained, check=True, capture_output=True, text=True).stdout.strip())
         analysis = attnviz.analyze("three thousand two hundred forty seven", str(folder), device="cpu")
-        draw("translation", analysis, select="X0", figures=["panel"])
+        draw("translation", analysis, select="X0", figures=["overview"])
     with (GALLERY / "translation" / "captions.md").open("a", encoding="utf-8") as captions:
         captions.write("\nnumber-translator is a BART of one layer, trained by examples/train_number_translator.py.\n")
 
@@ -226,15 +215,11 @@ def draw_profile(treebank: Path) -> None:
         profile = attnviz.profile_heads("minilm", [Path(treebank.name)], repeats=True, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         profile.save(folder)
-        for name in ("roles", "relations", "layers", "likeness", "roles/syntactic-obj"):
-            target = GALLERY / "profile" / f"{name.removeprefix('roles/')}.png"
+        for name in ("roles", "relations"):
+            target = GALLERY / "profile" / f"{name}.png"
             target.parent.mkdir(exist_ok=True)
             target.write_bytes((Path(folder) / f"{name}.png").read_bytes())
     screenshot(profile.page(), "page-profile", 1200, 900, "left=scatter&x=sink&y=entropy")
-    with tempfile.TemporaryDirectory() as folder:
-        profile.save(folder, figures=["examples"], select=["L2H8"])
-        drawn = Path(folder) / "examples" / "L02H08.png"
-        (GALLERY / "profile" / "examples-L02H08.png").write_bytes(drawn.read_bytes())
     print(f"profile: {profile.corpora[0].texts} texts")
 
 
@@ -242,7 +227,6 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     GALLERY.mkdir(exist_ok=True)
     draw_views()
     draw_styles()
-    draw_several()
     draw_llama()
     draw_translation()
     draw_inside(treebank)

@@ -21,8 +21,7 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
     Heads removed together get a verdict only if two methods agree: --method, and mean (with --method mean: uniform).
     Every layer is verified on a sample.
 
-    It writes ablate-heads.png, ablate-map.png, ablate-curve.png, ablate-gradient.png, captions, ablate.json and
-    ablate.csv, and prints the heads ranked.
+    It writes ablate-heads.png, ablate-curve.png, captions, ablate.json and ablate.csv, and prints the heads ranked.
 
     Examples:
         attnviz ablate "The cat that I saw ran away"

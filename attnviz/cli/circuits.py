@@ -10,8 +10,8 @@ from attnviz.cli.runner import Job, Run, command
 def circuits(run: Run, **options: Any) -> Job:
     """Show which heads read what earlier heads write, and which copy tokens, from the weights alone.
 
-    No text is read. It writes composition-query.png, composition-key.png, composition-value.png, copying.png (models
-    with a language head), captions, circuits.json and circuits.csv, and prints the strongest pairs of heads.
+    No text is read. It writes composition-query.png, composition-key.png, composition-value.png, captions,
+    circuits.json and circuits.csv, and prints the strongest pairs of heads.
 
     Examples:
         attnviz circuits --model tiny-gpt2

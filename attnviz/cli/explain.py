@@ -13,7 +13,7 @@ def explain(run: Run, text: str, pair: str | None, **options: Any) -> Job:
 
     Every step is recomputed from the one before, and compared with the running model where the model exposes it.
     For layer 0 the scores are also split into what comes from content and what from positions. It writes explain.png,
-    positions.png (layer 0), captions, explain.json and explain.csv.
+    captions, explain.json and explain.csv.
 
     Examples:
         attnviz explain "The cat that I saw ran away"

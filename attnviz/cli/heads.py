@@ -19,17 +19,14 @@ if TYPE_CHECKING:
     from attnviz.commands.heads.texts.measure import OneText
     from attnviz.texts.reading import Text
 
-_SUMMARY = "texts"
-"""The figure of all texts; all others are of one."""
-
 
 @command
 def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
-    tables. With --each-line every text has a folder of its own; texts.png, heads-texts.json and heads-texts.csv tell
-    of all of them, and heads.jsonl has every heads.json as a line.
+    tables. With --each-line every text has a folder of its own; heads-texts.json and heads-texts.csv tell of all of
+    them, and heads.jsonl has every heads.json as a line.
 
     Examples:
         attnviz heads "The cat that I saw ran away"
@@ -38,7 +35,7 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
             One interactive page, for a browser.
         attnviz heads "The cat ran away" -m ./my-bert
             Your own checkpoint: a folder, or a name on the Hugging Face hub.
-        attnviz heads novel.txt --each-line --figures texts
+        attnviz heads novel.txt --each-line --no-figures
             Every line of a file, and what varies between them.
     """
     if each_line:
@@ -96,14 +93,10 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         raise UsageError(
             f"--select {labels[0]!r} is what heads are on one text; expected ids such as L2H8 with --each-line."
         )
-    of_each, of_all = _figures_of_each(run)
-    names, choices, formats = of_each.figure_names(_added_figures(run)), run.choices(), run.format_names
+    names, choices, formats = run.figure_names(_added_figures(run)), run.choices(), run.format_names
     written, without = set[str](), Counter[str]()
 
     def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
-        (view,) = checked_views(of_all.command, [_SUMMARY])
-        if not written and of_all.options["figures"] == _SUMMARY and (why := view.drawing.missing(analysis)):
-            raise UsageError(f"there is no figure {_SUMMARY!r}: {why}.")
         if one.folder not in written:
             missing = [view.name for view in checked_views("heads", names or []) if view.drawing.missing(analysis)]
             without.update([] if names == ["all"] else missing)
@@ -129,7 +122,8 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         assert job.output is not None
         yield f"each text has a folder of its own in {job.output.path}, {len(written)} in all"
 
-    job = of_all.job(
+    summary = replace(run, command="heads.texts", options={**run.options, "figures": None})  # which has no figures
+    job = summary.job(
         measure,
         texts=[] if isinstance(lines, Path) else [line.text for line in lines],
         corpora=[lines] if isinstance(lines, Path) else [],
@@ -137,20 +131,6 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         finish=finish,
     )
     return job
-
-
-def _figures_of_each(run: Run) -> tuple[Run, Run]:
-    """Split the run into that of each text and that of the summary, whose figures ``--figures`` names, too."""
-    requested = (run.options["figures"] or "").replace(" ", "").split(",")
-    of_each, of_all = run.options["figures"], run.options["figures"]
-    if _SUMMARY in requested and not run.options["no_figures"]:
-        of_each = ",".join(name for name in requested if name != _SUMMARY) or "none"
-    if of_each is not None and of_each.strip() != "all":
-        of_all = _SUMMARY if _SUMMARY in requested else "none"
-    return (
-        replace(run, options={**run.options, "figures": of_each}),
-        replace(run, command="heads.texts", options={**run.options, "figures": of_all}),
-    )
 
 
 def _check_statistics(names: Sequence[str]) -> None:

@@ -21,8 +21,8 @@ def outputs(run: Run, text: str, pair: str | None, target: str | None, **options
     embeddings, biases and feed-forward networks sum to the difference of the model's logits. Where the head on top is
     not linear (BERT), they are a linearisation. Promoted tokens are those whose logits a head raises most.
 
-    It writes outputs.png, outputs-shares.png, outputs-effects.png (with a head on top), one picture per head
-    (outputs/L00H00.png), captions, outputs.json and outputs.csv.
+    It writes outputs.png, outputs-effects.png (with a head on top), one picture per head (outputs/L00H00.png),
+    captions, outputs.json and outputs.csv.
 
     Examples:
         attnviz outputs "The cat that I saw ran away"

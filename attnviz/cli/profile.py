@@ -42,11 +42,6 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
         return Job(partial(_show, run, split_names(show), corpora))
     if not corpora and not options["repeats"]:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt, GAP .tsv), --repeats, or --show roles.")
-    adds = ["examples"] if "select" in run.changed else []
-    if "examples" in (run.figure_names(adds) or []) and not (options["examples"] and corpora):
-        raise UsageError(
-            "the figure examples needs a corpus and --examples above 0: leave out the figure and --select."
-        )
     source, process = run.find_model(), this_process()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 
@@ -58,15 +53,10 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 
         for part in PARTS:
             remove_kept(part_file(unfinished, part), process)
-        if likeness and document["statistics"] is not None:
-            from attnviz.commands.profile.likeness import scikit_learn_missing
-
-            yield from filter(None, [scikit_learn_missing()])
         yield from _keep(document, run.options["store"])
 
-    likeness = run.options["figures"] in (None, "all") and not run.options["no_figures"]
     kept = unfinished_note(own_file(unfinished, process))
-    return run.job(measure, corpora=corpora, adds=adds, rate=True, finish=finish, kept=kept, silent=not process.first)
+    return run.job(measure, corpora=corpora, rate=True, finish=finish, kept=kept, silent=not process.first)
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:

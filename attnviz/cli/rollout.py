@@ -12,8 +12,8 @@ from attnviz.errors import UsageError
 def rollout(run: Run, text: str, pair: str | None, target: str | None, **options: Any) -> Job:
     """Roll attention out through all layers: how much of each input token reaches each position.
 
-    Every head is verified. It writes rollout.png, rollout-layers.png, rollout-from.png, captions, rollout.json and
-    rollout.csv, and prints the inputs of one token, ranked.
+    Every head is verified. It writes rollout.png, captions, rollout.json and rollout.csv, and prints the
+    inputs of one token, ranked.
 
     Examples:
         attnviz rollout "The cat that I saw ran away"

@@ -224,7 +224,7 @@ class Run:
         for name in {"maps", "columns"}.intersection(drawn):
             drawn[name] = split_names(drawn[name])
         scale = self.options.get("scale", "auto")
-        look = {name: self.options[name] for name in ("theme", "width", "bare", "panel") if name in self.options}
+        look = {name: self.options[name] for name in ("theme", "width", "bare") if name in self.options}
         style = Style(scale=scale, **look)
         return spec_of(self.command).completed(ViewOptions.of(style, drawn))
 

@@ -15,7 +15,7 @@ def why(run: Run, text: str, pair: str | None, **options: Any) -> Job:
     score, which is checked on every run. With a head for tokens or classes it also shows what the attention head adds
     to the logit of an answer minus that of a foil, key by key, and what is missing when it is ablated.
 
-    It writes why.png, why-chain.png (--depth 2), captions, why.json and why.csv.
+    It writes why.png, captions, why.json and why.csv.
 
     Examples:
         attnviz why "The cat ran away" --head L2H8 --query cat

@@ -22,7 +22,18 @@ from numpy.typing import NDArray
 from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, UNNAMED, Family
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
-from attnviz.figures.matrix import Array, Labels, label_pixels, label_size, name_axis, named_every
+from attnviz.figures.matrix import (
+    MOST_NUMBERED,
+    Array,
+    Labels,
+    hundredths,
+    label_pixels,
+    label_size,
+    name_axis,
+    named_every,
+    value_size,
+    write_numbers,
+)
 from attnviz.figures.page import (
     MARGIN,
     ColourScale,
@@ -54,6 +65,9 @@ _HIGHEST = 1000  # of a grid whose layers wrap
 _BAR, _LEGEND_ROW = 0.68, 0.15
 _EVEN = 0.85
 
+Names = Sequence[Sequence[str]]
+"""Names of tokens: of rows, and of columns if others; none if they are not drawn."""
+
 
 @dataclass(frozen=True)
 class HeadCell:
@@ -81,12 +95,13 @@ class HeadGridPlan(ColourScale, PagePlan):
     roles: str = ""  # note on marks and texts on the right, likewise
     sinks: frozenset[int] = frozenset()  # cells of a row that stand for sinks, which get a tick below their column
     labels: Labels | None = None  # of positions, for a few heads; drawn if they fit
+    keys: Labels | None = None  # of the columns, if other positions than the rows
     pooled: int = 1  # positions in one cell
 
     @property
-    def named(self) -> tuple[str, ...]:
+    def named(self) -> Names:
         """Names of tokens to find room for."""
-        return () if self.labels is None else self.labels.texts
+        return [each.texts for each in (self.labels, self.keys) if each is not None]
 
 
 @dataclass(frozen=True)
@@ -280,7 +295,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
             inked = properties | {"color": style.greys.muted if cell.muted else style.greys.ink}
             ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **inked)
     if grid.tokens:
-        _name_tokens(ax, plan, grid, style, side / pixels, shown)
+        _name_tokens(ax, plan, grid, style, side / pixels, drawn)
     if not grid.named:
         every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
         numbered = [(block, at) for block in range(grid.blocks) for at in range(0, len(grid.columns), every)]
@@ -310,24 +325,32 @@ class _ExactImage(AxesImage):
         """Nothing to do for a colour bar: the scale has its ends, and the pixels are colours."""
 
 
-def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side: float, shown: float) -> None:
+def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side: float, drawn: AxesImage) -> None:
     """Name tokens left of a row's first square and below a column's last, as beside any matrix.
 
-    ``side``: width of a square in pixels of the grid; ``shown``: pixels of the figure for one of the grid.
+    ``side``: width of a square in pixels of the grid. The weights are written into the cells if they fit all squares.
     """
+    points = side * ax.get_window_extent().width / ax.get_xlim()[1] * 72 / ax.figure.dpi
+    squares: list[Axes] = []
     for cell in plan.cells:
-        n, (left, top), (row, column) = len(cell.values), grid.corner(cell.id), grid.cells[cell.id]
+        (rows, columns), (left, top), (row, column) = cell.values.shape, grid.corner(cell.id), grid.cells[cell.id]
         sides = "l" * (column == 0) + "b" * ((row + 1, column) not in grid.cells.values())
         across, down = ax.get_xlim()[1], ax.get_ylim()[0]
         beside = ax.inset_axes(
             (left / across, 1 - (top + side) / down, side / across, side / down), facecolor="none", zorder=2
         )
-        beside.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), in_layout=False)
+        beside.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), in_layout=False)
         beside.spines[:].set_visible(False)
-        points = side * shown * 72 / ax.figure.dpi / n
-        for axis, letter in ((beside.yaxis, "l"), (beside.xaxis, "b")):
-            name_axis(axis, plan.labels if letter in sides else None, n, points, plan.pooled, style)
+        for axis, letter, n in ((beside.yaxis, "l", rows), (beside.xaxis, "b", columns)):
+            labels = plan.keys if letter == "b" and plan.keys is not None else plan.labels
+            name_axis(axis, labels if letter in sides else None, n, points / n, plan.pooled, style)
         beside.tick_params(length=0, pad=4)
+        squares.append(beside)
+    texts = {hundredths(float(value)) for cell in plan.cells for value in cell.values.flat} - {""}
+    shape = [n for cell in plan.cells for n in cell.values.shape]
+    if max(shape) <= MOST_NUMBERED and texts and value_size(texts, points / max(shape), points / max(shape)):
+        for beside, cell in zip(squares, plan.cells, strict=True):
+            write_numbers(beside, cell.values, drawn, hundredths)
 
 
 def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
@@ -398,7 +421,7 @@ def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
 
 
 def grid_pooling(
-    n_positions: int, heads: Iterable[HeadId], style: Style, *, marked: bool = False, labels: Sequence[str] = ()
+    n_positions: int, heads: Iterable[HeadId], style: Style, *, marked: bool = False, labels: Names = ()
 ) -> int:
     """Positions per cell of a small matrix, so that every cell has a pixel.
 
@@ -411,7 +434,7 @@ def grid_pooling(
     return math.ceil(n_positions / int(square))
 
 
-def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Sequence[str] = ()) -> _Layout:
+def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Names = ()) -> _Layout:
     """Lay out matrices [m, m] on a new page; with ``labels`` a few heads are packed, and their tokens named."""
     ids = list(heads)
     packed, columns = bool(labels) or _sparse(ids), len({head.head for head in ids})
@@ -432,7 +455,7 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
     return _fitting(ids, room, marked, labels)
 
 
-def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Sequence[str] = ()) -> _Layout:
+def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Names = ()) -> _Layout:
     """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with ``labels`` named."""
     tokens, grid = 0.0, _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
     for _ in range(3 if grid else 0):  # which tokens are named, and how large, depends on the squares
@@ -503,12 +526,14 @@ def _side_by_side(grid: _Layout) -> _Layout:
     )
 
 
-def _token_names(labels: Sequence[str], square: float) -> float:
-    """Pixels of token labels beside a square."""
-    if not labels:
-        return 0
-    cell = square / len(labels) * 72 / DPI
-    return label_pixels(labels[:: named_every(cell)], label_size(cell)) + 16
+def _token_names(labels: Names, square: float) -> float:
+    """Pixels of token labels beside and below a square."""
+    cells = [square / len(texts) * 72 / DPI for texts in labels]
+    sizes = (
+        label_pixels(texts[:: named_every(cell)], label_size(cell)) + 16
+        for texts, cell in zip(labels, cells, strict=True)
+    )
+    return max(sizes, default=0)
 
 
 def _wrapped(

@@ -1,8 +1,7 @@
 """Maps of all heads: layers × heads, coloured by a number, with the numbers in the cells."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Rectangle
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.matrix import Array, Cells, cell_points, draw_matrix, write_numbers, write_texts
@@ -30,13 +29,9 @@ from attnviz.figures.page import (
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 
 _CELL = (0.42, 0.25)
-_SMALL_CELL = 0.19
-_GAP, _AXES, _BAR, _NAME = 0.18, 0.35, 0.55, 0.2
-_CORNER = "#d95f02"
+_AXES, _BAR, _NAME = 0.35, 0.55, 0.2
 _TEXT_SIZES = (6.5, 6.0, 5.5)
 _TEXT_HEIGHT = 0.3
-_INSET = 0.65
-"""Points between an outline and its cell's edge, so that a cell between outlined ones has no outline."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +40,11 @@ class HeadMap(ColourScale):
 
     values: Array  # [n_layers, n_heads]; NaN, which is hatched, where not measurable
     name: str = ""  # above the map; empty for none
-    write: Callable[[float], str] = field(default=written)  # a value as text in its cell
     # [n_layers][n_heads], written instead of the values; may have several lines
     texts: tuple[tuple[str, ...], ...] = ()
     legend: tuple[Artist, ...] = ()  # legend of categorical colours
     # extra columns at the right, such as layer means: name and [n_layers] values
     beside: tuple[tuple[str, Array], ...] = ()
-    corners: frozenset[tuple[int, int]] = frozenset()  # (layer, head) with a marked corner
-    outlined: frozenset[tuple[int, int]] = frozenset()  # (layer, head) with an outline
-    bracketed: frozenset[tuple[int, int]] = frozenset()  # (layer, head) whose number stands in brackets
 
 
 @dataclass(frozen=True)
@@ -61,13 +52,12 @@ class HeadMapPlan(PagePlan):
     """A figure of maps, one below the other."""
 
     maps: tuple[HeadMap, ...]  # from top to bottom
-    columns: int = 1  # maps in a row; several share the scale of the first, with one colour bar
 
 
 def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with every map of the plan, each with its colour bar."""
     with figure_style():
-        return (_in_columns if plan.columns > 1 else _stacked)(plan, style, vector)
+        return _stacked(plan, style, vector)
 
 
 def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
@@ -107,24 +97,6 @@ def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
     return page
 
 
-def _in_columns(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
-    """Draw maps in rows with one colour bar, layers numbered at the left, heads below."""
-    rows, (n_layers, n_heads) = math.ceil(len(plan.maps) / plan.columns), plan.maps[0].values.shape
-    width = page_width(style, plan.columns * (n_heads * _SMALL_CELL + _GAP) + _AXES + 2 * MARGIN)
-    cell = ((width - 2 * MARGIN - _AXES) / plan.columns - _GAP) / n_heads
-    body = rows * (n_layers * min(_SMALL_CELL, max(cell, 0.1)) + _NAME + _GAP) + _AXES + _BAR
-    page = new_page(plan.title, plan.notes, style, width=width, body=body)
-    axes = page.subplots(rows, plan.columns, squeeze=False)
-    cells = [_draw(ax, each, each.name, style, vector) for ax, each in zip(axes.flat, plan.maps, strict=True)]
-    for ax in axes.flat:
-        ax.label_outer()
-    colour_bar(page, list(axes.flat), plan.maps[0], style)
-    settled(page)
-    for ax, each, drawn in zip(axes.flat, plan.maps, cells, strict=True):
-        write_numbers(ax, each.values, drawn, each.write, air=2)
-    return page
-
-
 def draw_head_map(ax: Axes, plan: HeadMapPlan, style: Style) -> Cells:
     """Draw the first map on the caller's Axes, with its numbers where cells have room; the cells carry the colours."""
     each = plan.maps[0]
@@ -155,7 +127,7 @@ def _lines(each: HeadMap) -> set[str]:
 def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
     """Write texts, upright or turned, or else values into the cells if they are readable."""
     if values is not each.values or not each.texts:
-        write_numbers(ax, values, cells, each.write, bracketed=each.bracketed if values is each.values else ())
+        write_numbers(ax, values, cells, written)
         return
     width, height = cell_points(ax, values.shape[1], values.shape[0])
     most = max(text.count("\n") + 1 for row in each.texts for text in row)
@@ -182,7 +154,11 @@ def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cel
     cells = draw_matrix(ax, each.values, each.norm, style, colours=each.colours, vector=vector)
     with rc_context({"hatch.linewidth": 0.5}):
         for layer, head in np.argwhere(~np.isfinite(each.values)):
-            ax.add_patch(_box(layer, head, edgecolor=style.greys.frame, linewidth=0, hatch="//"))
+            ax.add_patch(
+                Rectangle(
+                    (head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=style.greys.frame, linewidth=0, hatch="//"
+                )
+            )
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
         for edge in range(1, edges):
             line(edge - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)
@@ -198,15 +174,4 @@ def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cel
     ax.set_ylabel("layer", fontsize=8, color=ink, labelpad=2)
     if name:
         ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.greys.ink, parse_math=False)
-    for layer, head in sorted(each.corners):
-        x, y = head + 0.5, layer - 0.5
-        ax.add_patch(Polygon([(x - 0.3, y), (x, y), (x, y + 0.4)], linewidth=0, facecolor=_CORNER, zorder=3))
-    for layer, head in sorted(each.outlined):
-        inset = min(0.2, _INSET / width), min(0.2, _INSET / height)
-        ax.add_patch(_box(layer, head, inset, edgecolor=style.greys.ink, linewidth=0.9, zorder=3))
     return cells
-
-
-def _box(layer: int, head: int, inset: tuple[float, float] = (0, 0), **properties: Any) -> Rectangle:
-    x, y = inset
-    return Rectangle((head - 0.5 + x, layer - 0.5 + y), 1 - 2 * x, 1 - 2 * y, fill=False, **properties)

@@ -4,7 +4,7 @@ Everything adapts to the size of the Axes, so that the same function serves a co
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -80,8 +80,7 @@ def draw_matrix(
     ``values`` are [rows, columns], NaN in the colour of the paper. Numbers are written by :func:`write_numbers`, once
     the Axes have their size; until then ``cell`` is the size of a cell in points. Positions, of which ``pooled`` share
     a cell, are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, if others. A rule of 4 is a
-    line before row and column 4; with ``keys`` before column 4 alone. In a ``vector`` file a few cells are drawn as
-    rectangles, sharp at any size.
+    line before row and column 4. In a ``vector`` file a few cells are drawn as rectangles, sharp at any size.
     """
     rows, n_columns = values.shape
     properties: dict[str, Any] = {"cmap": colours or style.colour_map(), "norm": norm}
@@ -95,7 +94,7 @@ def draw_matrix(
     ax.grid(visible=False)
     ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
     for rule in rules:
-        for line in (ax.axvline,) if keys else (ax.axhline, ax.axvline):
+        for line in (ax.axhline, ax.axvline):
             line(rule / pooled - 0.5, color=style.greys.ink, linewidth=2 * PIXEL)
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
     for outline in outlines:
@@ -125,17 +124,15 @@ def write_numbers(
     write: Callable[[float], str],
     *,
     air: float = 5,
-    bracketed: Collection[tuple[int, int]] = (),
 ) -> bool:
     """Write values into the cells of a matrix if all are readable; call it when the Axes have their size.
 
-    ``write`` formats a value, '' for none; ``air`` is as for :func:`value_size`; cells in ``bracketed``, by row and
-    column, get brackets. Returns whether they were written.
+    ``write`` formats a value, '' for none; ``air`` is as for :func:`value_size`. Returns whether they were
+    written.
     """
     if max(values.shape) > MOST_NUMBERED:
         return False
     texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
-    texts |= {cell: f"({texts[cell]})" for cell in bracketed if cell in texts}
     size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0]), air=air) if texts else None
     if size is not None:
         write_texts(ax, values, cells, texts, size=size, va="center_baseline")

@@ -93,10 +93,8 @@ def new_page(
     Constrained layout makes panels as large as they fit into it.
     """
     lines = heading(title, notes, style, width, feet is None)
-    below = heading("", feet or (), style, width, False)[bool(style.panel) :]  # without the letter
+    below = heading("", feet or (), style, width, False)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
-    if style.bare and lines:  # a panel's letter alone: the picture begins at its foot
-        head = MARGIN + _ASCENT * lines[0][1] / 72
     foot = sum(size * _LINE for _, size, _ in below) / 72 + MARGIN * bool(below)
     # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
     height = math.ceil((head + body + foot + MARGIN / 3) * DPI) / DPI
@@ -117,15 +115,11 @@ def new_page(
 def heading(
     title: str, notes: Sequence[str], style: Style, width: float, run_on: bool = True
 ) -> list[tuple[str, float, str]]:
-    """Lines of title and notes within a width in inches: text, size in points, weight; empty ones are left out.
-
-    The panel's letter stands before the title; a bare figure has only that.
-    """
+    """Lines of title and notes within a width in inches: text, size in points, weight; empty ones are left out."""
     room = (width - 2 * MARGIN) * DPI
     title, notes = ("", ()) if style.bare else (title, notes)
-    headline = "  ".join(filter(None, (style.panel, title)))
     notes = _run_on(notes, room) if run_on else notes
-    texts = [(headline, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
+    texts = [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
     lines = ((wrapped(text, size, DPI, room, weight), size, weight) for text, size, weight in texts if text)
     gap = [] if run_on else [("", _GAP, "normal")]
     spaced = [line for some, size, weight in lines for line in [*gap, *((each, size, weight) for each in some)]]

@@ -67,7 +67,6 @@ MISSED_DASHES = (0, (2.2, 1.4))
 
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
-_PANEL_LETTERS = 3
 
 
 @dataclass(frozen=True, init=False)
@@ -78,7 +77,6 @@ class Style:
     scale: str = "auto"
     width: float | None = None
     bare: bool = False
-    panel: str = ""
 
     def __init__(
         self,
@@ -86,7 +84,6 @@ class Style:
         scale: str = "auto",
         width: float | str | None = None,
         bare: bool = False,
-        panel: str = "",
     ) -> None:
         """Check the style.
 
@@ -95,10 +92,9 @@ class Style:
             scale: one of :data:`SCALES`.
             width: of a figure on the page, in inches or as ``3.3in``, ``84mm``; None to fit its content.
             bare: no title and no notes, for papers with their own captions.
-            panel: a letter or two at the top left, ``a`` or ``B1``, for a figure of several panels.
 
         Raises:
-            UsageError: an unknown theme or scale, an impossible width, or a longer panel letter.
+            UsageError: an unknown theme or scale, or an impossible width.
         """
         for kind, name, known in (("theme", theme, tuple(THEMES)), ("scale", scale, SCALES)):
             if name not in known:
@@ -108,9 +104,7 @@ class Style:
             raise UsageError(f"expected a width in inches, or a text such as '84mm', found {as_found(inches)}.")
         if inches is not None and not _NARROWEST <= inches <= _WIDEST:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {inches:g}.")
-        if not isinstance(panel, str) or len(panel) > _PANEL_LETTERS or (panel and not panel.isalnum()):
-            raise UsageError(f"expected a panel letter such as a or B1, found {as_found(panel)}.")
-        vars(self).update(theme=theme, scale=scale, width=inches, bare=bool(bare), panel=panel)
+        vars(self).update(theme=theme, scale=scale, width=inches, bare=bool(bare))
 
     @property
     def greys(self) -> Theme:

@@ -1,4 +1,4 @@
-"""Several matrices over the same positions in one figure, in groups, on one scale.
+"""Several matrices over the same positions in one figure, on one scale.
 
 Columns may be other positions than rows; cells are squares.
 """
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnviz.figures.fonts import fitted, font_families, text_width
+from attnviz.figures.fonts import fitted, text_width
 from attnviz.figures.matrix import (
     Array,
     Cells,
@@ -43,17 +43,14 @@ class Tile:
     values: Array  # [rows, columns]
     shorter: tuple[str, ...] = ()  # shorter names, the fullest first
     norm: Normalize | None = None  # if not that of the other tiles
-    labels: Labels | None = None  # likewise, of its own positions
-    pooled: int | None = None  # likewise
 
 
 @dataclass(frozen=True, kw_only=True)
 class TilesPlan(ColourScale, PagePlan):
     """Matrices to draw."""
 
-    # heading (empty for a single group) and tiles, in rows
-    groups: tuple[tuple[str, tuple[Tile, ...]], ...]
-    labels: Labels  # of the positions; of several texts those of the longest
+    tiles: tuple[Tile, ...]
+    labels: Labels  # of the positions
     keys: Labels | None = None  # of the columns, if other positions than the rows
     pooled: int = 1  # positions in one cell
     rules: tuple[float, ...] = ()  # as for draw_matrix
@@ -61,37 +58,21 @@ class TilesPlan(ColourScale, PagePlan):
 
 
 def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
-    """A new figure with every tile of the plan, group by group, one colour bar, title and notes."""
-    counts = [len(tiles) for _, tiles in plan.groups]
+    """A new figure with every tile of the plan, one colour bar, title and notes."""
     keys = plan.keys or plan.labels
-    columns, tile, side, below = _geometry(plan.labels.texts, counts, plan.target, style, keys.texts)
+    columns, tile, side, below = _geometry(plan.labels.texts, len(plan.tiles), plan.target, style, keys.texts)
     high = tile * len(plan.labels.texts) / len(keys.texts)
-    width = page_width(style, side + columns * (tile + _GAP) + 2 * MARGIN)
-    rows = [math.ceil(count / columns) for count in counts]
-    headings = _HEADING * sum(bool(heading) for heading, _ in plan.groups)
-    own = [tiles[0].labels for _, tiles in plan.groups]
-    labels = sum(below if each is None else _beside(each.texts, tile / len(each.texts)) for each in own)
-    body = headings + 0.8 * labels + sum(rows) * (high + _NAME + _GAP) + _BAR
-    names = iter(_names([each for _, tiles in plan.groups for each in tiles], tile * DPI))
+    width, rows = page_width(style, side + columns * (tile + _GAP) + 2 * MARGIN), math.ceil(len(plan.tiles) / columns)
+    body = 0.8 * below + rows * (high + _NAME + _GAP) + _BAR
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=body)
-        grid = page.add_gridspec(sum(rows), columns)
+        grid = page.add_gridspec(rows, columns)
         drawn: list[tuple[Axes, Tile, Cells]] = []
-        for group, (heading, tiles) in enumerate(plan.groups):
-            for index, each in enumerate(tiles):
-                row, column = divmod(index, columns)
-                ax = page.add_subplot(grid[sum(rows[:group]) + row, column])
-                sides = "l" * (column == 0) + "b" * (row == rows[group] - 1)
-                first = heading if index == 0 else ""
-                cells = _draw(ax, plan, each, style, next(names), sides=sides, vector=vector, inches=tile, below=first)
-                if first:  # above the name of its first tile; it may be wider than this
-                    text = fitted(first, _NAME_SIZES[0], DPI, (width - side - 2 * MARGIN) * DPI)
-                    ax.annotate(
-                        text, (0, 1), xycoords="axes fraction", xytext=(0, 5 + 1.2 * _NAME_SIZES[0]),
-                        textcoords="offset points", size=_NAME_SIZES[0], family=font_families([text]),
-                        color=style.greys.ink, annotation_clip=False, in_layout=False, parse_math=False,
-                    )  # fmt: skip
-                drawn.append((ax, each, cells))
+        for index, (each, named) in enumerate(zip(plan.tiles, _names(plan.tiles, tile * DPI), strict=True)):
+            row, column = divmod(index, columns)
+            ax = page.add_subplot(grid[row, column])
+            sides = "l" * (column == 0) + "b" * (row == rows - 1)
+            drawn.append((ax, each, _draw(ax, plan, each, style, named, sides=sides, vector=vector, inches=tile)))
         colour_bar(page, [ax for ax, *_ in drawn], plan, style, across=columns * (tile + _GAP))
         settled(page)
         for ax, each, cells in drawn:
@@ -101,7 +82,7 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
 
 def draw_last_tile(ax: Axes, plan: TilesPlan, style: Style) -> Cells:
     """Draw the last matrix on the caller's Axes, with numbers if they fit; returns the cells."""
-    tile = plan.groups[-1][1][-1]
+    tile = plan.tiles[-1]
     (named,) = _names([tile], ax.get_window_extent().width / ax.figure.dpi * DPI)
     cells = _draw(ax, plan, tile, style, named)
     settled(ax.figure)
@@ -119,21 +100,16 @@ def _draw(
     sides: str = "lb",
     vector: bool = False,
     inches: float | None = None,
-    below: str = "",
 ) -> Cells:
-    """Draw one matrix with a name of a size in points, which stands ``below`` a heading if there is one.
-
-    ``inches``: its width until the Axes have their size.
-    """
+    """Draw one matrix with a name of a size in points; ``inches``: its width until the Axes have their size."""
     rows, columns = tile.values.shape
     cells = draw_matrix(
-        ax, tile.values, tile.norm or plan.norm, style, labels=tile.labels or plan.labels, keys=plan.keys,
-        sides=sides, pooled=tile.pooled or plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
+        ax, tile.values, tile.norm or plan.norm, style, labels=plan.labels, keys=plan.keys,
+        sides=sides, pooled=plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
         cell=inches and inches * 72 / columns,
     )  # fmt: skip
     ax.set_box_aspect(max(_FLATTEST, rows / columns))
     name, size = named
-    name = f" \n{name}" if below else name  # which leaves a line free
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.greys.ink, parse_math=False)
     return cells
 
@@ -150,37 +126,35 @@ def _names(tiles: Sequence[Tile], room: float) -> list[tuple[str, float]]:
 
 
 def tile_pooling(
-    labels: Sequence[str], counts: Sequence[int], target: float, style: Style, keys: Sequence[str] = (), n: int = 0
+    labels: Sequence[str], count: int, target: float, style: Style, keys: Sequence[str] = ()
 ) -> tuple[int, int]:
     """Positions per cell, so that every cell has a pixel, and the interval of labels, in positions.
 
-    ``counts``: tiles of each group; ``target``: as for :class:`TilesPlan`; ``keys``: labels of the columns if other
-    positions; ``n``: positions of a tile with fewer.
+    ``count``: tiles; ``target``: as for :class:`TilesPlan`; ``keys``: labels of the columns if other positions.
     """
-    _, inches, *_ = _geometry(labels, counts, target, style, keys)
-    n = n or len(keys or labels)
+    _, inches, *_ = _geometry(labels, count, target, style, keys)
+    n = len(keys or labels)
     pooled = pooled_for(n, inches)
     return pooled, named_every(inches * 72 / n * pooled, pooled)
 
 
 def _geometry(
-    labels: Sequence[str], counts: Sequence[int], target: float, style: Style, keys: Sequence[str] = ()
+    labels: Sequence[str], count: int, target: float, style: Style, keys: Sequence[str] = ()
 ) -> tuple[int, float, float, float]:
     """Tiles per row, width of a tile, and width of the labels beside and below it, in inches."""
-    n, most = len(keys or labels), max(counts)
+    n = len(keys or labels)
     tall = max(_FLATTEST, len(labels) / n)
     cell = min(target / max(n, len(labels)), _LARGEST_CELL)
     wanted, side = cell * n, _beside(labels, cell)
     room = (style.width or _PAGE) - side - 2 * MARGIN
-    columns = most
-    if most * (_SHRUNK * wanted + _GAP) > room:
+    columns = count
+    if count * (_SHRUNK * wanted + _GAP) > room:
         columns = max(1, math.floor((room + _GAP) / (wanted + _GAP)))
-        columns = math.ceil(most / math.ceil(most / columns))  # rows of like length
+        columns = math.ceil(count / math.ceil(count / columns))  # rows of like length
     largest = wanted if style.width is None else min(n * _LARGEST_CELL, room / max(1, tall))
     tile = min(room / columns - _GAP, largest)
-    while columns < most:
-        rows = sum(math.ceil(count / columns) for count in counts)
-        if rows * (tall * tile + _NAME + _GAP) <= _HIGHEST:
+    while columns < count:
+        if math.ceil(count / columns) * (tall * tile + _NAME + _GAP) <= _HIGHEST:
             break
         columns += 1
         tile = max(_LEAST_TILE, min(room / columns - _GAP, largest))

@@ -57,12 +57,10 @@ class Result:
     Attributes:
         command: name of the command, which is also that of its folder in :mod:`attnviz.commands`; with a dot, of a
             form of the command and of the folder inside.
-        first_view: default view of :meth:`figure`; empty for the first of the command's views.
         offered: names that tab completion offers, with those of the classes that this one is made of.
     """
 
     command: ClassVar[str]
-    first_view: ClassVar[str] = ""
     offered: ClassVar[tuple[str, ...]] = ("document", "draw", "figure", "frame", "page", "report", "save")
 
     def __dir__(self) -> list[str]:
@@ -89,7 +87,7 @@ class Result:
         """A new figure; of a view with several pictures the first, of one head's pictures that of the clearest head.
 
         Args:
-            name: of a view, as for ``--figures``; by default :attr:`first_view`.
+            name: of a view, as for ``--figures``; by default the first of the command's.
             style: theme, scale and width; or these as keywords: ``theme="dark", width="3.3in"``.
             choices: what to draw; see :class:`attnviz.present.view.ViewOptions`.
 
@@ -326,8 +324,7 @@ class Result:
 
     def picture_html(self) -> str:
         """The main figure as an image in HTML, or ''."""
-        views = {view.name: view for view in self.wanted_views(None)}
-        main = views.get(self.first_view) or next(iter(views.values()), None)
+        main = next(iter(self.wanted_views(None)), None)
         if main is None:
             return ""
         _, content, _ = next(iter(main.written(self, self._choices(None, {}), ("png",))))
@@ -362,7 +359,7 @@ class Result:
         views = views_of(self.command)
         if not (name or views):
             raise UsageError(f"attnviz {self.command} draws nothing: expected result.report(), or save().")
-        (view,) = self.wanted_views([name or self.first_view or views[0].name])
+        (view,) = self.wanted_views([name or views[0].name])
         if view.suffix:
             raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")
         return view

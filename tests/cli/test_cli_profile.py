@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import signal
-import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -99,11 +98,11 @@ def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
 
 @pytest.mark.draws
 def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
-    options = ["--figures", "roles,layers,likeness", "--format", "png", "--format", "svg", "--width", "3.3in"]
+    options = ["--figures", "roles,relations", "--format", "png", "--format", "svg", "--width", "3.3in"]
     result = run("trees.conllu", *options, "--theme", "dark", "--no-control", figures=True)
     assert result.exit_code == 0, result.output
     listed = document()["figures"]
-    assert listed == [f"{name}.{kind}" for name in ("roles", "layers", "likeness") for kind in ("png", "svg")]
+    assert listed == [f"{name}.{kind}" for name in ("roles", "relations") for kind in ("png", "svg")]
     captions = Path("out/captions.md").read_text(encoding="utf-8")
     for name in listed:
         assert (Path("out") / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
@@ -112,20 +111,8 @@ def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_without_scikit_learn_one_figure_is_left_out(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
-    result = run("trees.conllu", "--repeats", "--no-control", figures=True)
-    assert "attnviz: likeness.png needs scikit-learn: pip install 'attnviz[profile]'" in result.stderr
-    assert {"roles.png", "relations.png", "layers.png"} <= set(document()["figures"])
-    assert "likeness.png" not in document()["figures"]
-    refused = run("trees.conllu", "--figures", "likeness", "--no-control", "--limit", "9", figures=True)
-    assert refused.exit_code == 2
-    assert "there is no figure 'likeness': likeness.png needs scikit-learn" in refused.stderr
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
-    run("trees.conllu", "--figures", "relations,layers", "--no-control", figures=True)
+    run("trees.conllu", "--figures", "relations", "--no-control", figures=True)
     Path("out/mine.png").write_bytes(b"mine")
     assert Path("out/relations.png").exists()
     assert run("gap.tsv", "--no-control").exit_code == 0

@@ -152,7 +152,6 @@ REFUSED: list[tuple[str, int, str]] = [
     *((f"{each} ... --select L9", 2, "the model has layers 0 to 2") for each in ("ablate", "compare", "outputs")),
     ("explain ... --layer 3", 2, "has no layer 3: expected one from 0 to 2"),
     ("circuits ... --select L9H0", 2, "the selection 'L9H0' names layer 9, but the model has layers 0 to 2."),
-    ("circuits ... --figures copying", 2, "there is no figure 'copying': this checkpoint has no language head"),
     ("rollout ... --layer 3", 2, "the model has no layer 3: expected 0 to 2."),
     ("explain ... --head L0H7", 2, "has no head L0H7; it has L0H0 to L2H3"),
     ("heads ... --token zebra", 2, "no token “zebra” in the text: expected one of [CLS]"),
@@ -179,16 +178,14 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --figures heads,none", 2, "expected --figures none alone, or names with commas between"),
     ("heads ... --figures pictures", 2, "unknown figure 'pictures': expected any of overview, heads"),
     ("heads ... --figures overview,", 2, "expected names with commas between"),
-    ("heads ... --figures pair", 2, "there is no figure 'pair': it shows two texts; give the second one with --pair"),
     ("heads ... --relations --no-syntax", 2, "no figure 'relations': the text has no parse, because it was switched"),
     ("heads ... --figures map --no-figures", 2, "expected --figures or --no-figures, found both (--figures map)."),
     ("explain ... --figures path --no-figures", 2, "--no-figures"),
     ("profile ... --figures map --no-figures", 2, "found both"),
-    ("ablate ... --figures pie", 2, "unknown figure 'pie': expected any of heads, map, curve"),
+    ("ablate ... --figures pie", 2, "unknown figure 'pie': expected any of heads, curve"),
     ("ablate ... --figures curve --no-curve", 2, "no figure 'curve': no curve was asked for"),
-    ("compare ... --figures pair", 2, "unknown figure 'pair': expected any of overview, map,"),
-    ("explain ... --figures map", 2, "unknown figure 'map': expected any of path, positions"),
-    ("explain ... --figures positions --layer 1", 2, "in layer 0 only, not in layer 1"),
+    ("compare ... --figures lines", 2, "unknown figure 'lines': expected any of overview, differences,"),
+    ("explain ... --figures map", 2, "unknown figure 'map': expected any of path"),
     ("outputs TEXT -m bert --figures effects", 2, "there is no figure 'effects': Direct effects are not given"),
     ("heads ... --scale linear", 2, "unknown scale 'linear': expected one of auto, shared, per-head, log."),
     ("compare ... --scale auto", 2, "unknown scale 'auto': expected one of shared, per-head."),
@@ -296,13 +293,13 @@ RUNS = {
 @pytest.mark.parametrize(
     ("options", "idle"),
     [
-        ("--panel abc --no-figures", "--panel does nothing here: no figure is drawn."),
+        ("--width 5in --no-figures", "--width does nothing here: no figure is drawn."),
         ("--figures none --bare --format svg", "--format, --bare do nothing here: no figure is drawn."),
         ("--token cat --no-figures", "--token does nothing here: no figure is drawn."),
         ("--select L0H0 --top 2 --no-figures", ""),
-        ("--panel a --figures map", ""),
-        ("--panel a --figures none --map sink", ""),
-        ("--panel a --figures none --quiet", ""),
+        ("--width 5in --figures map", ""),
+        ("--width 5in --figures none --map sink", ""),
+        ("--width 5in --figures none --quiet", ""),
     ],
 )
 @pytest.mark.usefixtures("undrawn")
@@ -388,7 +385,7 @@ def test_tiny_gpt2_on_a_text(run: Any):
     result = run("ablate", COUNTED, "--top", "3", model="tiny-gpt2")
     assert result.exit_code == 0, result.output
     assert names() == {
-        "ablate-curve.png", "ablate-gradient.png", "ablate-heads.png", "ablate-map.png", "ablate.csv", "ablate.json",
+        "ablate-curve.png", "ablate-heads.png", "ablate.csv", "ablate.json",
         "captions.md", "captions.tex",
     }  # fmt: skip
     content = document("ablate")
@@ -401,12 +398,12 @@ def test_tiny_gpt2_on_a_text(run: Any):
 @pytest.mark.usefixtures("undrawn")
 @needs_minilm
 def test_minilm_on_a_text(run: Any):
-    result = run("ablate", "The cat ran", "--select", "L5", "--no-curve", "--json", "-q", "--figures", "map")
+    result = run("ablate", "The cat ran", "--select", "L5", "--no-curve", "--json", "-q", "--figures", "heads")
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     content = json.loads(result.stdout)
     assert (content["measured"]["kind"], content["curve"]) == ("states", None)
-    assert content["figures"] == ["ablate-map.png"]
+    assert content["figures"] == ["ablate-heads.png"]
     assert len(content["heads"]) == 12
     assert content["heads"][0]["cosine"]["value"] > 0.001
     assert (content["layers"], list(content["heads"][0]["methods"])) == ([], ["mean"])  # and no second passes
@@ -423,16 +420,16 @@ def test_a_corpus_and_a_masked_language_model(run: Any):
     assert content["corpora"][0]["sentences"] == 5
     assert content["measured"]["kind"] == "masked-token"
     assert content["together"]["heads"] == ["L0H1", "L2H3"]
-    assert content["figures"] == ["ablate-heads.svg", "ablate-map.svg"]
+    assert content["figures"] == ["ablate-heads.svg"]
     assert content["options"] == {
         "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "role": [], "repeats": False,
         "limit": 5, "truncate": False, "seed": 0, "curve": True, "gradient": False, "label": None,
     }  # fmt: skip
     assert run("ablate", corpus, *options, "--no-figures", model="masked").exit_code == 0
-    assert (out / "ablate-map.svg").exists()  # of the same ablation, so it stays
+    assert (out / "ablate-heads.svg").exists()  # of the same ablation, so it stays
     other = run("ablate", corpus, "--select", "L1H1", "--figures", "none", model="masked")
-    assert not (out / "ablate-map.svg").exists()
-    assert "removed 4 files of an earlier run there" in other.stderr
+    assert not (out / "ablate-heads.svg").exists()
+    assert "removed 3 files of an earlier run there" in other.stderr
 
 
 def test_standard_input_and_sentences_left_out(run: Any):
@@ -486,7 +483,7 @@ def test_figures_are_written_in_every_format_theme_and_width(run: Any):
     options = ["--top", "1", "--format", "png,svg", "--theme", "dark", "--width", "84mm", "--scale", "per-head"]
     result = compared(run, TEXT, *options, model="bert+tuned", figures=True)
     assert result.exit_code == 0, result.output
-    names = ["compare", "compare-map", "differences/L02H01"]
+    names = ["compare", "differences/L02H01"]
     assert document("compare")["figures"] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
     for name in names:
         with Image.open(f"out/{name}.png") as picture:
@@ -548,7 +545,7 @@ def test_it_prints_the_walk_through_and_writes_to_the_usual_folder(run: Any):
     done = run("explain", SENTENCE, model="bert", out="")
     assert done.exit_code == 0, done.stderr
     assert "Verified " in done.stdout
-    written = {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png", "positions.png"}
+    written = {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png"}
     (folder,) = map(str, Path("attnviz-out/explain-tiny-bert").iterdir())
     assert names(folder) == written
     other = run("heads", SENTENCE, out=folder)
@@ -583,9 +580,9 @@ def test_options_are_heeded(run: Any):
 
 @pytest.mark.usefixtures("undrawn")
 def test_figures_are_chosen_and_a_rerun_removes_what_belongs_to_another_layer(run: Any):
-    done = run("explain", SENTENCE, "-q", "--figures", "positions", model="bert")
+    done = run("explain", SENTENCE, "-q", "--figures", "path", model="bert")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
-    assert names() == {"captions.md", "captions.tex", "explain.csv", "explain.json", "positions.png"}
+    assert names() == {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png"}
     done = run("explain", SENTENCE, "--layer", "1", "--figures", "none", model="bert")
     assert "removed 3 files of an earlier run there" in done.stderr
 

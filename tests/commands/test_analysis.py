@@ -295,7 +295,7 @@ ODD_CALLS: list[tuple[str, Any]] = [
     ("expected a token of the text", lambda found: found.figure("lines", select="L1H1", token=2.5)),
     (r"expected maps as a list .* found 'sink': write \['sink'\]", lambda found: found.save("out", maps="sink")),
     ("unknown statistic 'nonsense'", lambda found: found.figure("map", maps=["nonsense"])),
-    (r"there is no figure 'pair': .*--pair", lambda found: found.save("out", figures=["pair"])),
+    ("there is no figure 'relations'", lambda found: found.save("out", figures=["relations"])),
 ]
 
 

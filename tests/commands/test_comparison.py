@@ -271,7 +271,7 @@ def test_a_token_that_differs_is_marked_where_there_is_no_room_for_both(bert):
 def test_saving_draws_the_heads_that_differ_most(texts, tmp_path):
     content = texts.save(tmp_path, top=2)
     most = sorted(head.id.file_stem for head in texts.heads[:2])
-    assert content["figures"] == ["compare.png", "compare-map.png", *(f"differences/{stem}.png" for stem in most)]
+    assert content["figures"] == ["compare.png", *(f"differences/{stem}.png" for stem in most)]
     of_layer = texts.save(tmp_path, figures=["differences"], select=["L0"], formats=["svg"])  # all that are selected
     assert set(of_layer["figures"]) == {f"differences/L00H0{head}.svg" for head in range(4)}
 

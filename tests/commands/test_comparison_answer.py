@@ -14,7 +14,6 @@ from attnviz.commands.compare.dropout import dropping_out
 from attnviz.commands.compare.wording import answer
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.report import spec_of
-from tests.support.drawn import texts_of
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2, tuned
 from tests.support.recorded import own_patterns
@@ -100,7 +99,6 @@ def test_heads_stand_beside_what_dropout_does_to_them(bert, words):
     assert {"noise"} <= set(found.document()["heads"][0])
     said = " ".join(found.report(120).split())
     assert "Dropout: the distance between two passes of A over this text with its own dropout (up to 0.1)" in said
-    assert "dropout, median head" in " ".join(texts_of(found.figure("map")))
 
 
 def test_where_there_is_no_noise_the_report_says_why(bert, texts):

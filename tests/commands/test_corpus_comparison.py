@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.collections import PathCollection
-from matplotlib.patches import Rectangle
 from typer.testing import CliRunner, Result
 
 import attnviz
@@ -166,7 +165,7 @@ def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):
     layers = [(layer["stack"], layer["layer"]) for layer in document["verification"][0]["layers"]]
     assert layers == [("encoder", 0), ("encoder", 1)]
     assert "measures its encoder alone" in found.report(200)
-    assert found.figure("map").axes
+    assert found.figure("distances").axes
 
 
 # --- dropout
@@ -391,7 +390,7 @@ def test_the_command_writes_pictures_captions_and_documents(run: Any, result: at
     done = run("-o", "out", "--top", "3")
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in Path("out").iterdir()) == [
-        "captions.md", "captions.tex", "compare-corpus-distances.png", "compare-corpus-map.png", "compare-corpus.csv",
+        "captions.md", "captions.tex", "compare-corpus-distances.png", "compare-corpus.csv",
         "compare-corpus.json",
     ]  # fmt: skip
     content = json.loads(Path("out/compare-corpus.json").read_text(encoding="utf-8"))
@@ -414,7 +413,7 @@ def test_the_command_writes_pictures_captions_and_documents(run: Any, result: at
         (["--pair", "b"], 2, "--pair is about one text; expected --corpus without it"),
         (["--words"], 2, "--words is about one text"),
         (["--scale", "per-head"], 2, "--scale is about one text"),
-        (["--figures", "overview"], 2, "unknown figure 'overview': expected any of map, distances"),
+        (["--figures", "overview"], 2, "unknown figure 'overview': expected any of distances"),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, message: str):
@@ -520,12 +519,3 @@ def test_the_legend_names_only_what_is_drawn(result: attnviz.CorpusComparison):
     alone = texts_of(result.figure("distances", select=sorted(others)))
     assert "head" in alone
     assert not {"head that changed", "other head"} & set(alone)
-
-
-def test_a_head_among_heads_that_changed_has_no_outline(result: attnviz.CorpusComparison):
-    (ax, *_) = result.figure("map").axes
-    boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
-    assert len(boxes) == len(result.changed)
-    for box in boxes:
-        edges = [box.get_x(), box.get_x() + box.get_width(), box.get_y(), box.get_y() + box.get_height()]
-        assert all(0.01 < abs((edge - 0.5) - round(edge - 0.5)) < 0.25 for edge in edges)

@@ -1,7 +1,6 @@
 """What the other commands make of an encoder-decoder: all three kinds of attention, or its encoder alone."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.trace.generation import TargetTokens, target_tokens
-from tests.support.corpora import treebank
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import FAMILIES, PRE_NORM, SOURCE, TARGET, saved, sharp, unigram_tokenizer
 
@@ -100,16 +98,6 @@ def test_a_profile_is_that_of_the_encoder_alone(models, tmp_path):
     torch.testing.assert_close(again.statistics.results()["sink"], found.statistics.results()["sink"])
 
 
-def test_examples_of_an_encoder_are_drawn_where_a_head_is_named(models, tmp_path):
-    pytest.importorskip("conllu", reason="needs the extra profile")
-    found = profile_heads(models["t5"], [treebank(tmp_path / "trees.conllu")], control=False)
-    head = next(str(each.id) for each in found.examples)
-    assert found.figure("examples", select=head) is not None
-    none_passes = replace(found, roles=tuple(replace(role, passed=False) for role in found.roles))
-    with pytest.raises(UsageError, match=r"the figure 'examples' shows no head here unless it is named: .*select="):
-        none_passes.figure("examples")
-
-
 def analysed(checkpoint: Any) -> list[tuple[Any, int]]:
     """The encoder's heads on both texts, with their numbers of tokens."""
     parts = [analyze(text, checkpoint, target=READ).parts[0] for text in (SHORT, SOURCE)]
@@ -153,14 +141,11 @@ def test_rows_and_columns_of_a_difference_have_the_names_of_their_own_texts(comp
     assert READ in compared.report()
 
 
-def test_pictures_of_differences_are_rectangular_and_maps_one_a_kind(compared):
+def test_pictures_of_differences_are_rectangular(compared):
     (plan,) = drawing_of("compare", "differences").plans(compared, compared._choices(None, {"select": ["X0H1"]}))
     assert plan.values.shape == (len(compared.first.target.tokens), len(compared.first.tokens))
     assert (plan.labels.texts, plan.keys.texts) == (compared.first.target.tokens.labels, compared.first.tokens.labels)
-    (heads,) = drawing_of("compare", "map").plans(compared, compared._choices(None, {}))
-    assert [(each.name[0], each.values.shape) for each in heads.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
-    assert heads.maps[2].values[0, 1] == compared.head("X0H1").distance
-    assert all(compared.figure(name).axes for name in ("overview", "map", "differences"))
+    assert all(compared.figure(name).axes for name in ("overview", "differences"))
     with pytest.raises(UsageError, match="no figure 'page'"):
         compared.page()
 
@@ -268,10 +253,7 @@ def test_positions_of_other_rows_make_no_sum(models, monkeypatch, family, settin
 @pytest.mark.draws
 def test_pictures_of_outputs_are_by_kind(written, tmp_path):
     found = written["t5"]
-    (shares,), (effects,) = (
-        drawing_of("outputs", name).plans(found, found._choices(None, {})) for name in ("shares", "effects")
-    )
-    assert [each.name[0] for each in shares.maps] == list("EDXEDX")
+    (effects,) = drawing_of("outputs", "effects").plans(found, found._choices(None, {}))
     assert [each.name[0] for each in effects.maps] == list("DX")
     assert effects.maps[1].values[0, 1] == found.effects.heads[found.head("X0H1").id]
     (plan,) = drawing_of("outputs", "heads").plans(found, found._choices(None, {"select": ["X0H1"]}))
@@ -439,9 +421,6 @@ def test_an_ablation_tells_kinds_and_targets(models):
     assert [layer["stack"] for layer in document["layers"]] == ["encoder", "cross-attention"]
     report = " ".join(found.report(110).split())
     assert (" E0 " in report, " L0 " in report) == (True, False)
-    (plan,) = drawing_of("ablate", "map").plans(found, found._choices(None, {}))
-    assert [(each.name[0], each.values.shape) for each in plan.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
-    assert np.isfinite(plan.maps[2].values).sum() == 2
     with pytest.raises(UsageError, match="head D0H0 was not removed"):
         found.head("D0H0")
 

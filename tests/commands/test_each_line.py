@@ -6,17 +6,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.heads.texts import measure as texts_measure
-from attnviz.figures import Style
-from tests.support.drawn import texts_of
-from tests.support.encoder_decoders import sharp, unigram_tokenizer
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 LINES = ("the cat that i saw ran away", "the dog ran away and the house ran", "he was in a tree")
 TOO_LONG = "the cat " * 30
@@ -72,7 +68,7 @@ def test_what_cannot_be_measured_is_left_out_of_the_mean():
 
 @pytest.mark.usefixtures("undrawn")
 def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any, bert_folder: Path):
-    done = run(f"{LINES[0]}\n\n  \n{LINES[1]}\n{LINES[0]}\n", "--figures", "texts")
+    done = run(f"{LINES[0]}\n\n  \n{LINES[1]}\n{LINES[0]}\n", "--no-figures")
     assert done.exit_code == 0, done.output
     content = document()
     assert [(line["line"], line["text"]) for line in content["lines"]] == [(1, LINES[0]), (4, LINES[1]), (5, LINES[0])]
@@ -84,8 +80,7 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
     assert written == [json.loads(Path(f"out/{folder}/heads.json").read_text(encoding="utf-8")) for folder in folders]
     alone = attnviz.analyze(LINES[1], bert_folder, syntax=False).document()
     assert written[1]["heads"] == json.loads(json.dumps(alone["heads"]))
-    assert content["files"] == ["captions.md", "captions.tex", "heads-texts.csv", "heads-texts.json", "heads.jsonl",
-                                "texts.png"]  # fmt: skip
+    assert content["files"] == ["heads-texts.csv", "heads-texts.json", "heads.jsonl"]
     with Path("out/heads-texts.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     sink = next(row for row in rows if (row["id"], row["statistic"]) == ("L2H1", "sink"))
@@ -98,23 +93,17 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_figures_named_are_those_of_each_text_and_texts_that_of_all(run: Any):
-    done = run(LINES[0], "--figures", "overview,texts", "--select", "L1H2", "--json")
+def test_figures_named_are_those_of_each_text(run: Any):
+    done = run(LINES[0], "--figures", "overview", "--select", "L1H2", "--json")
     assert done.exit_code == 0, done.output
     content = json.loads(done.stdout)
     (folder,) = {line["folder"] for line in content["lines"]}
-    assert content["figures"] == ["texts.png"]
+    assert content["figures"] == []
     assert [head["id"] for head in content["heads"]] == ["L1H2"]
     assert json.loads(Path(f"out/{folder}/heads.json").read_text(encoding="utf-8"))["figures"] == ["overview.png"]
 
 
 def test_a_figure_that_a_text_lacks_is_left_out_and_counted(run: Any):
-    done = run(f"{LINES[0]}\n{LINES[1]}", "--figures", "pair")
-    assert done.exit_code == 0, done.output
-    assert "attnviz: 2 texts had nothing to draw for the figure pair\n" in done.stderr
-
-
-def test_relations_are_drawn_where_a_text_has_them(run: Any):
     done = run("the cat saw\nthe dog ran\n", "--relations", "--figures", "heads", "--select", "L0H0")
     assert done.exit_code == 0, done.output
     assert "2 texts had nothing to draw for the figure relations" in " ".join(done.output.split())
@@ -166,16 +155,6 @@ def test_other_files_and_other_texts_are_refused(run: Any):
             attnviz.analyze_each(texts, sharp_bert(), tokenizer=bert_tokenizer())
 
 
-def test_the_figure_of_all_texts_of_an_encoder_decoder_is_refused_before_anything_is_written(
-    run: Any, tmp_path_factory: pytest.TempPathFactory
-):
-    folder = save_checkpoint(sharp("t5"), unigram_tokenizer(), tmp_path_factory.mktemp("t5") / "t5")
-    done = run("\n".join(LINES), "--figures", "texts", "-m", str(folder))
-    assert done.exit_code == 2
-    assert "there is no figure 'texts'" in done.stderr
-    assert not Path("out").exists()
-
-
 def test_a_long_line_is_cut_on_request(run: Any):
     done = run(TOO_LONG, "--no-figures", "--truncate")
     assert done.exit_code == 0, done.output
@@ -217,7 +196,7 @@ def test_a_line_that_does_not_verify_is_named_and_the_texts_before_it_stay(run: 
 
 
 def test_all_files_are_counted_and_their_folder_is_named(run: Any):
-    done = run("\n".join(LINES), "--figures", "overview,texts")
+    done = run("\n".join(LINES), "--figures", "overview")
     assert done.exit_code == 0, done.output
     files = [path for path in Path("out").rglob("*") if path.is_file()]
     assert "attnviz: each text has a folder of its own in out, 3 in all\n" in done.stderr
@@ -244,14 +223,3 @@ def test_progress_counts_texts(result: attnviz.TextsAnalysis):
         visit=lambda one, analysis: told.append((one.text, analysis.text)),
     )  # fmt: skip
     assert told == [("texts", 0, 2), (LINES[0],) * 2, ("texts", 1, 2), (LINES[1],) * 2, ("texts", 2, 2)]
-
-
-def test_the_picture_has_a_row_a_text_and_a_column_a_head(result: attnviz.TextsAnalysis):
-    figure = result.figure("texts", Style(width=6.0), select=["L0H1", "L2H3"])
-    texts = texts_of(figure)
-    assert [f"“{line}”" for line in LINES] == [text for text in texts if text.startswith("“")]
-    tiles = [ax for ax in figure.axes if ax.images]
-    assert [ax.images[0].get_array().shape for ax in tiles] == [(9, 9)] * 2 + [(10, 10)] * 2 + [(7, 7)] * 2
-    for ax, analysis in zip(tiles[::2], result.first, strict=True):
-        np.testing.assert_allclose(ax.images[0].get_array(), analysis.pattern("L0H1").numpy())
-    assert "in brackets" not in " ".join(texts)  # which only the caption has

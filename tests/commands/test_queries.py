@@ -95,16 +95,15 @@ def test_a_row_that_is_wrong_is_found_and_one_that_nobody_asked_for_is_not_compa
 @pytest.mark.parametrize(("kind", "drop", "queries"), [("bert", True, "cat"), ("gpt2", False, "3:5")])
 def test_every_picture_has_the_rows_and_all_columns(kind, drop, queries, tmp_path):
     analysis = analyze(SENTENCE, checkpoint_of(kind), syntax=False, queries=queries)
-    views = ["overview", "heads", "lines", "map", "mean", "panel", "text"]
+    views = ["overview", "heads", "lines", "map", "mean", "text"]
     analysis.save(tmp_path, figures=views, formats=["svg"], drop_special=drop, select="L1", tensors=True)
-    assert {path.stem for path in tmp_path.iterdir()} >= {"overview", "map-entropy", "mean", "panel", "text", "heads"}
+    assert {path.stem for path in tmp_path.iterdir()} >= {"overview", "map-entropy", "mean", "text", "heads"}
     document = json.loads((tmp_path / "heads.json").read_text())
     assert document["options"]["queries"] == analysis.options.queries
     assert "alone)" in analysis.figure_context.text_line
     assert analysis.pattern("L1H0").shape == (len(analysis.units), len(analysis.keys))
-    for view in ("page", "pair"):
-        with pytest.raises(UsageError, match="leave out --queries"):
-            analysis.save(tmp_path / view, figures=[view])
+    with pytest.raises(UsageError, match="leave out --queries"):
+        analysis.save(tmp_path / "page", figures=["page"])
     with pytest.raises(UsageError, match=r"the row of .* is not among those of --queries"):
         analysis.figure("lines", token="#6")
 

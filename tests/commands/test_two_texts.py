@@ -350,7 +350,6 @@ def test_a_map_has_a_panel_for_each_kind_that_is_measured(found):
         ("heads", {"select": ["X0H1"]}, ["heads/X00H01"]),
         ("lines", {"select": ["E0H0", "X0"]}, ["lines-encoder", "lines-cross-attention"]),
         ("mean", {"select": "D0"}, ["mean-decoder", "mean-all-decoder"]),
-        ("panel", {"select": "E0H1,X0"}, ["panel-encoder", "panel-cross-attention"]),
     ],
 )
 def test_every_kind_has_pictures_of_its_own(found, view, choices, stems):
@@ -361,23 +360,19 @@ def test_means_of_a_kind_are_those_of_its_layers(found):
     drawn = {plan.stem: plan for plan in plans(found, "mean")}
     assert len(drawn) == 6
     cross = drawn["mean-cross-attention"]
-    assert [tile.name for tile in cross.groups[0][1]] == ["layer X0", "layer X1", "layer X2", "all layers"]
+    assert [tile.name for tile in cross.tiles] == ["layer X0", "layer X1", "layer X2", "all layers"]
     of_layer = found.layer_patterns(found.head("X1H0").id.layer).mean(0)
-    np.testing.assert_allclose(cross.groups[0][1][1].values, of_layer, atol=1e-6)
+    np.testing.assert_allclose(cross.tiles[1].values, of_layer, atol=1e-6)
     assert (cross.labels.texts, cross.keys.texts) == (found.target.tokens.labels, found.tokens.labels)
 
 
-def test_tiles_of_cross_attention_have_square_cells_and_both_texts(found):
-    figure = found.figure("panel", Style(width=3.3), select="X0H0,X1H2")
-    axes = [ax for ax in figure.axes if ax.get_title("left").startswith("X")]
-    assert len(axes) == 2
-    for ax in axes:
-        box = ax.get_window_extent()
-        assert box.width / box.height == pytest.approx(len(found.tokens) / len(found.target.tokens), rel=0.02)
-    named = [[label.get_text() for label in axis.get_ticklabels()] for axis in (axes[0].yaxis, axes[0].xaxis)]
-    assert named[0][0] == found.target.tokens.labels[0]
-    assert set(named[1]) <= set(found.tokens.labels)
-    plt.close(figure)
+def test_the_overview_of_one_kind_names_the_tokens_of_both_texts(found):
+    first, second = found.figure("overview", select="X0H0,X1H2").axes[0].child_axes
+    named = [[label.get_text() for label in axis.get_ticklabels()] for axis in (first.yaxis, second.xaxis)]
+    for names, tokens in zip(named, (found.target.tokens.labels, found.tokens.labels), strict=True):
+        assert len(names) > 1
+        assert names == list(tokens[:: -(-len(tokens) // len(names))])
+    assert plans(found, "overview", select="E0H0,X0")[0].labels is None  # two kinds
 
 
 @pytest.fixture(scope="module")
@@ -390,28 +385,6 @@ def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(two, found):
     assert two.tokens.labels[: len(found.tokens)] == found.tokens.labels
     texts = [part.figure_context.texts for part in two.parts]
     assert texts == [(SOURCE, "a dog ran away"), (TARGET,), (SOURCE, "a dog ran away", TARGET)]
-
-
-def test_shares_of_a_pair_are_of_the_encoder_and_of_cross_attention(two):
-    encoder, cross = plans(two, "pair")
-    assert (encoder.stem, cross.stem) == ("pair-encoder", "pair-cross-attention")
-    assert [each.name for each in cross.maps] == ["T → A", "T → B", "T → special"]
-    segments = np.array([2 if segment is None else segment for segment in two.tokens.segments])
-    rows_of = two.pattern("X2H1").numpy()[1:]
-    expected = [100 * rows_of[:, segments == place].sum(1).mean() for place in range(3)]
-    assert [each.values[2, 1] for each in cross.maps] == pytest.approx(expected, abs=1e-3)
-    rows_of = two.pattern("E1H3").numpy()[segments == 1]
-    expected = [100 * rows_of[:, segments == place].sum(1).mean() for place in range(3)]
-    assert [each.values[1, 3] for each in encoder.maps[3:]] == pytest.approx(expected, abs=1e-3)
-
-
-def test_a_head_of_a_pair_has_rules_where_the_texts_meet(two):
-    _, _, of_encoder, of_cross = plans(two, "pair", select="E0H0,X0H0")
-    assert of_cross.rules == of_encoder.rules
-    assert of_cross.keys.texts == two.tokens.labels
-    assert two.figure("pair", select="X0H0").axes
-    with pytest.raises(UsageError, match="the decoder's heads read the target alone: choose others with --select"):
-        plans(two, "pair", select="D0")
 
 
 def test_a_target_of_one_token_leaves_the_start_token_alone(checkpoint, tmp_path):
@@ -449,8 +422,6 @@ def test_the_command_writes_every_kind(tmp_path):
     ("more", "message"),
     [
         (["--pair", " "], "the pair is blank"),
-        (["--pair", "x", "--figures", "pair", "--select", "D0"], "the decoder's heads read the target alone"),
-        (["--figures", "pair"], "give the second one with --pair"),
     ],
 )
 def test_bad_input_ends_in_one_line(tmp_path, more, message):

@@ -256,7 +256,7 @@ def test_the_files_say_what_the_terminal_says(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, line)
     assert done.exit_code == 0, done.output
     content = json.loads((tmp_path / "why.json").read_text())
-    assert content["figures"] == ["why.png", "why-chain.png"]
+    assert content["figures"] == ["why.png"]
     first = content["keys"][0]
     assert sum(pair["difference"] for pair in first["pairs"]) == pytest.approx(first["difference"], abs=1e-4)
     for side in ("query", "key"):

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 
 from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.ablate.inputs import NEXT, STATES
@@ -57,38 +56,6 @@ def test_heads(signed: Ablation, positive: Ablation) -> None:
         assert said in " ".join(plan_of("heads", result).notes)
 
 
-def test_the_map(signed: Ablation, positive: Ablation) -> None:
-    (drawn,) = plan_of("map", signed).maps
-    for head in signed.heads:
-        value = head.damage["loss"]
-        assert drawn.values[head.id] == pytest.approx(value.value * 1000)
-        assert (head.id in drawn.bracketed) == ((value.low or 0.0) < 0 < (value.high or 0.0))
-    top = np.abs(drawn.values).max()
-    assert np.asarray(drawn.norm(np.array([-top, 0, top / 4, top]))) == pytest.approx(np.array([0, 0.5, 0.75, 1]))
-    texts = [text.get_text() for text in signed.figure().axes[0].texts]
-    assert len(texts) == 12
-    assert sum(text.startswith("(") for text in texts) == len(drawn.bracketed) > 0
-    (drawn,) = plan_of("map", positive).maps
-    assert np.isnan(drawn.values[2]).all()
-    assert np.isfinite(drawn.values[:2]).all()
-    assert float(drawn.norm(0)) == 0
-    assert "(4 heads)" in plan_of("map", positive).notes[-1]
-    ax = Figure().add_subplot()
-    positive.draw("map", ax)
-    assert (sum(bool(patch.get_hatch()) for patch in ax.patches), len(ax.texts)) == (4, 8)
-
-
-@pytest.mark.parametrize(
-    ("size", "factor", "unit"), [(2.0, 1, "nats/token"), (0.02, 1e3, "10⁻³ nats/token"), (2e-5, 1e6, "10⁻⁶ nats/token")]
-)
-def test_units_of_the_map(signed: Ablation, size: float, factor: float, unit: str) -> None:
-    heads = [replace(head, damage={**head.damage, "loss": Estimate(size, None, None)}) for head in signed.heads]
-    (drawn,) = plan_of("map", replace(signed, heads=tuple(heads))).maps
-    assert f"({unit}; root scale)" in drawn.bar
-    assert plan_of("map", replace(signed, heads=tuple(heads))).title.endswith(f", in {unit}")
-    assert drawn.values.max() == pytest.approx(size * factor)
-
-
 @pytest.mark.parametrize(("size", "unit", "drawn"), [(2e-3, "nats/token", 2e-3), (2e-8, "10⁻⁹ nats/token", 20.0)])
 def test_numbers_too_small_for_an_axis_have_a_power_of_ten_in_their_unit(
     signed: Ablation, size: float, unit: str, drawn: float
@@ -120,37 +87,15 @@ def test_the_curve(signed: Ablation, positive: Ablation) -> None:
     assert not ax.collections
 
 
-def test_gradients(signed: Ablation, positive: Ablation) -> None:
-    for result, scales in ((signed, ["linear", "log"]), (positive, ["log", "log"])):
-        figure = result.figure("gradient", top=0)
-        for ax, metric, scale in zip(figure.axes, result.metrics, scales, strict=True):
-            expected = np.array([(head.gradient, head.damage[metric.name].value) for head in result.heads])
-            assert np.asarray(ax.collections[0].get_offsets()) == pytest.approx(expected)
-            assert (ax.get_xscale(), ax.get_yscale()) == (scale, scale)
-            for axis in (ax.xaxis, ax.yaxis):
-                low, high = sorted(axis.get_view_interval())
-                ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
-                assert sum(low <= place <= high and bool(label.get_text()) for place, label in ticks) > 1
-            assert f"{result.rank_correlations[metric.name]:.2f}".replace("-", "−") in ax.get_title("left")
-            names = [text for text in ax.texts if isinstance(text, Annotation)]
-            assert len(names) > 2
-            for name in names:
-                head = result.head(name.get_text())
-                assert name.xy == pytest.approx((head.gradient, head.damage[metric.name].value))
-
-
 def test_figures_that_a_result_does_not_have(positive: Ablation, tmp_path: Path) -> None:
     one = measured(STATES, "the cat ran", select=["L0H0"])
     pair = measured(STATES, "the cat ran", select=["L0H0", "L1H1"], together=True)
     for result, names, why in (
-        (one, ["map", "curve", "gradient"], "one head alone was removed"),
+        (one, ["curve"], "one head alone was removed"),
         (pair, ["curve"], "the selected heads were removed as one set"),
         (replace(positive, curve=None), ["curve"], "no curve was asked for"),
-        (pair, ["gradient"], "no gradients were asked for"),
     ):
         for name in names:
             with pytest.raises(UsageError, match=f"there is no figure '{name}': {why}"):
                 result.figure(name)
     assert one.save(tmp_path)["figures"] == ["ablate-heads.png"]
-    few = measured(STATES, "the cat ran", select=["L0H0", "L1H1"], gradient=True)
-    assert few.figure("gradient").axes[0].get_title("left").endswith("rank correlation –")

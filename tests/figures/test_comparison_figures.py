@@ -10,10 +10,9 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Rectangle
 
 import attnviz
-from attnviz.commands.compare.differences import LARGEST_DISTANCE
 from attnviz.commands.compare.sides import quoted_texts
 from attnviz.commands.compare.views import root_norm, rounded_up
 from attnviz.commands.compare.wording import side_lines
@@ -21,7 +20,6 @@ from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
 from attnviz.figures.matrix import Labels, Outline, max_pool
 from attnviz.figures.style import Style
-from attnviz.judge.verdicts import Label
 from attnviz.models.wording import signed
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
@@ -121,25 +119,8 @@ def test_where_nothing_differs_the_figures_say_so(same):
         assert (plan.outlines, plan.norm.vmax) == ((), 1.0)
         for said in (plan.evidence, plan.caption, plans(same, "overview")[0].title):
             assert "no weight differs" in said
-    assert plans(same, "map")[0].maps[0].norm.vmax == LARGEST_DISTANCE
     cells = same.draw("differences", Figure().subplots())
     assert {to_hex(colour) for colour in cells.cmap(cells.norm(cells.get_array())).reshape(-1, 4)} == {"#fffefe"}
-
-
-def test_the_map_has_every_distance_mean_and_changed_label(result):
-    changed = replace(result.heads[0], before=Label("local", (), 20), after=Label("sink", (), 20))
-    result = replace(result, heads=(changed, *result.heads[1:]))
-    (plan,) = plans(result, "map")
-    (each,) = plan.maps
-    for head in result.heads:
-        assert each.values[head.id] == head.distance
-        assert (tuple(head.id) in each.corners) == head.label_changed
-    np.testing.assert_allclose(each.beside[0][1], [layer.distance for layer in result.layers])
-    assert result.heads[0].distance <= each.norm.vmax <= LARGEST_DISTANCE
-    heads, means = result.figure("map").axes[:2]
-    assert {text.get_text() for text in heads.texts} == {f"{head.distance:.2f}" for head in result.heads}
-    assert [text.get_text() for text in means.texts] == [f"{layer.distance:.2f}" for layer in result.layers]
-    assert sum(isinstance(patch, Polygon) for patch in heads.patches) == len(each.corners)
 
 
 def test_long_texts_are_pooled_where_there_is_no_room_and_the_picture_says_so(long):

@@ -6,20 +6,26 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from rich.console import Console
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
-from attnviz.commands.profile.examples_view import examples_figure, plan_examples
+from attnviz.commands.card.sentences_drawing import draw_sentences
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document
-from attnviz.errors import AttnvizError, UsageError
+from attnviz.commands.profile.show import (
+    NamedExample,
+    chosen_examples,
+    example_tables,
+    examples_document,
+    named_examples,
+)
+from attnviz.errors import AttnvizError
 from attnviz.figures import Style
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.sources import Source
 from attnviz.present.documents import json_text
-from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Unit
 from attnviz.profiles.parts import merged
 from attnviz.profiles.store import find_profile, profile_file_name, read_profile, store_profile
@@ -123,15 +129,6 @@ def test_heads_layers_and_roles_are_chosen_together(profile, saved):
     layer = f"L{of.id.layer}"
     expected = [(id, role) for id, role in every if id.startswith(layer) and "syntactic" in role]
     assert shown_examples(saved, layer, "syntactic") == expected
-
-
-@pytest.mark.parametrize("given", [("--figures", "examples"), ("--select", "L0H0")])
-def test_a_figure_of_examples_that_cannot_be_is_refused_before_anything_is_measured(tmp_path, given):
-    path = corpora.treebank(tmp_path / "trees.conllu", 3)
-    for asked in ((path, "--examples", "0"), ("--repeats",)):
-        done = show(*asked, *given, "-m", "no-such-model", "-o", tmp_path / "out")
-        assert done.exit_code == 2
-        assert "the figure examples needs a corpus and --examples above 0" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -291,27 +288,20 @@ def test_the_shipped_profile_is_read_and_names_its_licence():
 # --- drawn
 
 
-def test_each_head_with_a_role_has_a_picture_and_selected_ones_without(profile):
-    passed = [head for head, roles in profile.passed_roles().items() if roles]
-    stems = [plan.stem for plan in plan_examples(profile, ViewOptions())]
-    assert stems == [f"examples/{head.file_stem}" for head in passed]
-    (chosen,) = plan_examples(profile, ViewOptions(select=("L2H3",)))
-    assert chosen.stem == "examples/L02H03"
-    with pytest.raises(UsageError, match="there are no examples of L2H3"):
-        replace(profile, examples=profile.examples[:1]).figure("examples", select="L2H3")
-    with pytest.raises(UsageError, match="there is no figure 'examples': this profile has no examples"):
-        replace(profile, examples=()).figure("examples")
+def drawn(sentences, style, width=7.0):
+    ax = Figure().subplots()
+    draw_sentences(ax, [("a heading", sentences)], width, style)
+    return ax
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_arcs_of_hits_and_misses_differ_in_shape_and_colour(profile, theme):
-    style = Style(theme)
-    plan = next(plan_examples(profile, ViewOptions(style=style)))
-    (ax,) = examples_figure(plan, style).axes
+    style, sentences = Style(theme), named_examples(first(profile))
+    ax = drawn(sentences, style)
     colours = {
         line.get_marker(): line.get_color() for line in ax.lines if line.get_markerfacecolor() != style.greys.paper
     }
-    examples = [strip.example for _, strips in plan.roles for strip in strips]
+    examples = [each.example for each in sentences]
     assert {each.hit for each in examples} == {True, False}
     assert set(colours) == {"o", "X"}
     assert colours["o"] != colours["X"]
@@ -320,10 +310,8 @@ def test_arcs_of_hits_and_misses_differ_in_shape_and_colour(profile, theme):
 
 
 def test_a_pair_far_apart_is_drawn_with_an_ellipsis_between(profile):
-    of = first(profile)
     text = "start " + "very " * 80 + "end"
     start, end = Unit("start", 0, 5), Unit("end", len(text) - 3, len(text))
-    example = replace(of.best[0], text=text, hit=True, gold=None, gold_weight=None, query=start, key=end)
-    changed = replace(profile, examples=(replace(of, best=(example,), deciles=(), failures=()),))
-    (ax,) = changed.figure("examples", Style(width=3.3), select=str(of.id)).axes
+    example = replace(first(profile).best[0], text=text, hit=True, gold=None, gold_weight=None, query=start, key=end)
+    ax = drawn([NamedExample("best 1", example)], Style(), width=3.3)
     assert {"start", "…", "end"} <= {text.get_text() for text in ax.texts}

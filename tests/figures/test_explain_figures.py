@@ -1,7 +1,6 @@
 """The figures of an explained layer: what is planned, and that it reaches the artists."""
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -157,36 +156,12 @@ def test_arrows_lead_from_panel_to_panel(which: str, width: float | None, reques
             assert not any(box.count_contains(along) for box in inner)
 
 
-@pytest.mark.parametrize(
-    ("text", "view"), [(SENTENCE, "path"), (r"[/b] $\frac$ " + "believ" * 4, "path"), (SENTENCE, "positions")]
-)
-def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(text: str, view: str) -> None:
+@pytest.mark.parametrize("text", [SENTENCE, r"[/b] $\frac$ " + "believ" * 4])
+def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(text: str) -> None:
     result = of_gpt2(text)
     with pytest.raises(UsageError, match="does not fit in 2 inches") as refused:
-        result.figure(view, Style(width=2.0))
+        result.figure("path", Style(width=2.0))
     least = float(str(refused.value).partition("at least ")[2].split("in")[0])
-    assert legible(result.figure(view, Style(width=least)))
+    assert legible(result.figure("path", Style(width=least)))
     with pytest.raises(UsageError, match="does not fit"):
-        result.figure(view, Style(width=round(least - 0.1, 1)))
-
-
-# --- content and position -----------------------------------------------------------------------------------------
-
-
-def test_positions_show_the_shares_of_every_head() -> None:
-    result = of_bert(pair="the dog")
-    assert result.positions is not None
-    ax = result.figure("positions").axes[0]
-    rows, columns = ([label.get_text() for label in labels] for labels in (ax.get_yticklabels(), ax.get_xticklabels()))
-    assert rows == ["L0H0", "L0H1", "L0H2", "L0H3", "all heads"]
-    assert columns == ["content", "position", "both", "segment", "common", "spread"]
-    written = {text.get_position(): text.get_text() for text in ax.texts}
-    share = result.positions.heads[1].groups["position"]
-    assert written[1, 1] == f"{share:.2f}".replace("-", "−")
-    assert np.asarray(ax.images[0].get_array())[1, 1] == share
-    assert written[5, 4] == f"{result.positions.layer.spread:.2f}"
-
-
-def test_where_there_is_nothing_to_tell_apart_dashes_stand() -> None:
-    ax: Any = of_gpt2("the").figure("positions").axes[0]
-    assert [text.get_text() for text in ax.texts].count("–") == 5 * 4
+        result.figure("path", Style(width=round(least - 0.1, 1)))

@@ -27,7 +27,7 @@ def test_the_weights_are_drawn_as_they_were_given(given: Any):
     np.testing.assert_allclose(np.asarray(drawn), WEIGHTS[1, 2], atol=1e-3)
 
 
-@pytest.mark.parametrize("view", ["overview", "heads", "lines", "map", "mean", "panel", "text"])
+@pytest.mark.parametrize("view", ["overview", "heads", "lines", "map", "mean", "text"])
 def test_every_picture_says_that_it_is_not_verified(view: str):
     figure = attnviz.draw(WEIGHTS, TOKENS, name="mine").figure(view)
     said = " ".join(text.get_text() for text in figure.findobj(lambda each: hasattr(each, "get_text")))

@@ -288,3 +288,19 @@ def test_the_tokens_of_a_few_heads_are_named_beside_rows_and_below_columns(width
     assert all(names in ([], list(tokens)) for of_head in sides for names in of_head)
     assert tuple(sum(bool(of_head[side]) for of_head in sides) for side in (0, 1)) == named
     assert beside[0].get_yticklabels()[0].get_color() != beside[0].get_yticklabels()[1].get_color()
+
+
+def test_rectangles_of_few_heads_name_both_texts_and_weights_are_written_in_all_squares_or_none():
+    rows, columns = Labels(("a", "b", "c"), (False,) * 3), Labels(("x", "y"), (False,) * 2)
+    values = np.array([[0.25, 0.004], [1, 0], [0.5, 0.125]])
+    cells = [HeadCell(HeadId(0, head), values) for head in range(2)]
+    plan = replace(grid(1, 2), cells=tuple(cells), labels=rows, keys=columns)
+    beside = head_grid_figure(plan, Style()).axes[0].child_axes
+    assert [label.get_text() for label in beside[0].get_yticklabels()] == ["a", "b", "c"]
+    for ax in beside:
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["x", "y"]
+        written = {text.get_position()[::-1]: text.get_text() for text in ax.texts}
+        assert written == {(0, 0): ".25", (1, 0): "1", (2, 0): ".50", (2, 1): ".12"}
+    of_many = Labels(("a",) * 30, (False,) * 30)
+    many = replace(plan, cells=(replace(cells[0], values=np.full((30, 30), 0.5)),), labels=of_many, keys=of_many)
+    assert not head_grid_figure(many, Style()).axes[0].child_axes[0].texts

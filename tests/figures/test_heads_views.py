@@ -132,7 +132,6 @@ def test_all_pictures_name_a_head_alike_by_its_label_and_its_role():
         profile=profile_of({head: [role("coreference", 0.7, 0.4)] for head in ("L0H0", "L0H1")}),
     )
     names = ["L0H0 · coreference (corpus)", "L0H1 · current-token? · coreference (corpus)"]
-    assert [tile.name for tile in plans(result, "panel")[0].groups[0][1]] == names
     assert list(plans(result, "lines")[0].heads) == names
     assert [block.name for block in plans(result, "text")[0].blocks] == names
     assert [plan.title for plan in plans(result, "heads")] == names

@@ -1,29 +1,21 @@
 """The figures of a profile: what is planned, and what reaches the axes."""
 
-import builtins
-
 import numpy as np
 import pytest
-import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from attnviz.commands.profile.likeness import arrange
-from attnviz.commands.profile.views import MOST_MAPS, file_stems, short_name
+from attnviz.commands.profile.views import short_name
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.present.published import role_numbers
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
-from tests.support.profiles import HEADS, corpus, distances, model, profile, role, roles_of
+from tests.support.profiles import corpus, profile, role, roles_of
 
 
 def plans(name, of=None):
     return list(drawing_of("profile", name).plans(of or profile(), ViewOptions()))
-
-
-def score_map(name, **changes):
-    return next(plan for plan in plans("scores", profile(**changes)) if plan.stem == f"roles/{name}")
 
 
 def drawn(name, plan):
@@ -49,13 +41,6 @@ def test_roles_are_named_without_their_kind(name, short):
     assert short_name(name) == short
 
 
-def test_file_names_are_safe_and_distinct():
-    names = ["syntactic:a/../b", "syntactic:a:b", "syntactic:A-b", "..", "猫", "x" * 200, "x" * 201]
-    stems = file_stems(names)
-    assert stems[:5] == ["syntactic-a-..-b", "syntactic-a-b", "syntactic-A-b-2", "role", "-"]
-    assert stems[5:] == ["x" * 80, "x" * 80 + "-2"]
-
-
 def test_the_map_of_roles_shows_the_clearest_and_counts_the_others():
     (plan,) = plans("roles")
     (each,) = plan.maps
@@ -65,26 +50,6 @@ def test_the_map_of_roles_shows_the_clearest_and_counts_the_others():
     assert labels == ["positional (1)", "syntactic (1)", "coreference (1)", "sink (1)", "unnamed (2)"]
     assert "4 of 6" in plan.title
     assert "32 × 50 random tokens" in plan.notes[-1]
-
-
-def test_a_score_map_has_every_heads_score_and_who_passes():
-    plan = score_map("sink")
-    (each,) = plan.maps
-    np.testing.assert_allclose(each.values, [[0.1, 0.7, 0.1], [0.1, 0.1, 0.95]])
-    assert each.outlined == {(0, 1), (1, 2)}
-    assert (each.reference.value, each.norm.vmax) == (0.2, 1.0)
-    assert "uniform attention, 0.20" in plan.notes[0]
-    for part in ("a-model", "trees.conllu (1,234 texts, 56,789 tokens)", "n = 100"):
-        assert part in plan.notes[-1]
-    assert "a-model · trees.conllu" in plan.caption
-    plan = score_map("syntactic-nsubj")
-    assert len(plan.notes) == 2
-    assert "to pass: the rule" in plan.caption
-    assert "not gold" in score_map("syntactic-nsubj", gold=False).notes[0]
-    each_its_own = [role(i, "syntactic:nsubj", 0.9, 0.2 + i / 10) for i in range(HEADS)]
-    plan = score_map("syntactic-nsubj", roles=each_its_own)
-    assert "0.20 to 0.40" in plan.notes[0]
-    assert (plan.maps[0].reference.value, plan.maps[0].reference.name) == (0.2, "least baseline")
 
 
 @pytest.mark.parametrize(
@@ -97,33 +62,16 @@ def test_a_score_map_has_every_heads_score_and_who_passes():
         (True, "induction", ["32 × 50 random tokens"]),
     ],
 )
-def test_what_a_map_rests_on_is_named_and_nothing_else(gold, name, named):
+def test_what_a_role_rests_on_is_named_and_nothing_else(gold, name, named):
     corpora = (corpus("trees.conllu", "conllu"), corpus("plain.txt", "txt"), corpus("names.tsv", "gap"))
-    (plan,) = plans("scores", profile(roles_of(name, [0.9] * 6), corpora=corpora, gold=gold))
+    source = profile(roles_of(name, [0.9] * 6), corpora=corpora, gold=gold).source(name)
     for part in ("trees.conllu", "plain.txt", "names.tsv", "32 × 50 random tokens"):
-        assert (part in plan.notes[-1]) == (part in named)
+        assert (part in source) == (part in named)
 
 
-def test_of_many_relations_the_clearest_have_a_map():
-    relations = [role(0, f"syntactic:r{i}", 0.3 + i / 100) for i in range(40)]
-    found = plans("scores", profile([*relations, role(0, "broad", 0.9, 1.0, passed=True)]))
-    assert [plan.stem for plan in found] == ["roles/broad", *(f"roles/syntactic-r{i}" for i in range(39, 16, -1))]
-    assert len(found) == MOST_MAPS
-
-
-def test_broad_is_a_share_of_uniform_attention_and_has_no_baseline():
-    broad = [role(head, "broad", 0.9, 1.0, passed=True) for head in range(HEADS)]
-    plan = score_map("broad", roles=broad)
-    assert "share of uniform attention" in plan.notes[0]
-    assert "aseline" not in plan.caption + "".join(plan.notes)
-    assert plan.maps[0].reference is None
-    assert role_numbers(broad[0]) == "score 0.90, n = 100"
+def test_broad_has_no_baseline_in_words():
+    assert role_numbers(role(0, "broad", 0.9, 1.0, passed=True)) == "score 0.90, n = 100"
     assert role_numbers(role(0, "local", 0.9, 0.3)) == "score 0.90, baseline 0.30, n = 100"
-
-
-def test_cosines_have_a_scale_of_their_own():
-    roles = roles_of("semantic", [-0.1, 0.02, 0.1, 0.32, 0.0, 0.1], 0.01)
-    assert score_map("semantic", roles=roles).maps[0].norm.vmax == pytest.approx(0.4)
 
 
 def test_relations_come_by_gain_with_their_best_head():
@@ -158,68 +106,13 @@ def test_relations_are_drawn_with_interval_threshold_baseline_and_score():
     assert sorted(beside) == sorted(["nsubj", "1,000", "L1H0", "dep → head", "−2", "+0.40"])
 
 
-def test_layers_have_a_dot_a_head_a_line_of_means_and_uniform_attention():
-    (plan,) = plans("layers")
-    entropy, distance = profile().figure("layers").axes
-    for ax, values in ((entropy, plan.entropy), (distance, plan.distance)):
-        dots = ax.collections[0].get_offsets()
-        np.testing.assert_allclose(dots[:, 1], values.ravel())
-        assert [round(x) for x in dots[:, 0]] == [0, 0, 0, 1, 1, 1]
-        np.testing.assert_allclose(ax.lines[0].get_ydata(), values.mean(1))
-    assert list(entropy.lines[1].get_ydata()) == [2.5, 2.5]
-    assert entropy.get_ylim()[1] > 2.5
-
-
-def test_likeness_is_drawn_with_the_markers_of_families_and_ids():
-    (plan,) = plans("likeness")
-    ax = drawn("likeness", plan)
-    dots = np.concatenate([dots.get_offsets() for dots in ax.collections])
-    np.testing.assert_allclose(sorted(dots.tolist()), sorted(plan.points.tolist()))
-    assert len(ax.collections) == len(set(plan.families)) == 5
-    assert {text.get_text() for text in ax.texts} == {"L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2"}
-    assert "stress-1 = " in plan.notes[0]
-    assert "4,321 tokens" in plan.notes[1]
-
-
-# --- likeness
-
-
-def test_points_of_a_plane_are_found_again():
-    plane = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 1.0], [0.0, 1.0], [2.0, 0.5]])
-    gaps = np.linalg.norm(plane[:, None] - plane[None], axis=-1)
-    points, stress = arrange(gaps)
-    np.testing.assert_allclose(np.linalg.norm(points[:, None] - points[None], axis=-1), gaps, atol=1e-3)
-    assert stress == pytest.approx(0, abs=1e-3)
-    assert np.ptp(points[:, 0]) > np.ptp(points[:, 1])
-
-
-def test_what_no_plane_holds_has_stress_and_an_arrangement_is_always_the_same():
-    matrix = (1 - torch.eye(8)).double().numpy()  # all alike far from each other
-    points, stress = arrange(matrix)
-    assert 0.1 < stress < 0.6
-    assert np.array_equal(points, arrange(matrix)[0])
-
-
-def test_of_many_heads_only_those_with_a_role_are_named_and_all_alike_stand_in_one_place():
-    many = profile([role(4, "sink", 0.9, layer=7)], checkpoint=model("m", 9, 9), head_distances=torch.zeros(81, 81))
-    (plan,) = plans("likeness", many)
-    assert [name for name in plan.names if name] == ["L7H4"]
-    assert np.ptp(plan.points, axis=0).max() == 0
-    many.figure("likeness")
-
-
 # --- what there is, and what is missing
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "why"),
     [
-        ("scores", {"roles": []}, "no head passes"),
         ("relations", {"roles": [role(0, "sink", 0.9)]}, "no relation is frequent enough"),
-        ("layers", {"statistics": None}, "no sentences"),
-        ("likeness", {"head_distances": None}, "no patterns of sentences"),
-        ("likeness", {"head_distances": torch.full((6, 6), torch.nan)}, "no patterns of sentences"),
-        ("likeness", {"head_distances": distances(2)}, "three heads or more"),
     ],
 )
 def test_what_the_corpora_cannot_give_is_refused_by_name_and_left_out_otherwise(name, changes, why):
@@ -227,16 +120,3 @@ def test_what_the_corpora_cannot_give_is_refused_by_name_and_left_out_otherwise(
     with pytest.raises(UsageError, match=f"there is no figure '{name}': .*{why}"):
         found.figure(name)
     assert name not in [view.name for view in found.wanted_views(None)]
-
-
-def test_without_scikit_learn_the_message_says_what_to_type(monkeypatch):
-    real = builtins.__import__
-
-    def blocked(name, *rest, **more):
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", blocked)
-    with pytest.raises(UsageError, match=r"needs scikit-learn: pip install 'attnviz\[profile\]'"):
-        profile().figure("likeness")

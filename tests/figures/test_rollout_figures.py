@@ -9,7 +9,6 @@ import torch
 
 import attnviz
 from attnviz.commands.rollout.report import chosen, flow_sentence, how, sink_sentence, spread_sentence
-from attnviz.commands.rollout.views import MOST_BARS
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
@@ -44,7 +43,7 @@ def plan(result: Any, name: str, style: Style | None = None) -> Any:
 
 def test_the_last_layer_has_attention_rollout_and_norm_rollout_on_one_scale(result: Any):
     of = plan(result, "rollout")
-    ((_, tiles),) = of.groups
+    tiles = of.tiles
     assert [tile.name for tile in tiles] == ["attention of layer 2 (mean of 4 heads)", "rollout", "norm rollout"]
     for tile, matrix in zip(tiles, (result.means, result.weights, result.norms), strict=True):
         np.testing.assert_array_equal(tile.values, matrix[-1].numpy())
@@ -56,72 +55,32 @@ def test_the_last_layer_has_attention_rollout_and_norm_rollout_on_one_scale(resu
 
 def test_all_flows_stand_beside_them(every_flow: Any):
     of = plan(every_flow, "rollout")
-    last = of.groups[0][1][-1]
+    last = of.tiles[-1]
     assert last.name == "flow"
     np.testing.assert_allclose(last.values, every_flow.flows.float().numpy())
     positive = every_flow.flows[every_flow.flows > 0]
     assert f"from {positive.min():.3f} to {positive.max():.3f}" in of.caption
 
 
-def test_every_layer_has_a_tile_by_weights_and_by_norms(result: Any):
-    of = plan(result, "layers")
-    assert [heading for heading, _ in of.groups] == ["Rollout up to each layer", "Norm rollout"]
-    for (_, tiles), matrices in zip(of.groups, (result.weights, result.norms), strict=True):
-        assert [tile.name for tile in tiles] == ["layer 0", "layer 1", "layer 2"]
-        for tile, matrix in zip(tiles, matrices, strict=True):
-            np.testing.assert_array_equal(tile.values, matrix.numpy())
-    images = [ax.images[0].get_array() for ax in result.figure("layers").axes if ax.images]
-    for image, matrix in zip(images, [*result.weights, *result.norms], strict=True):
-        np.testing.assert_array_equal(image, matrix.numpy())
-
-
-def test_bars_are_shares_beside_what_uniform_attention_gives(result: Any):
-    of, inputs = plan(result, "from"), result.inputs
-    assert [name for name, *_ in of.panels] == ["attention", "rollout", "norm rollout", "flow"]
-    rows = (inputs.attention, inputs.rollout, inputs.norm_rollout, inputs.flow)
-    uniform = (inputs.uniform, inputs.uniform_rollout, inputs.uniform_rollout)
-    for (_, values, _), row in zip(of.panels, rows, strict=True):
-        np.testing.assert_allclose(values, row.float().numpy())
-    for (_, _, values), row in zip(of.panels, uniform, strict=False):
-        np.testing.assert_allclose(values, row.float().numpy())
-    assert of.panels[3][2] is None
-    assert of.labels[:3] == ("[CLS]  #0", "the  #1", "cat  #2")
-    assert of.muted == result.units.sink
-    for ax, (_, values, _) in zip(result.figure("from").axes, of.panels, strict=False):
-        np.testing.assert_allclose([bar.get_width() for bar in ax.patches], values, rtol=1e-6)
-
-
-def test_of_a_long_text_the_inputs_that_rank_highest_are_shown(long: Any):
-    of = plan(long, "from")
-    rows = [int(label.rpartition("#")[2]) for label in of.labels]
-    assert len(rows) == MOST_BARS
-    assert rows == sorted(rows)
-    for row in (long.inputs.attention, long.inputs.rollout, long.inputs.norm_rollout):
-        assert set(row.argsort(descending=True)[:13].tolist()) <= set(rows)  # 3 methods, 40 bars
-    assert "40 of 302 tokens" in of.caption
-
-
 def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
-    of = plan(long, "layers", Style(width=3.3))
+    of = plan(long, "rollout", Style(width=3.3))
     assert of.pooled > 1
-    tile = of.groups[0][1][-1].values
+    tile = of.tiles[1].values
     assert tile.max() == pytest.approx(float(long.weights[-1].max()))
     assert tile[0, 0] == pytest.approx(float(long.weights[-1][: of.pooled, : of.pooled].max()))
     assert f"{of.pooled} × {of.pooled}" in of.caption
 
 
-@pytest.mark.parametrize(("name", "width"), [("rollout", 2.4), ("layers", 6.7), ("from", 2.4)])
-def test_titles_of_panels_are_never_cut(result: Any, name: str, width: float):
-    names = [ax.get_title("left") for ax in result.figure(name, Style(width=width)).axes]
+def test_titles_of_panels_are_never_cut(result: Any):
+    names = [ax.get_title("left") for ax in result.figure("rollout", Style(width=2.4)).axes]
     assert any(names)
     assert not [title for title in names if title.endswith("…")]
 
 
-@pytest.mark.parametrize("name", ["rollout", "layers", "from"])
-def test_words_above_a_narrow_picture_are_few(long: Any, name: str):
-    of, style = plan(long, name, Style(width=3.3)), Style(width=3.3)
+def test_words_above_a_narrow_picture_are_few(long: Any):
+    of, style = plan(long, "rollout", Style(width=3.3)), Style(width=3.3)
     height = sum(size * 1.35 for _, size, _ in heading(of.title, of.notes, style, 3.3)) / 72
-    assert height <= 0.2 * long.figure(name, style).get_size_inches()[1]
+    assert height <= 0.2 * long.figure("rollout", style).get_size_inches()[1]
 
 
 def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every_flow: Any):
@@ -156,6 +115,5 @@ def test_several_positions_of_a_token_are_named():
 @pytest.mark.parametrize("width", [None, 3.3])
 def test_names_of_panels_have_one_size(result: Any, width: float | None):
     style = Style(width=width)
-    for view, panels in (("rollout", 3), ("layers", 6)):
-        names = [ax._left_title for ax in result.figure(view, style).axes if ax.get_title("left")]
-        assert (len(names), len({name.get_fontsize() for name in names})) == (panels, 1)
+    names = [ax._left_title for ax in result.figure("rollout", style).axes if ax.get_title("left")]
+    assert (len(names), len({name.get_fontsize() for name in names})) == (3, 1)

@@ -1,4 +1,4 @@
-"""Patterns side by side: means of layers, chosen heads, panel letters, and pictures without title and notes."""
+"""Patterns side by side: means of layers; pictures without title and notes."""
 
 from typing import Any
 
@@ -9,16 +9,13 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.views import MOST_HEADS
-from attnviz.errors import UsageError
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
-from attnviz.figures.tiles import tiles_figure
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.hand_made import by_design, hand_made
 
-MEAN, PANEL = drawing_of("heads", "mean"), drawing_of("heads", "panel")
+MEAN = drawing_of("heads", "mean")
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +26,6 @@ def analysis() -> Analysis:
 def means_of(analysis: Analysis, style: Style | None = None, **choices: Any) -> list[Any]:
     """The plan of all layers, and that of the mean over all heads."""
     return list(MEAN.plans(analysis, ViewOptions(style=style or Style(), **choices)))
-
-
-def tiles_of(plan: Any) -> Any:
-    ((_, tiles),) = plan.groups
-    return tiles
 
 
 def long_one(n: int, n_layers: int = 2, n_heads: int = 2) -> Analysis:
@@ -48,10 +40,10 @@ def long_one(n: int, n_layers: int = 2, n_heads: int = 2) -> Analysis:
 def test_the_mean_is_over_the_heads_of_each_layer_and_over_all(analysis: Analysis):
     each, alone = means_of(analysis)
     patterns = by_design(6).numpy()
-    assert [tile.name for tile in tiles_of(each)] == ["layer 0", "layer 1", "all layers"]
-    for tile, expected in zip(tiles_of(each), [*patterns.mean(1), patterns.mean((0, 1))], strict=True):
+    assert [tile.name for tile in each.tiles] == ["layer 0", "layer 1", "all layers"]
+    for tile, expected in zip(each.tiles, [*patterns.mean(1), patterns.mean((0, 1))], strict=True):
         np.testing.assert_allclose(tile.values, expected, atol=1e-7)
-    np.testing.assert_array_equal(tiles_of(alone)[0].values, tiles_of(each)[-1].values)
+    np.testing.assert_array_equal(alone.tiles[0].values, each.tiles[-1].values)
     assert (each.stem, alone.stem) == ("mean", "mean-all")
     for plan in (each, alone):
         assert "no head need look like it" in plan.caption
@@ -62,14 +54,14 @@ def test_of_a_selection_the_means_are_over_its_heads_and_it_says_so():
     patterns = np.stack([found.layer_patterns(layer).numpy() for layer in (0, 1)])
     each, alone = means_of(found, select=("L0H1", "L1"))
     expected = patterns[0, 1], patterns[1].mean(0), np.stack([patterns[0, 1], *patterns[1]]).mean(0)
-    for tile, values in zip(tiles_of(each), expected, strict=True):
+    for tile, values in zip(each.tiles, expected, strict=True):
         np.testing.assert_allclose(tile.values, values, atol=1e-6)
-    np.testing.assert_array_equal(tiles_of(alone)[0].values, tiles_of(each)[-1].values)
+    np.testing.assert_array_equal(alone.tiles[0].values, each.tiles[-1].values)
     assert "mean of 4 of 6 heads" in alone.title
     assert all("elected: L0H1, L1" in text for plan in (each, alone) for text in (plan.caption, " ".join(plan.notes)))
-    assert [tile.name for tile in tiles_of(each)] == ["layer 0", "layer 1", "all selected"]
+    assert [tile.name for tile in each.tiles] == ["layer 0", "layer 1", "all selected"]
     assert "elected" not in "".join(plan.caption for plan in means_of(found))
-    (one,) = tiles_of(means_of(found, select=("L1H2",))[1])
+    (one,) = means_of(found, select=("L1H2",))[1].tiles
     np.testing.assert_allclose(one.values, patterns[1, 2], atol=1e-6)
 
 
@@ -78,7 +70,7 @@ def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis: An
     inner = by_design(6).numpy()[:, :, 1:5, 1:5]
     sums = inner.sum(-1, keepdims=True)
     expected = np.divide(inner, sums, out=np.zeros_like(inner), where=sums > 0).mean(1)
-    np.testing.assert_allclose([tile.values for tile in tiles_of(plan)[:2]], expected, atol=1e-6)
+    np.testing.assert_allclose([tile.values for tile in plan.tiles[:2]], expected, atol=1e-6)
     assert plan.labels.texts == ("the", "cat", "ran", "away")
     assert "rows renormalised" in plan.caption
     causal, _ = means_of(hand_made(causal=True, special=()), drop_special=True)
@@ -97,23 +89,23 @@ def test_the_shared_scale_covers_nearly_all_cells_is_one_for_both_pictures_and_s
     ends = [label.get_text() for label in bar.get_xticklabels()]
     assert (ends[0], ends[-1], bar.get_xlim()) == ("0", "≥ 0.01", (0, 0.01))
     other, _ = means_of(long_one(60))
-    drawn = np.concatenate([tile.values.ravel() for tile in tiles_of(other)])
+    drawn = np.concatenate([tile.values.ravel() for tile in other.tiles])
     assert (drawn <= other.norm.vmax).mean() >= 0.995
 
 
 def test_with_a_scale_of_its_own_each_tile_says_how_far_it_goes(analysis: Analysis):
     each, _ = means_of(analysis, Style(scale="per-head"))
-    assert [tile.name for tile in tiles_of(each)] == ["layer 0 · 0–0.58", "layer 1 · 0–1.00", "all layers · 0–0.79"]
+    assert [tile.name for tile in each.tiles] == ["layer 0 · 0–0.58", "layer 1 · 0–1.00", "all layers · 0–0.79"]
     figure = MEAN.figure(each, Style(scale="per-head"), False)
     limits = [ax.images[0].get_clim() for ax in figure.axes[:3]]
-    assert limits == [(0, pytest.approx(tile.values.max())) for tile in tiles_of(each)]
+    assert limits == [(0, pytest.approx(tile.values.max())) for tile in each.tiles]
     assert figure.axes[3].get_xlim() == (0, 1)
 
 
 def test_rows_are_queries_and_weights_are_written_where_there_is_room(analysis: Analysis):
     plan, _ = means_of(analysis)
     figure = MEAN.figure(plan, Style(), False)
-    values = tiles_of(plan)[1].values
+    values = plan.tiles[1].values
     np.testing.assert_array_equal(figure.axes[1].images[0].get_array(), values)
     written = {text.get_position()[::-1]: text.get_text() for text in figure.axes[1].texts}
     assert (written[0, 0], written[1, 0]) == ("1", ".75")
@@ -126,8 +118,8 @@ def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_sa
     plan, _ = means_of(found)
     assert plan.pooled == 3
     pattern = found.layer_patterns(0)[0].numpy()
-    assert tiles_of(plan)[0].values.shape == (234, 234)
-    assert tiles_of(plan)[0].values[0, 0] == pytest.approx(pattern[:3, :3].max())
+    assert plan.tiles[0].values.shape == (234, 234)
+    assert plan.tiles[0].values[0, 0] == pytest.approx(pattern[:3, :3].max())
     assert "3 × 3 weights" in plan.caption
     labels = [label.get_text() for label in MEAN.figure(plan, Style(), False).axes[0].get_yticklabels()]
     assert f"Every {int(labels[1][1:])}th token is named." in plan.notes[-1]
@@ -136,44 +128,10 @@ def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_sa
 def test_on_the_callers_axes_it_is_the_mean_over_all_heads(analysis: Analysis):
     plan, _ = means_of(analysis)
     cells = MEAN.draw(Figure().subplots(), plan, Style())
-    np.testing.assert_array_equal(cells.get_array(), tiles_of(plan)[-1].values)
+    np.testing.assert_array_equal(cells.get_array(), plan.tiles[-1].values)
 
 
-# --- chosen heads
-
-
-def panel_of(analysis: Analysis, *select: str, **choices: Any) -> Any:
-    (plan,) = PANEL.plans(analysis, ViewOptions(select=select, **choices))
-    return plan
-
-
-def test_chosen_heads_stand_side_by_side_with_their_weights(analysis: Analysis):
-    tiles = tiles_of(panel_of(analysis, "L1H1", "L0H1"))
-    assert [tile.name.split()[0] for tile in tiles] == ["L0H1", "L1H1"]
-    for tile, (layer, head) in zip(tiles, ((0, 1), (1, 1)), strict=True):
-        np.testing.assert_allclose(tile.values, analysis.layer_patterns(layer)[head].numpy(), atol=1e-6)
-    (own,) = tiles_of(panel_of(analysis, "L0H1", style=Style(scale="per-head")))
-    assert own.values.max() == pytest.approx(1)
-
-
-def test_of_many_heads_the_clearest_are_shown():
-    many = hand_made(patterns=torch.cat([by_design(6)] * 8))
-    kept = {tile.name.split()[0] for tile in tiles_of(panel_of(many))}
-    assert len(kept) == MOST_HEADS < len(many.heads)
-    left_out = [head.rank_key for head in many.heads if str(head.id) not in kept]
-    assert max(left_out) <= min(head.rank_key for head in many.heads if str(head.id) in kept)
-
-
-def test_of_heads_without_a_label_the_first_are_shown():
-    short = hand_made(labels=("[CLS]", "a", "[SEP]"), special=(0, 2), patterns=torch.cat([by_design(3)] * 8))
-    plan = panel_of(short)
-    assert plan.title.endswith("heads, the first")
-    assert [tile.name for tile in tiles_of(plan)] == [f"{head.id} · too short" for head in short.heads[:MOST_HEADS]]
-    written = [ax.get_title(loc="left") for ax in tiles_figure(plan, Style()).axes]
-    assert len({"too short" in name for name in written if name}) == 1  # all names of one form
-
-
-# --- panel letters, and no title and notes
+# --- no title and notes
 
 
 def words(figure: Figure) -> list[str]:
@@ -193,34 +151,24 @@ def test_in_a_narrow_picture_sentences_of_notes_share_lines_and_others_stand_alo
     assert " ".join(text for text, *_ in narrow[2:]) == " ".join(notes[1:])
 
 
-@pytest.mark.parametrize("name", ["overview", "heads", "lines", "map", "mean", "panel"])
-def test_a_bare_figure_has_its_letter_and_no_other_words_above(analysis: Analysis, name: str):
-    styles = Style(width=5, panel="b"), Style(width=5, bare=True, panel="a"), Style(width=5, bare=True)
-    full, lettered, bare = (analysis.figure(name, style) for style in styles)
-    assert words(full)[0].startswith("b  ")
-    assert words(lettered) == ["a"]
+@pytest.mark.parametrize("name", ["overview", "heads", "lines", "map", "mean"])
+def test_a_bare_figure_has_no_words_above(analysis: Analysis, name: str):
+    full, bare = (analysis.figure(name, style) for style in (Style(width=5), Style(width=5, bare=True)))
+    assert words(full)
     assert words(bare) == []
-    assert bare.get_figheight() < lettered.get_figheight() < full.get_figheight()
-    assert lettered.get_figheight() - bare.get_figheight() < 0.2  # the picture begins below the letter
+    assert bare.get_figheight() < full.get_figheight()
 
 
 @pytest.mark.parametrize("file_format", ["png", "svg"])
 def test_the_fast_files_of_heads_are_bare_too(analysis: Analysis, tmp_path: Any, file_format: str):
     bare, full = (tmp_path / name / f"heads/L00H01.{file_format}" for name in ("bare", "full"))
-    for path, style in ((bare, Style(bare=True, panel="a")), (full, Style())):
+    for path, style in ((bare, Style(bare=True)), (full, Style())):
         analysis.save(path.parents[1], figures=["heads"], formats=[file_format], select=["L0H1"], style=style)
     if file_format == "png":
         assert plt.imread(bare).shape[0] < plt.imread(full).shape[0]
     else:
-        assert ">a</text>" in bare.read_text()
         assert "the cat ran away" not in bare.read_text()
         assert "the cat ran away" in full.read_text()
-
-
-@pytest.mark.parametrize("panel", ["abcd", "a)", 3])
-def test_a_panel_letter_is_a_letter(panel: Any):
-    with pytest.raises(UsageError, match="expected a panel letter such as a or B1"):
-        Style(panel=panel)
 
 
 def test_on_a_callers_axes_a_bare_heatmap_has_no_title(analysis: Analysis):

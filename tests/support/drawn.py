@@ -77,7 +77,7 @@ def texts_of(figure: Figure) -> list[str]:
 def numbers_of(plan: Any) -> list[Any]:
     """The numbers that a picture shows."""
     found: list[Any] = [cell.values for cell in getattr(plan, "cells", ())]
-    found += [tile.values for _, tiles in getattr(plan, "groups", ()) for tile in tiles]
+    found += [tile.values for tile in getattr(plan, "tiles", ())]
     found += [block.values for block in getattr(plan, "blocks", ())]
     found += [each.values for each in getattr(plan, "maps", ())]
     return found + [getattr(plan, name) for name in ("values", "query", "key", "weights") if hasattr(plan, name)]

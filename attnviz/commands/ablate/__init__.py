@@ -4,8 +4,6 @@ from attnviz.present.report import View
 
 VIEWS = (
     View("heads", "the most important heads, with intervals", "ablate-heads"),
-    View("map", "every head's effect", "ablate-map"),
     View("curve", "ever more heads removed", "ablate-curve"),
-    View("gradient", "effects by gradients", "ablate-gradient"),
 )
 """Its figures, in the order of the documentation."""

@@ -47,7 +47,6 @@ class Ablation(Result):
     """
 
     command: ClassVar[str] = "ablate"
-    first_view: ClassVar[str] = "map"
     offered: ClassVar[tuple[str, ...]] = (
         "checkpoint", "clean_accuracy", "clean_loss", "curve", "head", "heads", "layers", "rank_correlations", "sets",
         "together",

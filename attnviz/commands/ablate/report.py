@@ -85,9 +85,12 @@ def what_is_measured(result: Ablation) -> str:
     return f"{what} {where}; {loss} nats/token"
 
 
-def loss_words(result: Ablation, states: str) -> str:
-    """Name of the loss of gradients; ``states`` replaces it if nothing is predicted."""
-    instead = {STATES: states, CLASS: "the loss of the class that the whole model decides for"}
+def _loss_words(result: Ablation) -> str:
+    """Name of the loss of gradients."""
+    instead = {
+        STATES: "a random projection of the final states",
+        CLASS: "the loss of the class that the whole model decides for",
+    }
     return instead.get(result.kind, "the loss")
 
 
@@ -394,7 +397,7 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int, int
 
 def _notes(result: Ablation) -> Iterator[str]:
     if result.options["gradient"]:
-        loss = loss_words(result, "a random projection of the final states")
+        loss = _loss_words(result)
         known, projected = result.rank_correlations, f"; L is {loss}" if result.kind in (STATES, CLASS) else ""
         zero = first_order(result) and f"; {first_order(result)}"
         correlations = ", ".join(f"{metric.title} {rounded(known[metric.name])}" for metric in result.metrics)

@@ -1,25 +1,19 @@
-"""The figures of an ablation: heads with intervals, map, curve, and importance by gradients."""
+"""The figures of an ablation: heads with intervals, and the curve."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import FuncNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
-from matplotlib.transforms import Bbox
 
 from attnviz.commands.ablate.effects import Estimate, HeadEffect
-from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.report import GIVES, first_order, loss_words, source_line, what_is_measured
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.commands.ablate.report import GIVES, source_line, what_is_measured
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten, settled, written
+from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten
 from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.models.wording import counted
 from attnviz.present.figure_context import capital, sentence
@@ -27,15 +21,10 @@ from attnviz.present.view import Drawing, ViewOptions
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
-_ROOT = (lambda values: np.sign(values) * np.sqrt(np.abs(values))), lambda values: np.sign(values) * np.square(values)
-"""The scale of the map, and its inverse."""
 _TOO_SMALL = 0.001
 """The numbers of an axis whose largest is smaller have a power of ten in their unit."""
-_NAMED = 5
 _HEADROOM = 0.25
 """Room for the legend above the curve, as a share of its height."""
-_SIDES = ((5, 0, "left", "center"), (-5, 0, "right", "center"), (0, 5, "center", "bottom"), (0, -5, "center", "top"))
-"""Positions of names: x and y in points from the dot, horizontal and vertical alignment."""
 
 
 @dataclass(frozen=True)
@@ -68,56 +57,12 @@ def _plan_heads(result: Ablation, choices: ViewOptions) -> Iterator[EffectsPlan]
     yield _plan(result, "heads", f" without one head: {count}", what, *more, heads=heads)
 
 
-def _plan_map(result: Ablation, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    metric, kinds = result.metrics[0], list(_damages(result))
-    every = np.concatenate([values.ravel() for _, values, _ in kinds])
-    largest = float(np.nanmax(np.abs(every)))
-    factor, unit = _readable(largest, metric.unit)
-    signed, top = bool(np.nanmin(every) < 0), largest * factor or 1.0
-    left_out, title = every.size - len(result.heads), f"{metric.title} on removing each head, in {unit}"
-    what = f"{title}, layers by heads, colours by the square root of the size"
-    brackets = "in brackets: the 95 % interval has zero in it" if any(unsure for *_, unsure in kinds) else ""
-    hatched = f"hatched: not removed ({counted(left_out, 'head')})" if left_out else ""
-    drawn = tuple(
-        HeadMap(
-            values=values * factor,
-            name=name,
-            norm=FuncNorm(_ROOT, -top if signed else 0.0, top, clip=True),
-            bar=f"{metric.title} ({unit}; root scale)" if values is kinds[-1][1] else "",
-            colours=choices.style.diverging_map() if signed else None,
-            write=lambda value: written(value) if np.isfinite(value) else "",
-            bracketed=unsure,
-            signed=signed,
-        )
-        for name, values, unsure in kinds
-    )
-    plan = _plan(result, "map", f": {title}", what, brackets, hatched)
-    yield HeadMapPlan(stem=plan.stem, caption=plan.caption, title=plan.title, notes=plan.notes, maps=drawn)
-
-
 def _readable(largest: float, unit: str) -> tuple[float, str]:
     """Factor that takes a number to at least 1, and the unit of the product: ``10⁻³ nats/token``."""
     exponent = 0 if largest == 0 else min(0, 3 * math.floor(math.log10(largest) / 3))
     if exponent == 0:
         return 1.0, unit
     return 10.0**-exponent, f"{power_of_ten(exponent)} {f'({unit})' if ' ' in unit else unit}"
-
-
-def _damages(result: Ablation) -> Iterator[tuple[str, Array, frozenset[tuple[int, int]]]]:
-    """By kind of attention, named if there are several: damage of each head, and heads whose interval includes zero.
-
-    Damage is [n_layers, n_heads], NaN for heads that were not removed.
-    """
-    model, metric = result.checkpoint, result.metrics[0].name
-    for stack in model.stacks or (None,):
-        first, sizes = (0, model) if stack is None else (stack.first, stack)
-        heads = [head for head in result.heads if stack is None or head.id.layer in stack.layers]
-        damages = {(head.id.layer - first, head.id.head): head.damage[metric] for head in heads}
-        values = np.full((sizes.n_layers, sizes.n_heads), np.nan)
-        for head, damage in damages.items():
-            values[head] = damage.value
-        unsure = frozenset(head for head, damage in damages.items() if damage.side == 0)
-        yield "" if stack is None else f"{stack.letter}: {stack.name}", values, unsure
 
 
 def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
@@ -127,17 +72,6 @@ def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
     )
     more = "the order was found on the same texts", "above the dashed line: more than the sum, by this method"
     yield _plan(result, "curve", " without more and more of its heads", what, _intervals(result, "bands"), *more)
-
-
-def _plan_gradient(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
-    of = loss_words(result, "random projections of the final states")
-    what = "what removing each head does beside its importance by gradients, with Spearman's rank correlation"
-    how = f"importance by gradients: |Att·dL/dAtt|, mean over texts, L = {of} (Michel et al. 2019)"
-    title = ": removing heads beside their importance by gradients"
-    first = result.heads[:_NAMED]
-    by_gradient = sorted(result.heads, key=lambda head: -(head.gradient or 0.0))[:_NAMED]
-    named = (*first, *(head for head in by_gradient if head not in first))
-    yield _plan(result, "gradient", title, what, how, first_order(result), "one dot per head", heads=named)
 
 
 def _intervals(result: Ablation, drawn: str) -> str:
@@ -207,62 +141,6 @@ def draw_curve(ax: Axes, plan: EffectsPlan, style: Style) -> Line2D:
     return lines[0]
 
 
-def _gradient_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
-    width = page_width(style, 5.8)
-    rows, columns = (1, 2) if width > 4.5 else (2, 1)
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=width, body=2.9 * rows)
-        panels = list(zip(page.subplots(rows, columns), plan.result.metrics[:2], strict=True))
-        for ax, metric in panels:
-            _draw_gradient(ax, plan, metric, style)
-        settled(page)
-        for ax, metric in panels:
-            _name_dots(ax, plan, metric, style)
-        return page
-
-
-def _draw_gradient(ax: Axes, plan: EffectsPlan, metric: Metric, style: Style) -> None:
-    """Draw damage over importance by gradients, logarithmic if all are above zero."""
-    dots, correlation = _dots(plan.result.heads, metric), plan.result.rank_correlations[metric.name]
-    ax.scatter(dots[:, 0], dots[:, 1], s=10, color=_BLUE[style.theme], linewidths=0)
-    ax.margins(0.12)
-    ax.set(xlabel="importance by gradients", ylabel=metric.unit)
-    known = "–" if correlation is None else written(correlation)
-    ax.set_title(f"{metric.title}:\nrank correlation {known}", loc="left", fontsize=7.5, color=outer_ink(style))
-    if dots.min() > 0:
-        ax.set(xscale="log", yscale="log")
-        for axis in (ax.xaxis, ax.yaxis):
-            low, high = axis.get_view_interval()
-            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 30 * low else (1.0,)))
-            axis.set_major_formatter("{x:g}")
-            axis.set_minor_formatter(NullFormatter())
-    elif dots[:, 1].min() < 0:
-        ax.axhline(0, color=style.greys.frame, lw=PIXEL)
-    _dress(ax, style)
-
-
-def _name_dots(ax: Axes, plan: EffectsPlan, metric: Metric, style: Style) -> None:
-    """Write names beside dots where they cover neither dots nor names; others are left out."""
-    dots = ax.transData.transform(_dots(plan.result.heads, metric))
-    taken: list[Bbox] = []
-    for head, at in zip(plan.heads, _dots(plan.heads, metric), strict=True):
-        for x, y, ha, va in _SIDES:
-            properties: dict[str, Any] = {"ha": ha, "va": va, "fontsize": 6, "color": outer_ink(style)}
-            properties["bbox"] = {"facecolor": style.greys.paper, "edgecolor": "none", "pad": 0.5}
-            name = ax.annotate(str(head.id), at, (x, y), textcoords="offset points", **properties)
-            box = name.get_window_extent()
-            inside = ax.bbox.contains(*box.min) and ax.bbox.contains(*box.max)
-            if inside and not box.padded(4).count_contains(dots) and not any(map(box.overlaps, taken)):
-                taken.append(box)
-                break
-            name.remove()
-
-
-def _dots(heads: Sequence[HeadEffect], metric: Metric) -> Array:
-    """Importance by gradients and damage, [n_heads, 2]."""
-    return np.array([(head.gradient or 0.0, head.damage[metric.name].value) for head in heads])
-
-
 def _ends(estimates: Sequence[Estimate]) -> Array:
     """Values and both ends of their intervals, [3, n]; without intervals three times the values."""
     known = [(each.value, *(each.value if end is None else end for end in (each.low, each.high))) for each in estimates]
@@ -289,11 +167,5 @@ def _no_curve(result: Ablation) -> str:
     return "" if result.curve is not None else _one_head(result) or why
 
 
-def _no_gradient(result: Ablation) -> str:
-    return _one_head(result) or ("" if result.options["gradient"] else "no gradients were asked for")
-
-
 HEADS = Drawing(_plan_heads, _heads_figure)
-MAP = Drawing(_plan_map, head_map_figure, draw_head_map, missing=_one_head)
 CURVE = Drawing(_plan_curve, _curve_figure, draw_curve, missing=_no_curve)
-GRADIENT = Drawing(_plan_gradient, _gradient_figure, missing=_no_gradient)

@@ -12,15 +12,15 @@ from matplotlib.lines import Line2D
 
 from attnviz.commands.card.measure import Card
 from attnviz.commands.card.page_view import of_pattern, page_data
-from attnviz.commands.card.wording import RESTS, Standing, evidence_of, in_words, not_measured, paragraphs, standings
-from attnviz.commands.heads.views import HEADS
-from attnviz.commands.profile.examples_view import (
+from attnviz.commands.card.sentences_drawing import (
     STACKED_BELOW,
     Sentences,
     draw_sentences,
     sentence_handles,
     sentences_height,
 )
+from attnviz.commands.card.wording import RESTS, Standing, evidence_of, in_words, not_measured, paragraphs, standings
+from attnviz.commands.heads.views import HEADS
 from attnviz.commands.profile.show import NamedExample, named_examples, which_examples
 from attnviz.figures.fonts import fitted, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap

@@ -6,6 +6,5 @@ VIEWS = (
     View(
         "composition", "every pair of heads, a picture for queries, keys and values", r"composition-(query|key|value)"
     ),
-    View("copying", "copying of every head, layers × heads"),
 )
 """Its figures, in the order of the documentation."""

@@ -1,4 +1,4 @@
-"""The figures of circuits: a matrix of heads for each kind of composition, and a map of copying."""
+"""The figures of circuits: a matrix of heads for each kind of composition."""
 
 from collections.abc import Iterator
 
@@ -6,11 +6,9 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.circuits.measure import KINDS, Circuits
-from attnviz.commands.circuits.report import left_out, untrained_range
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.commands.circuits.report import left_out
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
-from attnviz.models.wording import signed
 from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -22,7 +20,7 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
     """Plan the matrix of each kind, on one scale."""
     model, names = result.checkpoint.short_name, [str(head.id) for head in result.heads]
     top = max(float(scores.nan_to_num().max()) for scores in result.scores.values())
-    pooled, _ = tile_pooling(names, [1], _INCHES, choices.style)
+    pooled, _ = tile_pooling(names, 1, _INCHES, choices.style)
     layers = [head.id.layer for head in result.heads]
     rules = [at for at in range(1, len(layers)) if layers[at] != layers[at - 1]]
     for kind in KINDS:
@@ -39,7 +37,7 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
             title=f"{model}: {kind} composition",
             notes=("Rows: the later head, which reads. Columns: the earlier head, which writes.",
                    f"{capital(shown)}." if shown else ""),
-            groups=(("", (Tile("", values),)),),
+            tiles=(Tile("", values),),
             labels=Labels(tuple(names), (False,) * len(names)),
             norm=Normalize(result.baseline, max(top, 1.01 * result.baseline), clip=True),
             bar="composition, 0–1; paper: no more than random rotations",
@@ -49,32 +47,7 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
         )  # fmt: skip
 
 
-def _plan_copying(result: Circuits, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Plan the map of copying."""
-    model, layers = result.checkpoint.short_name, result.checkpoint.n_layers
-    values = np.array([head.copying for head in result.heads], np.float64).reshape(layers, -1)
-    low, high = untrained_range(result)
-    note = f"Untrained heads: {signed(low)} to {signed(high)}."
-    activation = "the activation of the masked-language head is left out" if result.linearised else ""
-    yield HeadMapPlan(
-        stem="copying",
-        caption=sentence(
-            f"Copying of every head of {model}: Σλ / Σ|λ| of W_E W_V W_O W_U (Elhage et al. 2021)",
-            "1: a head raises the tokens that it attends to; −1: lowers them", note, activation, left_out(result),
-        ),
-        title=f"{model}: copying",
-        notes=(note,),
-        maps=(
-            HeadMap(
-                norm=Normalize(-1, 1), bar="copying, −1 to 1", colours=choices.style.diverging_map(), signed=True,
-                values=values, write=signed,
-            ),
-        ),
-    )  # fmt: skip
-
-
 COMPOSITION = Drawing(
     _plan_composition, tiles_figure, draw_last_tile,
     missing=lambda result: "" if result.checkpoint.n_layers > 1 else "composition takes two layers",
 )  # fmt: skip
-COPYING = Drawing(_plan_copying, head_map_figure, draw_head_map, missing=lambda result: result.no_copying)

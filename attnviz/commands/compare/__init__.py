@@ -4,7 +4,6 @@ from attnviz.present.report import View, page_view
 
 VIEWS = (
     View("overview", "the differences of all heads", "compare"),
-    View("map", "layers × heads by distance", "compare-map"),
     View("differences", "the differences of one head, for those that differ most", r"differences/[LEDX]\d+H\d+"),
     page_view("compare", "every head on A, on B, and their difference, in one HTML file"),
 )

@@ -1,24 +1,20 @@
-"""The figures of a comparison: all heads at a glance, the map of distances, and the differences of one head."""
+"""The figures of a comparison: all heads at a glance, and the differences of one head."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from statistics import median
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import FuncNorm, Normalize
+from matplotlib.colors import FuncNorm
 
-from attnviz.commands.compare.differences import LARGEST_DISTANCE, Difference
 from attnviz.commands.compare.measure import Comparison, HeadDifference
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
-from attnviz.figures.page import ReferenceValue
 from attnviz.figures.style import Style
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, shortened_token, signed
@@ -107,57 +103,6 @@ def _sizes(result: Comparison) -> str:
         return counted(len(result.rows.labels), result.unit)
     source, target, _ = (counted(len(part.rows.labels), result.unit) for part in result.parts)
     return f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
-
-
-def _plan_map(result: Comparison, _: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Plan the map of distances with layer means and changed labels."""
-    changed = sum(head.label_changed for head in result.heads)
-    largest = max(head.distance for head in result.heads)
-    end = min(rounded_up(largest), LARGEST_DISTANCE) if result.any_beyond_rounding else LARGEST_DISTANCE
-    corners, noise = f"{changed} of {len(result.heads)}", median_noise(result.heads)
-    yield HeadMapPlan(
-        stem="compare-map",
-        caption=sentence(
-            "Jensen-Shannon distance (root nats, 0 to 0.83) between the attention of every head in A and in B, "
-            f"{sides_in_words(result)}, with the mean of every layer",
-            f"the strongest colour is {end:.2g}",
-            f"by dropout alone, the median head of A differs by {noise.value:.2f}" if noise else "",
-            f"a marked corner is a head whose label differs ({corners})",
-        ),
-        title="Jensen-Shannon distance of every head",
-        notes=(*side_lines(result), *([f"Corner marked: another label on B ({corners} heads)."] if changed else [])),
-        maps=tuple(_map(part, end, noise, with_bar=part is result.parts[-1]) for part in result.parts),
-    )
-
-
-def median_noise(heads: Sequence[Difference]) -> ReferenceValue | None:
-    """The median distance by dropout, for a colour bar; None where none was measured."""
-    noise = [head.noise for head in heads if head.noise is not None]
-    return ReferenceValue(median(noise), "dropout, median head") if noise else None
-
-
-def _map(part: Comparison, end: float, noise: ReferenceValue | None, with_bar: bool) -> HeadMap:
-    """The map of one kind of attention, or of all."""
-    distances, stack = np.zeros(part.first.shape), part.first.stack
-    cells = {head.id: (head.id.layer - (stack.first if stack else 0), head.id.head) for head in part.heads}
-    for head in part.heads:
-        distances[cells[head.id]] = head.distance
-    bar = "Jensen-Shannon distance (root nats; 0: equal patterns, 0.83: no key in common)" if with_bar else ""
-    name = "" if stack is None else f"{stack.letter}: {stack.name}"
-    corners = frozenset(cells[head.id] for head in part.heads if head.label_changed)
-    return distance_map(distances, end, bar, name=name, corners=corners, reference=noise if with_bar else None)
-
-
-def distance_map(distances: Array, end: float, bar: str, **more: Any) -> HeadMap:
-    """Map of distances, [n_layers, n_heads], in colours from 0 to ``end``, with layer means beside it."""
-    return HeadMap(
-        distances,
-        norm=Normalize(0, end, clip=True),
-        bar=bar,
-        write=lambda value: f"{value:.{2 if end >= 0.1 else 3}f}",
-        beside=(("mean", distances.mean(axis=1)),),
-        **more,
-    )
 
 
 def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[HeatmapPlan]:
@@ -251,7 +196,6 @@ def _pooled(factor: int) -> str:
 
 
 OVERVIEW = Drawing(_plan_overview, head_grid_figure, draw_head_grid)
-MAP = Drawing(_plan_map, head_map_figure, draw_head_map)
 DIFFERENCES = Drawing(_plan_differences, heatmap_figure, draw_heatmap)
 PAGE: Drawing[Comparison, Any] = page_drawing(
     "compare",

@@ -2,25 +2,15 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.path_drawing import OPERATIONS, SQUARE, STACKS, Panel, PathPlan, path_figure
-from attnviz.commands.explain.position_share import GROUPS, embeds_positions
-from attnviz.commands.explain.report import READING
 from attnviz.commands.explain.steps import norm_kind, step_of
-from attnviz.errors import UsageError
-from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
-from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, frozen, new_page, page_width
-from attnviz.figures.style import Style, figure_style
-from attnviz.models.wording import error, quoted, rounded, visible
+from attnviz.figures.matrix import Array, Labels, max_pool
+from attnviz.models.wording import error, quoted, visible
 from attnviz.present.view import Drawing, ViewOptions
 
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
@@ -171,84 +161,4 @@ def _brief(value: float) -> str:
     return f"{value:.2g}" if not 99.5 <= value < 99_999 else f"{value:.0f}"
 
 
-_ROW, _COLUMN, _NARROWEST, _SIDE, _AXES, _BAR = 0.2, 0.57, 0.39, 0.6, 0.3, 0.55
-_NORM = Normalize(-1, 1, clip=True)
-
-
-@dataclass(frozen=True)
-class PositionsPlan(PagePlan):
-    """Content and position in the scores of the first layer."""
-
-    rows: tuple[str, ...]  # names of the heads, last all of them together
-    columns: tuple[str, ...]  # names of the parts, last the spread
-    values: Array  # [rows, columns]; NaN where nothing differs
-
-
-def _plan_positions(result: Explanation, _: ViewOptions) -> Iterator[PositionsPlan]:
-    shares, about = result.positions, result.figure_context
-    assert shares is not None
-    groups = [name for name in GROUPS if name != "segment" or shares.segments]
-    every = (*shares.heads, shares.layer)
-    yield PositionsPlan(
-        stem="positions",
-        **about.caption_and_notes(
-            f"Where the scores of layer 0 of {about.subject} come from, one row per head", READING
-        ),
-        title=f"{about.model}: content and position in layer 0",
-        rows=(*(f"L0H{head}" for head in range(len(shares.heads))), "all heads"),
-        columns=(*("common" if group == "constant" else group for group in groups), "spread"),
-        values=np.array([[*(share.groups[group] for group in groups), share.spread] for share in every], dtype=float),
-    )
-
-
-def _positions_figure(plan: PositionsPlan, style: Style, vector: bool = False) -> Figure:
-    rows, columns = plan.values.shape
-    width = page_width(style, _SIDE + _COLUMN * columns + 2 * MARGIN)
-    least = _SIDE + _NARROWEST * columns + 2 * MARGIN
-    if width < least:
-        raise UsageError(
-            f"the figure of content and position does not fit in {width:g} inches; expected a --width of at least "
-            f"{math.ceil(10 * least) / 10:g}in."
-        )
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=width, body=rows * _ROW + _AXES + _BAR)
-        ax = page.add_subplot()
-        _draw_positions(ax, plan, style, vector)
-        bar, colours = "share of the variance of scores", style.diverging_map()
-        colour_bar(page, ax, ColourScale(norm=_NORM, bar=bar, colours=colours, signed=True), style)
-        frozen(page)
-        return page
-
-
-def _draw_positions(ax: Axes, plan: PositionsPlan, style: Style, vector: bool = False) -> AxesImage | QuadMesh:
-    """Draw a row per head, a column per part and one for the spread; the last row, of all heads, in bold."""
-    rows, columns = plan.values.shape
-    colours, ink = style.diverging_map(), style.greys.ink
-    shares = np.where(np.arange(columns) < columns - 1, plan.values, np.nan)
-    cells = draw_matrix(ax, shares, _NORM, style, colours=colours, vector=vector)
-    size = 7 if cell_points(ax, columns + 1, 1)[0] >= 28 else 6
-    for (row, column), value in np.ndenumerate(plan.values):
-        text, colour = f"{value:.2f}", ink
-        if column < columns - 1:
-            known = bool(np.isfinite(value))
-            text = rounded(value if known else None)
-            colour = contrasting_ink(colours(_NORM(value))) if known else style.greys.muted
-        ax.text(column, row, text, color=colour, weight="bold" if row == rows - 1 else "normal", fontsize=size,
-                ha="center", va="center_baseline", parse_math=False)  # fmt: skip
-    ax.axhline(rows - 1.5, color=ink, lw=0.8)
-    ax.axvline(columns - 1.5, color=style.greys.frame, lw=0.8)
-    ax.set_yticks(range(rows), plan.rows, fontsize=size, color=ink)
-    ax.set_xticks(range(columns), plan.columns, fontsize=size, color=ink)
-    ax.tick_params(length=0, pad=3, labeltop=True, labelbottom=False)
-    return cells
-
-
-def _no_positions(result: Explanation) -> str:
-    why = f"content and position are told apart in layer 0 only, not in layer {result.layer}"
-    if not embeds_positions(result.checkpoint):
-        why = "content and position are not told apart in a model without position embeddings"
-    return why if result.positions is None else ""
-
-
 PATH = Drawing(_plan_path, path_figure)
-POSITIONS = Drawing(_plan_positions, _positions_figure, _draw_positions, missing=_no_positions)

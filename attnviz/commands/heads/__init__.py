@@ -14,11 +14,6 @@ VIEWS = (
     View("map", "layers × heads, coloured by a statistic", "map-[a-z-]+", default=False, module="map_view"),
     View("mean", "mean pattern of each layer's heads and of all", "mean(-[a-z-]+)?", default=False),
     View(
-        "pair", "how much each text attends to itself, to the other and to special tokens",
-        r"pair/[LEX]\d+H\d+|pair(-[a-z-]+)?", default=False, module="pair_view",
-    ),
-    View("panel", "up to 12 chosen heads side by side, tokens named", "panel(-[a-z-]+)?", default=False),
-    View(
         "relations", "the parse as arcs over the text, with what each head finds of its relation",
         f"relations/{_HEAD}|relations", default=False, module="relations_view",
     ),

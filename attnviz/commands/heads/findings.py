@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
-from attnviz.figures.families import ABBREVIATIONS, family_of_label
+from attnviz.figures.families import family_of_label
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
@@ -97,15 +97,6 @@ class HeadFindings:
     def title(self) -> str:
         """Id and names: ``L2H0 · obj (corpus)``, ``L2H8 · next-token? · det (corpus)``."""
         return " · ".join([str(self.id), *self.names])
-
-    @property
-    def briefer_titles(self) -> tuple[str, ...]:
-        """Titles where there is less room, the fullest first; the last is the id alone."""
-        name = self.names[0].replace(SYNTACTIC, "")
-        brief = name.rpartition(BOTH)[2]
-        for whole, short in ABBREVIATIONS.items():
-            brief = brief.replace(whole, short)
-        return f"{self.id} · {name}", f"{self.id} · {brief}", str(self.id)
 
     def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | StoredRole]]:
         """The parts of the label, and the roles, that any of these names selects, by name."""

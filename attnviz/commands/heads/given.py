@@ -47,7 +47,7 @@ class Drawing:
     _analysis: Analysis
 
     def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]") -> "Figure":
-        """A new figure: ``overview``, ``heads``, ``lines``, ``map``, ``mean``, ``panel`` or ``text``.
+        """A new figure: ``overview``, ``heads``, ``lines``, ``map``, ``mean`` or ``text``.
 
         Arguments and errors as for the ``figure`` of :func:`attnviz.analyze`'s result.
         """

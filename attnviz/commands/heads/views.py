@@ -1,4 +1,4 @@
-"""The figures of ``attnviz heads``: overview, heatmaps, mean patterns and panels; others have modules of their own."""
+"""The figures of ``attnviz heads``: overview, heatmaps and mean patterns; others have modules of their own."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -7,9 +7,8 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
+from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
-from attnviz.commands.heads.pair_view import labels_of
 from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
@@ -19,7 +18,7 @@ from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, has_numbers, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.matrix import Array, PooledPattern, max_pool
+from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.judge.verdicts import UNNAMED
@@ -32,11 +31,10 @@ from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
 
-MOST_HEADS = 12
-"""Most heads side by side in a panel; of more, those furthest above their baselines."""
+_FEW = 12
+"""Most heads of an overview that names their tokens."""
 
 _TILE, _ALONE = 1.6, 6.4
-_PANEL_TILE, _LEAST_TILE, _ACROSS = 2.2, 1.2, 4
 _COVERED = 0.995
 """Share of the cells that the shared scale of means covers."""
 
@@ -56,14 +54,14 @@ def _scale_in_words(style: Style, several: bool, own: str) -> tuple[str, str]:
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
     why_log = choices.style.why_log(analysis.longest)
-    shown = [part.drawn(choices.drop_special) for part in analysis.parts]
+    shown = [part.drawn(choices.drop_special) for part in analysis.parts_of(choices.select)]
     about, model = analysis.drawn(choices.drop_special).figure_context, analysis.checkpoint
     own = style.scale == "per-head"
     bar, colours = _scale_in_words(style, len(heads) > 1, "the largest weight of each head")
     # a small selection, whose tokens are named
-    few = not shown[0].between and analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
-    labels = labels_of(shown[0])[0] if few else None
-    named = shown[0].units.labels if few else ()
+    few = len(shown) == 1 and len(heads) <= min(_FEW, len(analysis.heads) - 1)
+    labels, keys = _labels(shown[0]) if few else (None, None)
+    named = [each.texts for each in (labels, keys) if each is not None]
     n = max(len(units) for part in shown for units in (part.units, part.keys))
     pooled = grid_pooling(n, [head.id for head in heads], style, marked=True, labels=named)
     cells, sinks = [], frozenset[int]()
@@ -75,9 +73,12 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
     if analysis.target is not None:
-        encoder, decoder = (part.shape[0] for part in shown[:2])
+        encoder, decoder = (part.shape[0] for part in analysis.parts[:2])
         whole = f"{len(heads)} heads of {encoder} encoder and {decoder} decoder layers"
     ticks = f"ticks: {sinks_in_words(shown[0].keys, about.unit)}"
+    of_source = few and shown[0].context.source is not None
+    rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
+    rows = rows if keys is None else f"{rows}, stretched to squares"
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
@@ -87,8 +88,8 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {about.subject}"
             f"{f' ({counted(about.n, about.unit)})' if analysis.target is None else ''}"
             f"{'' if few else ', one row per layer, one column per head'}",
-            f"rows attend to columns{f'; {ticks}' if sinks else ''}",
-            kinds_in_words(analysis),
+            f"{rows}{f'; {ticks}' if sinks else ''}",
+            "" if few else kinds_in_words(analysis),
             f"below an id: the label on this text{unsure}",
             f"bold: generated {about.unit}s" if labels is not None and labels.bold else "",
             why_log,
@@ -107,6 +108,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         cells=tuple(cells),
         sinks=sinks,
         labels=labels,
+        keys=keys,
         pooled=pooled,
         norm=Normalize(0, 1, clip=True) if own else style.norm(),
         bar=bar,
@@ -132,6 +134,14 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
     return HeadCell(head.id, values, beside, family, tuple(briefer), bool(mark), over_corpus, sinks)
 
 
+def _labels(shown: Analysis) -> tuple[Labels, Labels | None]:
+    """Labels of rows, and of columns if these are another text."""
+    rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
+    if not shown.between:
+        return rows, None
+    return rows, Labels(shown.keys.labels, shown.keys.sink)
+
+
 def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
     for part in analysis.parts_of(choices.select):
         yield from _heatmaps_of(part, part.select(choices.select), choices)
@@ -144,7 +154,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     of_heads = relations_of(analysis, heads, choices.relation) if choices.relations else ()
     relations = {each.head.id: each for each in of_heads}
     about, own, between = shown.figure_context, style.scale == "per-head", analysis.context.source is not None
-    labels, keys = labels_of(shown)
+    labels, keys = _labels(shown)
     pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
     which = f"row = {about.unit} that attends, column = {about.unit} attended to"
     if between:
@@ -206,18 +216,18 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     """
     for part in analysis.parts_of(choices.select):
         shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where means do
-        labels, keys = labels_of(shown)
+        labels, keys = _labels(shown)
         heads = [head.id for head in part.select(choices.select)]
         of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
         given = visible(", ".join(part.strip() for text in choices.select for part in text.split(",")))
         chosen = f"selected: {given}" if len(heads) < len(part.heads) else ""
         names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "selected" if chosen else "all"]
-        pooled, _ = tile_pooling(labels.texts, [len(names)], _TILE, style, keys.texts if keys else ())
+        pooled, _ = tile_pooling(labels.texts, len(names), _TILE, style, keys.texts if keys else ())
         means, of_all = _mean_patterns(shown, of_layers, pooled)
         means.append(max_pool(of_all, pooled))
         top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
         yield _mean(shown, names, means, top, style, len(heads), chosen)
-        pooled, _ = tile_pooling(labels.texts, [1], _ALONE, style, keys.texts if keys else ())
+        pooled, _ = tile_pooling(labels.texts, 1, _ALONE, style, keys.texts if keys else ())
         yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, style, len(heads), chosen)
 
 
@@ -245,8 +255,8 @@ def _mean(
 ) -> TilesPlan:
     """Plan pooled means, a tile each, over ``n_heads`` heads; ``chosen``: how they were, '' for all."""
     about, alone, target = shown.figure_context, len(means) == 1, _ALONE if len(means) == 1 else _TILE
-    labels, keys = labels_of(shown)
-    pooled, every = tile_pooling(labels.texts, [len(means)], target, style, keys.texts if keys else ())
+    labels, keys = _labels(shown)
+    pooled, every = tile_pooling(labels.texts, len(means), target, style, keys.texts if keys else ())
     kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows attend to columns."
     rows = rows if shown.context.source is None else "Rows (target) attend to columns (source)."
     most = max(float(mean.max()) for mean in means)
@@ -270,7 +280,7 @@ def _mean(
             alone=(colours,),
         ),
         title=f"{about.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
-        groups=(("", tiles),),
+        tiles=tiles,
         labels=labels,
         keys=keys,
         norm=Normalize(0, 1 if own else top, clip=True) if own or style.scale == "shared" else style.norm(most),
@@ -298,51 +308,7 @@ def _no_page(analysis: Analysis) -> str:
     return "" if analysis.options.queries is None else "it shows all rows; leave out --queries (queries=...)"
 
 
-def _panels(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan a few heads side by side, tokens named; of an encoder-decoder one figure per kind of attention."""
-    return (_panel(part, choices) for part in analysis.parts_of(choices.select))
-
-
-def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
-    shown, selected = analysis.drawn(choices.drop_special), analysis.select(choices.select)
-    style, why_log = choices.style.scaled_for(analysis.longest), choices.style.why_log(analysis.longest)
-    any_label = any(head.labelled.verdict for head in selected)
-    clearest = (clearest_first(selected) if any_label else selected)[:MOST_HEADS]
-    heads = [head for head in selected if head in clearest]
-    target = _PANEL_TILE if style.width is None else max(_LEAST_TILE, style.width / min(len(heads), _ACROSS) - 0.3)
-    about, (labels, keys), own = shown.figure_context, labels_of(shown), style.scale == "per-head"
-    pooled, every = tile_pooling(labels.texts, [len(heads)], target, style, keys.texts if keys else ())
-    tiles = tuple(
-        Tile(head.title, values, head.briefer_titles) for head, values in pooled_patterns(shown, heads, pooled, own)
-    )
-    count = counted(len(heads), "head")
-    if len(heads) < len(selected):
-        count = f"{len(heads)} of {len(selected)} heads, {'the clearest' if any_label else 'the first'}"
-    of_source = analysis.context.source is not None
-    rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
-    return TilesPlan(
-        stem=analysis.stem("panel"),
-        **about.caption_and_notes(
-            f"Attention of {about.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}",
-            rows,
-            why_log,
-            about.named(every),
-            about.pooled(pooled),
-            alone=(f"colour = attention weight ({style.scale_of('each head')})",),
-        ),
-        title=f"{about.model}: {count}",
-        groups=(("", tiles),),
-        labels=labels,
-        keys=keys,
-        norm=style.norm(),
-        bar="share of each head’s largest weight" if own else f"attention weight ({style.scale_of('each head')})",
-        pooled=pooled,
-        target=target,
-    )
-
-
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
 HEADS = Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files)
 MEAN = Drawing(_means, tiles_figure, draw_last_tile)
-PANEL = Drawing(_panels, tiles_figure, draw_last_tile)
 PAGE = page_drawing("heads", page_data, _no_page)

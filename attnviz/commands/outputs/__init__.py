@@ -4,7 +4,6 @@ from attnviz.present.report import View
 
 VIEWS = (
     View("overview", "norm-weighted attention of all heads", "outputs"),
-    View("shares", "each head's share of its layer's attention output", "outputs-shares"),
     View(
         "effects", "what each head adds to the logit of an answer, a token or a class, minus that of a foil",
         "outputs-effects",

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.commands.outputs.measure import HeadOutputs, Numbers
-from attnviz.commands.outputs.report import SHARES_IN_WORDS, chosen, how_it_is_read, versus
+from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.commands.outputs.report import chosen, how_it_is_read, versus
 from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
@@ -36,7 +34,6 @@ from attnviz.figures.page import (
     PIXEL,
     ColourScale,
     PagePlan,
-    ReferenceValue,
     colour_bar,
     new_page,
     page_width,
@@ -45,7 +42,7 @@ from attnviz.figures.page import (
 )
 from attnviz.figures.style import DPI, FAINTEST, Style, figure_style
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import percent, quoted, rounded, signed
+from attnviz.models.wording import percent, quoted, signed
 from attnviz.present.figure_context import KINDS
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -55,8 +52,6 @@ _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
 _SCALES = {"per-head": "scale of this head", "shared": "scale of all heads", "log": "log scale"}
 """Where the colours end, by scale."""
 
-_Columns = tuple[tuple[str, Numbers], ...]
-_whole = partial(rounded, digits=0)
 _BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
 
 
@@ -288,45 +283,9 @@ def _norm(value: float) -> str:
     return "" if value < 0.005 else written(value)
 
 
-def _plan_shares(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Plan two maps: each head's share of its layer's output, by projection and by norm."""
-    about = result.figure_context
-    over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
-    yield HeadMapPlan(
-        stem="outputs-shares",
-        **about.caption_and_notes(
-            f"{about.subject}: share of every head in its layer’s attention output in per cent, one row per layer, one "
-            "column per head, above of ‖o‖, below of Σ‖o_h‖",
-            f"{over}. Every row sums to 100\N{NO-BREAK SPACE}% in either map",
-            alone=(SHARES_IN_WORDS,),
-        ),
-        title=f"{about.model}: share of each head in its layer’s attention output",
-        maps=tuple(draw(part, choices.style) for draw in (_along, _length) for part in result.parts),
-    )
-
-
-def _along(part: HeadOutputs, style: Style) -> HeadMap:
-    """Map of shares by projection, of one kind of attention or of all."""
-    biases = 100 * np.array([layer.bias_projection_share for layer in part.layers], np.float64)
-    return _map(
-        100 * part.table("projection_share"), style, "% of ‖o‖; below 0: against the others",
-        name=f"{_letter(part)}Length along the output o, the sum of all heads and b_O", beside=(("b_O", biases),),
-        diverging=True, write=_whole,
-    )  # fmt: skip
-
-
-def _length(part: HeadOutputs, style: Style) -> HeadMap:
-    """Map of shares by norm, of one kind of attention or of all."""
-    values = part.table("norm_share")
-    return _map(
-        100 * values, style, "% of the sum of ‖o_h‖", name=f"{_letter(part)}Length, in any direction",
-        reference=ReferenceValue(100 / values.shape[1], "equal shares"), write=_whole,
-    )  # fmt: skip
-
-
 def _letter(part: HeadOutputs) -> str:
     """Kind of attention of a map, of an encoder-decoder."""
-    return "" if part.stack is None else f"{part.stack.letter} ({part.stack.name}). "
+    return "" if part.stack is None else f"{part.stack.letter} ({part.stack.name})"
 
 
 def _plan_effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
@@ -362,23 +321,13 @@ def _effects(
     of_layers = [other for other in others if other[1] in layers]
     columns = ((short, [value for name, _, value in of_layers if name == kind]) for kind, short in _BESIDE.items())
     beside = tuple((short, np.array(column)) for short, column in columns if column)
-    name = _letter(part).removesuffix(". ")
-    return _map(values.reshape(len(layers), -1), style, bar, name=name, beside=beside, diverging=True)
-
-
-def _map(
-    values: Numbers, style: Style, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
-) -> HeadMap:
-    """A map with diverging colours up to the largest absolute number of heads and extra columns."""
+    values = values.reshape(len(layers), -1)
     top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
-    top = float(math.ceil(top)) if more.get("write") is _whole else top
-    norm = Normalize(-top if diverging else 0.0, top, clip=True)
-    colours = style.diverging_map() if diverging else None
-    return HeadMap(values, norm=norm, bar=bar, colours=colours, beside=beside, **more)
+    norm, colours = Normalize(-top, top, clip=True), style.diverging_map()
+    return HeadMap(values, norm=norm, bar=bar, colours=colours, name=_letter(part), beside=beside)
 
 
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
-SHARES = Drawing(_plan_shares, head_map_figure, draw_head_map)
 EFFECTS = Drawing(
     _plan_effects, head_map_figure, draw_head_map,
     missing=lambda result: str(result.no_effects).removesuffix("."),

@@ -4,14 +4,7 @@ from attnviz.present.report import View, page_view
 
 VIEWS = (
     View("roles", "the clearest role of every head"),
-    View("scores", "the scores of one role over all heads, for each role that a head passes", r"roles/[\w.-]+"),
     View("relations", "the best head of each relation beside its largest baseline"),
-    View("layers", "entropy and distance by layer"),
-    View("likeness", "heads with similar patterns, close together"),
-    View(
-        "examples", "sentences in which a head shows its roles, and in which it fails, with arcs",
-        r"examples/L\d{2,}H\d{2,}", default=False,
-    ),
     page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file"),
 )  # fmt: skip
 """Its figures, in the order of the documentation."""

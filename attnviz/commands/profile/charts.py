@@ -1,4 +1,4 @@
-"""Charts of a profile: relations beside their baselines, and entropy and distance by layer."""
+"""The chart of a profile: relations beside their baselines."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,6 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from numpy.typing import NDArray
 
 from attnviz.commands.profile.measure import Profile
 from attnviz.figures.fonts import fitted, font_families, text_width
@@ -172,58 +171,6 @@ def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -
         draw_relations(page.subplots(), plan, style)
         add_legend(page, handles, style)
         return page
-
-
-@dataclass(frozen=True)
-class _LayersPlan(PagePlan):
-    entropy: NDArray[np.float64]  # [n_layers, n_heads], nats
-    distance: NDArray[np.float64]  # likewise, tokens
-    uniform_entropy: float  # of uniform attention, nats
-
-
-def plan_layers(profile: Profile, _: ViewOptions) -> Iterator[_LayersPlan]:
-    """Plan entropy and distance of every head by layer."""
-    assert profile.statistics is not None
-    values = profile.statistics.results()
-    title = f"{profile.checkpoint.short_name}: entropy and distance by layer"
-    note = "Each dot is a head, head 0 of the layer on the left; the line joins the means of the layers."
-    source = profile.source("statistics", f"n = {values['entropy'].numel()} heads")
-    uniform = profile.statistics.baselines()["entropy"] or 0.0
-    arrays = values["entropy"].numpy(), values["distance"].numpy()
-    yield _LayersPlan("layers", sentence(title, source, note), title, (note, source), *arrays, uniform)
-
-
-def layers_figure(plan: _LayersPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """Draw entropy and distance by layer, side by side, or stacked on a narrow page."""
-    width = page_width(style, 2 * max(3.0, 0.27 * len(plan.entropy)) + 1)
-    across = 2 if width > 5 else 1
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=width, body=2.6 * 2 / across)
-        entropy, distance = page.subplots(2 // across, across, squeeze=False).flat
-        uniform = plan.uniform_entropy
-        _draw_by_layer(entropy, plan.entropy, "entropy (nats)", style, uniform)
-        _draw_by_layer(distance, plan.distance, "distance (tokens)", style)
-        entropy.axhline(uniform, color=_NEEDED, lw=1, ls=(0, (4, 3)), zorder=2)
-        entropy.annotate(
-            f"uniform attention {uniform:.2f}", (1, uniform), xycoords=("axes fraction", "data"), xytext=(-3, 3),
-            textcoords="offset points", ha="right", fontsize=7, color=style.greys.ink,
-        )  # fmt: skip
-        return page
-
-
-def _draw_by_layer(ax: Axes, values: NDArray[np.float64], name: str, style: Style, above: float = 0.0) -> None:
-    """Draw a dot per head and a line through the means; ``above``: a value that the Axes include."""
-    n_layers, n_heads = values.shape
-    spread = (np.arange(n_heads) - (n_heads - 1) / 2) * 0.6 / n_heads
-    x = np.broadcast_to(np.arange(n_layers)[:, None] + spread, values.shape)
-    ax.scatter(x, values, s=11, color=_blues(style)[0], alpha=0.7, lw=0, zorder=3, clip_on=False)
-    ax.plot(range(n_layers), values.mean(1), color=style.greys.ink, lw=1.1, marker="_", ms=7, mew=1.6, zorder=4)
-    top = max(float(np.nanmax(values)), above) or 1.0
-    ax.set(xlim=(-0.6, n_layers - 0.4), ylim=(0, top * 1.12), facecolor=style.greys.paper)
-    ax.set_xticks(range(0, n_layers, 1 + n_layers // 16))
-    ax.set_xlabel("layer", fontsize=8, color=style.greys.ink)
-    ax.set_ylabel(name, fontsize=8, color=style.greys.ink)
-    dress_chart(ax, style, "y", ("left", "bottom"))
 
 
 def _blues(style: Style) -> tuple[str, str]:

@@ -1,14 +1,13 @@
 """The view ``page`` of ``attnviz profile``: roles and relations as tables that sort, heads as a scatter."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from attnviz.commands.profile.likeness import family_of
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.show import LONGEST, named_examples
-from attnviz.figures.families import UNNAMED, brief_name
+from attnviz.figures.families import UNNAMED, Family, brief_name, family_of_label
 from attnviz.judge.roles import Role
 from attnviz.measures.patterns import INACTIVE, SINK
 from attnviz.measures.relations import RelationCount
@@ -83,6 +82,11 @@ def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
         "role": None,
         "patterns": [],
     }
+
+
+def family_of(roles: Sequence[Role]) -> Family:
+    """The family of a head's clearest role, the first."""
+    return family_of_label(roles[0].role) if roles else UNNAMED
 
 
 def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:

@@ -2,9 +2,5 @@
 
 from attnviz.present.report import View
 
-VIEWS = (
-    View("rollout", "the last matrix by each method"),
-    View("layers", "the rollouts up to every layer", "rollout-layers"),
-    View("from", "the inputs of one token, as bars", "rollout-from"),
-)
+VIEWS = (View("rollout", "the last matrix by each method"),)
 """Its figures, in the order of the documentation."""

@@ -2,8 +2,5 @@
 
 from attnviz.present.report import View
 
-VIEWS = (
-    View("sources", "the strongest key's score: sources of the query × sources of the key", "why"),
-    View("chain", "the heads that the score came from, layer by layer", "why-chain"),
-)
+VIEWS = (View("sources", "the strongest key's score: sources of the query × sources of the key", "why"),)
 """Its figures, in the order of the documentation."""

@@ -3,7 +3,6 @@
 from attnviz.present.report import View
 
 VIEWS = (
-    View("map", "layers × heads by mean distance, those that changed outlined", "compare-corpus-map"),
     View(
         "distances", "all heads by rank with intervals, beside dropout and the largest possible distance",
         "compare-corpus-distances",

@@ -1,4 +1,4 @@
-"""The figures of a comparison over a corpus: map of mean distances, and heads ranked beside noise and maximum."""
+"""The figures of a comparison over a corpus: heads ranked by mean distance, beside noise and maximum."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,9 @@ from matplotlib.patheffects import withStroke
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.corpus.report import changed_line
-from attnviz.commands.compare.views import distance_map, median_noise, rounded_up
 from attnviz.commands.compare.wording import side_lines, sides_in_words
-from attnviz.figures.head_map import HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.figures.style import Style, figure_style, outer_ink
-from attnviz.models.wording import counted
 from attnviz.present.figure_context import sentence
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -29,34 +26,6 @@ _NOISE = "#D55E00"
 _ROOM = 1.3
 _ID_INCHES, _RANK_INCHES, _AXES_SHARE = 0.11, 0.2, 0.85
 """Least distances of ids and of ranks in inches, and rough share of the Axes in the figure's width."""
-
-
-def _plan_map(result: CorpusComparison, _: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Plan the map of mean distances, changed heads outlined."""
-    heads = result.heads
-    distances = np.zeros((result.first.n_layers, result.first.n_heads))
-    for head in heads:
-        distances[head.id] = head.distance
-    end = min(rounded_up(max(head.distance for head in heads)), result.largest)
-    changed = frozenset(head.id for head in heads if head.changed)
-    corners = frozenset(head.id for head in heads if head.role_changed)
-    notes = ["Outlined: heads that changed."] if changed else []
-    notes += [f"Corner marked: another clearest role in B ({counted(len(corners), 'head')})."] if corners else []
-    bar = f"mean Jensen-Shannon distance (root nats; largest possible: {result.largest:.2f})"
-    yield HeadMapPlan(
-        stem="compare-corpus-map",
-        caption=sentence(
-            f"Mean Jensen-Shannon distance (root nats) between the attention of every head in A and in B, "
-            f"{sides_in_words(result)}, with the mean of every layer",
-            changed_line(result),
-            f"the largest possible distance is {result.largest:.2f}",
-            "outlined: heads that changed" if changed else "",
-            f"a marked corner is a head whose clearest role differs ({len(corners)})" if corners else "",
-        ),
-        title=changed_line(result),
-        notes=(*side_lines(result), *notes),
-        maps=(distance_map(distances, end, bar, reference=median_noise(heads), corners=corners, outlined=changed),),
-    )
 
 
 @dataclass(frozen=True)
@@ -181,5 +150,4 @@ def _blues(style: Style) -> tuple[str, str]:
     return to_hex(style.colour_map()(0.75)), to_hex(style.colour_map()(0.4))
 
 
-MAP = Drawing(_plan_map, head_map_figure, draw_head_map)
 DISTANCES = Drawing(_plan_ranked, _ranked_figure, _draw_ranked)

@@ -29,9 +29,6 @@ from attnviz.texts.reading import Corpus, Place, Text, open_corpus, read_texts
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
 from attnviz.trace.recorder import block_memory
 
-MOST_TEXTS = 6
-"""Texts that are drawn side by side; attnviz's own choice, so that a page holds them."""
-
 
 @dataclass(frozen=True)
 class Spread:
@@ -124,7 +121,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         texts: in order.
         heads: one entry a head, in the model's order.
         verification: the largest errors of each layer on any text.
-        first: the analyses of the first :data:`MOST_TEXTS` different texts, to be drawn.
+        options: how every text was measured.
         text_notes: sentences on how the texts were read.
     """
 
@@ -136,7 +133,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     texts: tuple[OneText, ...]
     heads: tuple[HeadSpread, ...]
     verification: Verification
-    first: tuple[Analysis, ...]
+    options: Options
     text_notes: tuple[str, ...] = ()
 
     @property
@@ -173,8 +170,8 @@ def analyze_each(
 ) -> TextsAnalysis:
     """Analyse several texts with one model, each by itself, and the spread of every statistic.
 
-    All texts are checked before the first is measured. Analyses are dropped after ``visit``, except the first few; keep
-    there what you need.
+    All texts are checked before the first is measured. Analyses are dropped after ``visit``; keep there what you
+    need.
 
     >>> pages = []
     >>> attnviz.analyze_each(  # doctest: +SKIP
@@ -217,7 +214,7 @@ def analyze_each(
     refuse_target(checkpoint, None, max_new_tokens)
     _check(reader, lines)
     n_unknown = 0
-    done, first, rows, worst = list[OneText](), list[Analysis](), list[list[_Row]](), dict[int, LayerCheck]()
+    done, rows, worst = list[OneText](), list[list[_Row]](), dict[int, LayerCheck]()
     for number, line in enumerate(lines):
         tell(progress, "texts", number, len(lines))
         with _located(line):
@@ -225,8 +222,6 @@ def analyze_each(
         checks = analysis.verification.layers
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
         rows.append([_row(head, analysis) for head in analysis.heads])
-        if len(first) < MOST_TEXTS and all(line.text != each.text for each in first):
-            first.append(analysis)
         errors = analysis.verification.pattern_error, analysis.verification.output_error
         one = OneText(line.text, line.place, len(analysis.tokens), analysis.tokens.truncated, *errors)
         done.append(one)
@@ -238,7 +233,7 @@ def analyze_each(
     heads = tuple(_spread(of_head) for of_head in zip(*rows, strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
     notes = tuple(filter(None, [unknown]))
-    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, tuple(first), notes)
+    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, notes)
 
 
 def _listed(texts: Sequence[str | Text]) -> list[Text]:

@@ -26,7 +26,7 @@ def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
         "model": model_entry(result.checkpoint),
         "corpora": [{"path": str(file.path), "sha256": file.sha256}] if file else [],
         "texts": [] if file else [text.text for text in result.texts],
-        "options": asdict(result.first[0].options),
+        "options": asdict(result.options),
         "verification": verification_entry(result.verification),
         "lines": [entry(_LINES, text) for text in result.texts],
         "heads": [_head(head) for head in result.select(choices.select)],

@@ -1,35 +1,20 @@
-"""The view ``examples``: sentences of a head's roles, with arcs from query to key."""
+"""Drawing of sentences, with arcs from query to key."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.show import NamedExample, named_examples, which_examples
-from attnviz.errors import UsageError
+from attnviz.commands.profile.show import NamedExample
 from attnviz.figures.fonts import fitted_token, put_text, text_width, wrapped
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
-from attnviz.figures.style import DPI, Style, figure_style
-from attnviz.models.head_ids import HeadId, select_heads
+from attnviz.figures.page import MARGIN, PIXEL
+from attnviz.figures.style import DPI, Style
 from attnviz.models.wording import right_to_left, rounded, visible
-from attnviz.present.figure_context import sentence
-from attnviz.present.published import role_name, role_numbers
-from attnviz.present.view import ViewOptions
-from attnviz.profiles.examples import Example, Part, RoleExamples, parts_of_text
-
-_ROLES = 3
-"""Roles drawn per head."""
-
-_DECILES = {"decile 1": "10 %", "decile 5": "50 %", "decile 9": "90 %"}
-_DRAWN = {*(f"best {n}" for n in range(1, 5)), *_DECILES, *(f"failure {n}" for n in range(1, 4))}
-"""Examples drawn per role."""
+from attnviz.profiles.examples import Example, Part, parts_of_text
 
 STACKED_BELOW = 5.0
 """Width of a page in inches below which there is one column."""
@@ -40,81 +25,11 @@ _TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0
 _STRIP, _HEADING, _LINE, _GAP, _ARC = 0.58, 0.24, 0.14, 0.2, 0.23
 """Inches: height of a sentence with its arc, of a heading, of its further lines, gap between columns, arc height."""
 
-_FROM_EDGE = 1.0
-"""Distance of the legend from the edge of the page, as a multiple of its font size."""
-
 _COLOURS = {"light": {"hit": "#0072B2", "miss": "#C44E00"}, "dark": {"hit": "#56B4E9", "miss": "#FF9E4A"}}
 
 
 Sentences = tuple[str, list[NamedExample]]
 """A heading, and the sentences below it."""
-
-
-@dataclass(frozen=True)
-class _ExamplesPlan(PagePlan):
-    """Heading and sentences of each role of a head."""
-
-    roles: tuple[Sentences, ...]
-
-
-def no_examples(profile: Profile) -> str:
-    """Reason why a profile has no examples, or ''."""
-    why = "because no role passes and no relation was judged, or --examples was 0; leave it out of --figures"
-    return "" if profile.examples else f"this profile has no examples, {why}"
-
-
-def plan_examples(profile: Profile, choices: ViewOptions) -> Iterator[_ExamplesPlan]:
-    """Plan a picture for each head that passes a role, or is selected.
-
-    Raises:
-        UsageError: none of the selected heads has examples.
-    """
-    model, passed = profile.checkpoint, profile.passed_roles()
-    heads = select_heads(choices.select, model.n_layers, model.n_heads, model.stacks)
-    drawn = [(head, _of_head(profile, head)) for head in heads if choices.select or passed[head]]
-    if choices.select and not any(roles for _, roles in drawn):
-        raise UsageError(f"there are no examples of {', '.join(choices.select)}: no relation was judged, and no role.")
-    for head, roles in drawn:
-        if roles:
-            yield _plan(profile, head, roles)
-
-
-def _of_head(profile: Profile, head: HeadId) -> list[RoleExamples]:
-    """Examples of the head's clearest roles; of its best relation if it passes none."""
-    of_role = {each.role: each for each in profile.examples if each.id == head}
-    passed = [of_role[role.role] for role in profile.passed_roles()[head] if role.role in of_role]
-    return (passed or list(of_role.values()))[:_ROLES]
-
-
-def _plan(profile: Profile, head: HeadId, roles: Sequence[RoleExamples]) -> _ExamplesPlan:
-    judged = {role.role: role for role in profile.roles if role.id == head}
-
-    def heading(of: RoleExamples) -> str:
-        role, name = judged[of.role], role_name(of.role, of.direction)
-        return f"{name}: {'' if role.passed else 'does not pass; '}{role_numbers(role)}"
-
-    count = "one role" if len(roles) == 1 else f"{len(roles)} roles"
-    title = f"{head} of {profile.checkpoint.short_name}: examples of {count}"
-    notes = (f"{which_examples(roles)} 10 %: decile 1. Wider arcs have more weight.", profile.source())
-    drawn = tuple((heading(each), _strips(each)) for each in roles)
-    return _ExamplesPlan(f"examples/{head.file_stem}", sentence(title, *notes), title, notes, drawn)
-
-
-def _strips(of: RoleExamples) -> list[NamedExample]:
-    """The sentences drawn for a role, with names: ``best 1``, ``10 %``."""
-    return [NamedExample(_DECILES.get(name, name), each) for name, each in named_examples(of) if name in _DRAWN]
-
-
-def examples_figure(plan: _ExamplesPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """Draw sentences in one or two columns, role by role."""
-    width, handles = page_width(style, 7.0), sentence_handles(style)
-    with figure_style():
-        body = sentences_height(plan.roles, width) + legend_height(handles, width) + MARGIN
-        page = new_page(plan.title, plan.notes, style, width=width, body=body)
-        draw_sentences(page.subplots(), plan.roles, width, style)
-        add_legend(page, handles, style)
-        page.legends[-1].borderaxespad = _FROM_EDGE
-        return page
 
 
 def sentences_height(roles: Sequence[Sentences], width: float) -> float:
