@@ -64,13 +64,13 @@ def test_frequencies_are_those_of_transformers(kind):
         assert rotary.factor == pytest.approx(factor)
 
 
-@pytest.mark.parametrize("kind", ["yarn", "yarn, temperatures"])
-def test_frequencies_by_type_of_layer_are_those_of_transformers(kind):
-    settings = {"rope_type": "yarn", "rope_theta": 10000.0, **ROPE[kind]}  # transformers reads no truncate here
-    by_type = {"full_attention": settings, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
-    config = llama_config("gemma3_text", rope_parameters=by_type)
+def test_frequencies_by_type_of_layer_are_those_of_transformers():
+    settings = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 1000}
+    settings["truncate"] = False  # transformers reads it of all layers alone, so that here it has no effect
+    by_type = {"full_attention": settings, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    config = llama_config("gemma3_text", rope_parameters=by_type, head_dim=64)
     expected, factor = ROPE_INIT_FUNCTIONS["yarn"](config, layer_type="full_attention")
-    rotary = rotary_of(config, 16, "full_attention")
+    rotary = rotary_of(config, 64, "full_attention")
     torch.testing.assert_close(rotary.frequencies, expected, rtol=1e-6, atol=0)
     assert rotary.factor == pytest.approx(factor)
 
