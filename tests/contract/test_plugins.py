@@ -367,6 +367,10 @@ from attnviz.present.view import Drawing
 class Odd(BaseException):
     pass
 
+class Silent(Exception):
+    def __str__(self):
+        return 1 / 0
+
 def fail(*given):
     print("printed by a plug-in")
     {act}
@@ -377,7 +381,7 @@ figure = Drawing(fail, fail)
 """
 
 
-@pytest.mark.parametrize("act", ["sys.exit(0)", "raise Odd('one\\ntwo')", "1 / 0"])
+@pytest.mark.parametrize("act", ["sys.exit(0)", "raise Odd('one\\ntwo')", "raise Silent", "1 / 0"])
 @pytest.mark.parametrize("kind", ["pattern", "architecture", "figure", "import"])
 def test_whatever_a_plug_in_raises_is_one_line(bert_folder, seed_folder, tmp_path, monkeypatch, kind, act):
     groups = {
