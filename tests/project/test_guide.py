@@ -47,6 +47,12 @@ LINES = [
     (line, block["output"] or "") for _, block in BLOCKS if block["kind"] == "sh" for line in block["body"].splitlines()
 ]
 INSTALL = [line for line, _ in LINES if line.startswith("python3 -m venv")]
+WALK = (ROOT / "examples" / "walkthrough.sh").read_text(encoding="utf-8").replace("|\n  attnviz", "| attnviz")
+LINES += [
+    (line.replace("$out", "out").removesuffix(" |"), "")
+    for line in WALK.splitlines()
+    if " attnviz heads " in f" {line}"
+]
 COMMANDS: dict[str, str] = {}
 for line, output in LINES:
     if not line.endswith("pytest"):
@@ -239,21 +245,15 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors, target
 
 
-def test_the_two_commands_install_with_the_constraints_of_ci() -> None:
+def test_the_two_commands_install_with_the_constraints_of_ci_which_runs_the_second_as_written() -> None:
     first, second = INSTALL
     assert first.startswith("python3 -m venv .venv && .venv/bin/pip install -c .ci/constraints.txt")
-    assert first.endswith('attnviz heads "The cat that I saw ran away"')
-    assert f"<!-- command: demo -->\n```sh\n{first}" in README
+    assert f"<!-- command: demo -->\n```sh\n{first}\n```" in README
     assert second.endswith("-m pytest")
-    assert f"<!-- command: test -->\n```sh\n{second}" in README
-
-
-def test_ci_runs_the_second_command_exactly_as_written() -> None:
-    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    extract = re.search(r"command=\$\((awk .*? README\.md)\)", script, re.S)
+    extract = re.search(r"command=\$\((awk .*? README\.md)\)", (ROOT / ".ci" / "run").read_text("utf-8"), re.S)
     assert extract is not None
     found = subprocess.run(extract[1], shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    assert found == INSTALL[1]
+    assert found == second
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("check", "models")])
@@ -261,7 +261,7 @@ def test_figures_are_named_by_help_and_guide_as_by_the_program(kind: str) -> Non
     names = [view.name for view in views_of(kind)]
     assert [name for name in names if f"`{name}`" not in page(kind)] == []
     printed = " ".join(CliRunner().invoke(app, [kind, "--help"], terminal_width=500).stdout.split())
-    assert f"Any of {', '.join(names)} (with commas between)" in printed
+    assert ", ".join(names) in printed
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -327,19 +327,3 @@ def test_the_python_example_runs(place: Path, capsys: pytest.CaptureFixture[str]
     code = (ROOT / "examples" / "explore_heads.py").read_text(encoding="utf-8")
     exec(compile(code, "explore_heads.py", "exec"), {})
     assert "the model is still set to sdpa" in capsys.readouterr().out
-
-
-@needs_minilm
-def test_the_walkthrough_runs(place: Path) -> None:
-    script = (ROOT / "examples" / "walkthrough.sh").read_text(encoding="utf-8").replace("|\n  attnviz", "| attnviz")
-    commands = [
-        line.replace("$out", "out").removesuffix(" |")
-        for line in script.splitlines()
-        if " attnviz heads " in f" {line}"
-    ]
-    assert len(commands) == 7
-    for command in commands:
-        words, said = typed(command)
-        done = CliRunner().invoke(app, [*words, "--figures", "none"], input=said)
-        assert done.exit_code == 0, done.output
-    assert len(list(Path("out").glob("*/heads.json"))) == 7
