@@ -246,12 +246,8 @@ _LOOK = (
 _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
               None, "FOLDER", ("--out", "-o"))
 _JSON = _switch("as_json", "Print the JSON document and nothing else.", False, "--json")
-_TABLE = (
-    Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs) or md.", None,
-           "FORMAT", choices=("tex", "md")),
-    Option("columns", list[str], "Columns of that table, by their names in the CSV file, with commas between.", (),
-           "NAMES"),
-)
+_TABLE = Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs) or md.",
+                None, "FORMAT", choices=("tex", "md"))
 _FILES = (
     _OUT,
     _JSON,
@@ -306,7 +302,7 @@ COMMANDS = {
             _save("attention", "one tensor per layer"),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
                  "a few heads of each kind; 12, with all this, on terminals of 140 columns and wider.", None),
-            *_TABLE, *_FILES,
+            _TABLE, *_FILES,
         ),
         of_one=("pair", "target", "token", "generate", "relation", "any_family", "queries"),
     ),
@@ -346,7 +342,7 @@ COMMANDS = {
         output=(
             _top("Number of heads in the table and with a picture, the most different first. Default: 12, or all that "
                  "--select names.", None),
-            *_TABLE, *_FILES,
+            _TABLE, *_FILES,
         ),
         of_one=("pair", "target", "words", "truncate", "memory", "local_window", "long_range_from", "scale"),
         of_many=("limit", "batch_size", "seed"),
@@ -383,7 +379,7 @@ COMMANDS = {
                    "no fewer texts than before.", flags=("--store/--no-store",)),
             _top("Number of rows in each table; with --show of examples of each head. Default: 15, or 3 examples.",
                  None),
-            *_TABLE, *_FILES,
+            _TABLE, *_FILES,
         ),
     ),
     "explain": Command(
@@ -456,7 +452,7 @@ COMMANDS = {
             _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
         ),
         pictures=_figures("ablate"),
-        output=(_top("Number of heads in the table and in ablate-heads.", 12), *_TABLE, *_FILES),
+        output=(_top("Number of heads in the table and in ablate-heads.", 12), _TABLE, *_FILES),
     ),
     "rollout": Command(
         ("rollout",),
@@ -519,7 +515,7 @@ COMMANDS = {
             *_CORPORA,
             _seed("Random seed of all intervals, controls and random tokens."),
         ),
-        output=(*_TABLE, *_FILES),
+        output=(_TABLE, *_FILES),
     ),
     "card": Command(
         ("card", "cards"),
@@ -593,7 +589,6 @@ class ViewOptionNames(TypedDict, total=False):
     relations: bool
     relation: str | None
     table: str | None
-    columns: Sequence[str]
 
 
 class StyleOptionNames(TypedDict, total=False):
@@ -623,7 +618,6 @@ class ViewOptionValues:
     relations: bool = False
     relation: str | None = None
     table: str | None = None
-    columns: tuple[str, ...] = ()
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

@@ -90,7 +90,7 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
 
         def tables(width: int) -> "RenderableType | str":
             if choices.table:
-                return show.paper_table_of(profile, choices.table, choices.columns)
+                return show.paper_table_of(profile, choices.table)
             return spaced(show.role_tables(profile, listed, width))
     else:
         run.refuse(("table",), f"is a table of roles: expected --show {show.ROLES} with it")

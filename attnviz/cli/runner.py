@@ -182,12 +182,11 @@ class Run:
             silent: likewise; such a process only measures.
 
         Raises:
-            UsageError: an unknown figure, format, scale, theme, width or column.
+            UsageError: an unknown figure, format, scale, theme or width.
         """
         from attnviz.present.output_folder import OutputFolder
 
         spec, choices, figures, quiet = spec_of(self.command), self.choices(), self.figure_names(adds), self.quiet
-        spec.check_columns(choices.columns)
         known_texts = [text for text in texts if text is not None]
         path = self.results_folder(models or self.model_names, known_texts, corpora)
         output = OutputFolder(path, self.command)
@@ -221,8 +220,8 @@ class Run:
 
         names = set(ViewOptionNames.__annotations__).difference(self.known.measuring)
         drawn: Any = {name: value for name, value in self.options.items() if name in names}
-        for name in {"maps", "columns"}.intersection(drawn):
-            drawn[name] = split_names(drawn[name])
+        if "maps" in drawn:
+            drawn["maps"] = split_names(drawn["maps"])
         scale = self.options.get("scale", "auto")
         look = {name: self.options[name] for name in ("theme", "width", "bare") if name in self.options}
         style = Style(scale=scale, **look)

@@ -16,7 +16,7 @@ from attnviz.arguments import as_found, check_kind, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.options import COMMANDS, checked
 from attnviz.plugins import Registry
-from attnviz.present.documents import check_columns, csv_text
+from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field, csv_rows
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class CommandSpec(Generic[R]):
         entries: the key of the document with these entries, or from the document to them.
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
-        paper: columns of the table for a paper, where none are named.
+        paper: columns of the table for a paper; default all.
         in_paper: the keys of the document that this table has otherwise, such as fewer entries.
         text: name and content of a text file that every run writes; None if there is none.
         tensors: name and content of the safetensors file, written on request; None if there is none.
@@ -144,10 +144,6 @@ class CommandSpec(Generic[R]):
         """Columns and rows of the CSV file of a document, with values as in the document."""
         entries = content[self.entries] if isinstance(self.entries, str) else self.entries(content)
         return csv_rows(self.fields, entries, "target" in content)
-
-    def check_columns(self, columns: Sequence[str]) -> None:
-        """Raise UsageError where a column is none of the table's, of encoder-decoders' neither."""
-        check_columns(columns, csv_rows(self.fields, (), True)[0])
 
     def csv(self, content: dict[str, Any]) -> str:
         """The CSV file of a document."""

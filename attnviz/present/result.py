@@ -188,22 +188,17 @@ class Result:
         """The table for a paper, as ``--table`` writes it; see :func:`attnviz.present.documents.paper_table`."""
         from attnviz.present.documents import paper_table
 
-        spec = spec_of(self.command)
-        document, listed = self._document((), choices), ""
-        in_paper = {**document, **spec.in_paper(self, choices, document)}
-        n_rows, of_rows = (len(spec.csv_rows(each)[1]) for each in (in_paper, document))
-        if n_rows < of_rows:
-            listed = f"; {n_rows:,} of {counted(of_rows, 'row')} listed"
-        if choices.select:
-            every = self._document((), replace(choices, select=()))
-            rows, all_rows = (len({row["id"] for row in spec.csv_rows(each)[1]}) for each in (document, every))
-            listed = f"; {rows} of {counted(all_rows, 'head')} listed" * (rows < all_rows)
+        spec, document, listed = spec_of(self.command), self._document((), choices), ""
+        columns, rows = spec.csv_rows({**document, **spec.in_paper(self, choices, document)})
+        of_rows = len(spec.csv_rows(document)[1])
+        if len(rows) < of_rows:
+            listed = f"; {len(rows):,} of {counted(of_rows, 'row')} listed"
+        if isinstance(self, OfHeads) and (n_heads := len(self.select(choices.select))) < len(self.heads):
+            listed = f"; {n_heads} of {counted(len(self.heads), 'head')} listed"
         what = re.sub(r"^\w*(?=[A-Z])", "", repr(self)[1:-1])  # the class of many texts, too, by its last word
         caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
-        return paper_table(
-            spec.csv(in_paper), choices.table or "md", choices.columns, caption, label, default=spec.paper
-        )
+        return paper_table(choices.table or "md", spec.paper or columns, rows, caption, label)
 
     def tables(self, choices: "ViewOptions", width: int) -> "RenderableType":
         """The tables that the command prints, as :mod:`rich` prints them, for a width in columns."""

@@ -59,14 +59,11 @@ class ViewOptions(ViewOptionValues):
             raise UsageError(
                 f"expected style as attnviz.figures.Style(theme, scale, width, …), found {as_found(style)}."
             )
-        for name in ("maps", "columns"):
-            names = options.get(name, ())
-            if isinstance(names, str):
-                raise UsageError(f"expected {name} as a list of names, found {names!r}: write [{names!r}].")
-            check_kind(name, names, Sequence[str | Path])
-            options[name] = tuple(names)
-        if options["columns"] and not choices.get("table"):
-            raise UsageError("columns are those of a table for a paper: expected --table tex or md (table=...), too.")
+        maps = options.get("maps", ())
+        if isinstance(maps, str):
+            raise UsageError(f"expected maps as a list of names, found {maps!r}: write [{maps!r}].")
+        check_kind("maps", maps, Sequence[str | Path])
+        options["maps"] = tuple(maps)
         options |= {"select": tuple(selection_texts(choices.get("select", ())))}
         options |= {"relations": choices.get("relations", False) or choices.get("relation") is not None}
         return cls(style=style or Style(**look), **options)

@@ -56,26 +56,6 @@ def test_the_name_of_a_folder_is_not_taken_for_a_text(command: str, tmp_path: Pa
     assert "the name of a folder" in done.stderr
 
 
-def test_an_unknown_column_is_refused_before_anything_is_measured(tmp_path: Path):
-    typed = [
-        "--repeats",
-        "--no-store",
-        "--model",
-        "minilm",
-        "--table",
-        "md",
-        "--columns",
-        "scor",
-        "--out",
-        str(tmp_path),
-    ]
-    done = CliRunner().invoke(app, ["profile", *typed])
-    assert done.exit_code == 2
-    assert "no column 'scor'" in done.stderr
-    assert "Did you mean score?" in done.stderr
-    assert "loading" not in done.stderr
-
-
 @pytest.mark.parametrize(("name", "there"), [("two.txt", False), ("corpus.conllu", False), ("notes", True)])
 def test_the_name_of_a_file_is_not_taken_for_a_text(
     name: str, there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

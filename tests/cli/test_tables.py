@@ -9,7 +9,6 @@ import torch
 
 from attnviz.commands.heads import findings
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse
@@ -517,8 +516,3 @@ def test_over_a_corpus_a_head_counts_for_each_kind_of_role_that_it_passes():
         assert kind in said
     for name in ("sink", "obj", "long-range"):
         assert [str(head.id) for head in analysis.select([name]) if head.role] == ["L0H0"]
-
-
-def test_columns_need_a_table():
-    with pytest.raises(UsageError, match="--table tex or md"):
-        hand_made().document(columns=["id"])
