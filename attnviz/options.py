@@ -44,7 +44,7 @@ _LARGEST_SEED = 2**63 - 1
 """The largest that torch takes."""
 
 _LARGEST = 1_000_000
-"""The largest distance, and the most texts that can be asked to be read at once."""
+"""The most texts that can be asked to be read at once."""
 
 
 @dataclass(frozen=True)
@@ -211,12 +211,6 @@ _LANGUAGES = (
 _MAX_NEW_TOKENS = Option("max_new_tokens", int, "The longest target that the model generates, in tokens. Default: 40.",
                          None, "COUNT", least=1)
 _WORDS = _switch("words", "Merge word pieces into words: attention to the pieces is summed, from them averaged.")
-_DISTANCES = (
-    Option("local_window", int, "The largest distance that counts as local, in tokens (in words with --words).", 1,
-           "DISTANCE", least=0, most=_LARGEST),
-    Option("long_range_from", int, "The smallest distance that counts as long-range, in tokens (in words with "
-           "--words).", 4, "DISTANCE", least=1, most=_LARGEST),
-)
 _PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one that knows most "
                  "of its words. Code, and text in any other language, is not parsed unless this option is given.", None,
                  "PIPELINE")
@@ -274,7 +268,6 @@ COMMANDS = {
         ),
         measurement=(
             _WORDS,
-            *_DISTANCES,
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
             _PARSER,
             _switch("profile", "Also show the roles that a stored profile gives the heads.", True),
@@ -287,13 +280,10 @@ COMMANDS = {
                    "the head), log, or auto (shared up to 40 tokens, log beyond).", "auto"),
             _switch("drop_special", "Draw patterns without special tokens (GPT-2: without the first token), each row "
                     "scaled to sum to 1."),
-            _switch("sinks", "Draw lines also from and to special tokens (GPT-2: the first token); adds the figure "
-                    "lines."),
             _token("Draw what this token attends to, in lines and text (adds the figure lines unless text is asked "
                    "for)", "all"),
-            _switch("relations", "Outline in heatmaps the pairs of the relation that is a head's label or role, and "
-                    "draw them as arcs (adds the figure relations). Needs a parse."),
-            Option("relation", str, "The same for this relation, such as obj, and all selected heads."),
+            Option("relation", str, "Outline in heatmaps the pairs of a relation such as obj, or of each head's own (own), "
+                   "and draw them as arcs (adds the figure relations). Needs a parse.", None, "NAME|own"),
             Option("maps", list[str], "Draw a map of this statistic, such as entropy, distance, sink or local (adds "
                    "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC", ("--map",)),
             *_figures("heads"),
@@ -326,7 +316,6 @@ COMMANDS = {
         ),
         measurement=(
             _WORDS,
-            *_DISTANCES,
             _switch("syntax", "Parse the texts if spaCy and a pipeline for them are installed.", True),
             _PARSER,
             _MEMORY,
@@ -344,7 +333,7 @@ COMMANDS = {
                  "--select names.", None),
             _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "words", "truncate", "memory", "local_window", "long_range_from", "scale"),
+        of_one=("pair", "target", "words", "truncate", "memory", "scale"),
         of_many=("limit", "batch_size", "seed"),
     ),
     "profile": Command(
@@ -582,11 +571,9 @@ class ViewOptionNames(TypedDict, total=False):
     select: "str | HeadId | Sequence[str | HeadId]"
     top: int | None
     drop_special: bool
-    sinks: bool
     token: str | int | None
     maps: Sequence[str]
     tensors: bool
-    relations: bool
     relation: str | None
     table: str | None
 
@@ -611,11 +598,9 @@ class ViewOptionValues:
     select: tuple[str, ...] = ()
     top: int | None = None
     drop_special: bool = False
-    sinks: bool = False
     token: str | int | None = None
     maps: tuple[str, ...] = ()
     tensors: bool = False
-    relations: bool = False
     relation: str | None = None
     table: str | None = None
 

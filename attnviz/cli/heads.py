@@ -56,9 +56,9 @@ def _added_figures(run: Run) -> list[str]:
     """Figures implied by other options."""
     of_text = "text" in split_names([run.options["figures"] or "all"])
     adds = {
-        "lines": "sinks" in run.changed or ("token" in run.changed and not of_text),
+        "lines": "token" in run.changed and not of_text,
         "map": "maps" in run.changed,
-        "relations": "relations" in run.changed or "relation" in run.changed,
+        "relations": "relation" in run.changed,
     }
     return [name for name, added in adds.items() if added]
 
@@ -79,7 +79,6 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
 
     ``reading``: further arguments of :func:`attnviz.analyze_each`.
     """
-    from attnviz.commands.heads.relations import without_relations
     from attnviz.models.head_ids import ids_and_names
     from attnviz.present.documents import json_text
     from attnviz.present.output_folder import OutputFolder
@@ -102,8 +101,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
             without.update([] if names == ["all"] else missing)
             drawn = names and [name for name in names if name == "all" or name not in missing]
             try:
-                shown = replace(choices, relations=choices.relations and not without_relations(analysis))
-                analysis.write(folder, shown, figures=drawn, formats=formats, within=f"{one.folder}/")
+                analysis.write(folder, choices, figures=drawn, formats=formats, within=f"{one.folder}/")
             except UsageError as error:
                 raise UsageError(f"{one.place}: {error}") from error
         written.add(one.folder)

@@ -50,10 +50,10 @@ _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
 
 
-_ADD_FIGURES = ("sinks", "token", "maps", "relations", "relation")
+_ADD_FIGURES = ("token", "maps", "relation")
 """Options that imply a figure, where ``--no-figures`` is not typed."""
 
-_OF_TABLES = ("select", "relations", "relation", "figures", "no_figures")
+_OF_TABLES = ("select", "relation", "figures", "no_figures")
 """Options of pictures that do something where none is drawn."""
 
 

@@ -272,9 +272,9 @@ class Result:
             output.write(within + name, tensors(self, choices))
         formats = tuple(dict.fromkeys(formats))
         planned = [(view, view.planned(self, choices)) for view in views] if formats else []
-        total = sum(self._n_files(*each, choices, len(formats)) for each in planned)
+        total = sum(self._n_files(view, plans, choices, len(formats)) for view, plans in planned)
         for view, plans in planned:
-            for name, picture, caption in view.written(self, choices, formats, plans):
+            for name, picture, caption in view.render_files(self, choices, formats, plans):
                 output.write(within + name, picture)
                 captions[name] = caption
                 tell(progress, "drawing", len(captions), total)
@@ -290,10 +290,11 @@ class Result:
 
     def _n_files(self, view: View, plans: "Sequence[Plan] | None", choices: "ViewOptions", n_formats: int) -> int:
         """How many files a view has."""
-        n = 1 if plans is None else len(plans)
-        if plans is None and not view.one_picture and isinstance(self, OfHeads):
-            n = len(self.select(choices.select))
-        return n * (1 if view.suffix else n_formats)
+        if view.suffix:
+            return 1
+        if plans is not None:
+            return len(plans) * n_formats
+        return n_formats * (len(self.select(choices.select)) if isinstance(self, OfHeads) else 1)
 
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
         """The requested views that this result has.
@@ -322,7 +323,7 @@ class Result:
         main = next(iter(self.wanted_views(None)), None)
         if main is None:
             return ""
-        _, content, _ = next(iter(main.written(self, self._choices(None, {}), ("png",))))
+        _, content, _ = next(iter(main.render_files(self, self._choices(None, {}), ("png",))))
         source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
         return f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
 
@@ -347,7 +348,7 @@ class Result:
         if budget is not None:
             check_whole("budget", budget)
             wanted = replace(wanted, budget=budget)
-        ((_, content, _),) = view.written(self, wanted, ("html",))
+        ((_, content, _),) = view.render_files(self, wanted, ("html",))
         return content.decode()
 
     def _view(self, name: str) -> View:
@@ -371,11 +372,19 @@ class Result:
         return spec.completed(ViewOptions.of(style, choices))
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
-        content = spec_of(self.command).content(self, choices)
+        from attnviz.measures.patterns import PATTERNS
+
+        spec = spec_of(self.command)
+        content = spec.content(self, choices)
         read = {"reading_notes": self.reading_notes} if self.reading_notes else {}
-        stems = [name.rpartition(".")[0] for name in figures]
-        plugged = [view for view in views_of(self.command) if view.plugin and any(map(view.has_stem, stems))]
-        used = plugins_used(content, [f"{view.command}.{view.name}" for view in plugged])
+        models = content.get("models") or [content.get("model", {})]
+        drew = [view for view in views_of(self.command) if any(map(view.drew, figures))]
+        plugins = plugins_used(
+            architecture=[model.get("architecture") for model in models],
+            pattern=[pattern.name for pattern in PATTERNS] if spec.patterns else [],
+            figure=[f"{view.command}.{view.name}" for view in drew],
+        )
+        used = {"plugins": plugins} if plugins else {}
         return {"attnviz": __version__, **content, **read, **used, "figures": list(figures)}
 
 

@@ -65,7 +65,6 @@ class ViewOptions(ViewOptionValues):
         check_kind("maps", maps, Sequence[str | Path])
         options["maps"] = tuple(maps)
         options |= {"select": tuple(selection_texts(choices.get("select", ())))}
-        options |= {"relations": choices.get("relations", False) or choices.get("relation") is not None}
         return cls(style=style or Style(**look), **options)
 
 

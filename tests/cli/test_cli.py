@@ -118,7 +118,6 @@ ALL = "overview.png heads/L00H01.png lines.png map-entropy.png mean.png mean-all
         ("--figures heads,overview", "overview.png heads/L00H01.png"),
         ("--figures text --token cat", "text.png"),  # the token of a text adds no lines to it
         ("--figures none --map sink,Long-Range --map sink --token the", "lines.png map-sink.png map-long-range.png"),
-        ("--figures none --sinks", "lines.png"),
         ("--format svg --format pdf", "overview.svg overview.pdf heads/L00H01.svg heads/L00H01.pdf"),
     ],
 )

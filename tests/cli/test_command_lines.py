@@ -163,10 +163,8 @@ REFUSED: list[tuple[str, int, str]] = [
     ("rollout ... --target x", 2, "rollout follows attention through the encoder alone"),
     ("rollout ... --residual 2", 2, "expected --residual (residual=...) as a number from 0 to 1, f"),
     ("ablate ... --method magic", 2, "unknown method 'magic': expected one of zero, mean, unif"),
-    ("heads a -m bert --local-window 3 --long-range-from 2", 2, "expected long_range_from above local_window, found 2"),
     *((f"heads ... --{option}", 2, f"--{option.partition(' ')[0]}") for option in
-      ("local-window -1", "local-window 99999999999999999999", "long-range-from 0", "long-range-from 1000001", "top -1",
-       "no-such-option")),
+      ("generate 0", "generate 99999999999999999999", "top -1", "no-such-option")),
     ("profile ... --limit 0", 2, "Input should be greater than or equal to 1"),
     ("card L2H1 TEXT --all -m bert", 2, "--all takes no head, and at most one TEXT or CORPUS; found L2H1 and The cat"),
     ("card L2H1 --all -m bert", 2, "--all takes no head, and at most one TEXT or CORPUS; found L2H1."),
@@ -178,7 +176,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --figures heads,none", 2, "expected --figures none alone, or names with commas between"),
     ("heads ... --figures pictures", 2, "unknown figure 'pictures': expected any of overview, heads"),
     ("heads ... --figures overview,", 2, "expected names with commas between"),
-    ("heads ... --relations --no-syntax", 2, "no figure 'relations': the text has no parse, because it was switched"),
+    ("heads ... --relation own --no-syntax", 2, "no figure 'relations': the text has no parse"),
     ("heads ... --figures map --no-figures", 2, "expected --figures or --no-figures, found both (--figures map)."),
     ("explain ... --figures path --no-figures", 2, "--no-figures"),
     ("profile ... --figures map --no-figures", 2, "found both"),
@@ -250,7 +248,7 @@ ESCAPE = "\x1b[31mred"
     "arguments",
     [
         *([option, ESCAPE] for option in ("--revision", "--select", "--figures", "--format", "--device", "--dtype",
-                                          "--local-window", "--parser")),
+                                          "--top", "--parser")),
         ["--model", f"./{ESCAPE}"], ["--model", ESCAPE], [f"--{ESCAPE}"], ["one", ESCAPE],
     ],
 )  # fmt: skip
@@ -468,13 +466,12 @@ def test_two_models_on_one_text(run: Any):
 
 def test_words_and_options_reach_both_sides(run: Any):
     texts = ("the unbelievable cat", "the white cat")
-    options = ["--pair", "he ran", "--words", "--local-window", "2", "--dtype", "float64"]
+    options = ["--pair", "he ran", "--words", "--dtype", "float64"]
     result = compared(run, *texts, *options)
     assert result.exit_code == 0, result.output
     content = document("compare")
     assert [len(words) for words in content["words"]] == [8, 8]
     assert content["pairs"] == ["he ran", "he ran"]
-    assert content["options"]["local_window"] == 2
     assert [model["dtype"] for model in content["models"]] == ["float64"] * 2
 
 

@@ -69,12 +69,6 @@ def test_the_name_of_a_file_is_not_taken_for_a_text(
     assert "write -" in done.stderr
 
 
-def test_a_figure_may_be_named_by_its_file(model: str, tmp_path: Path):
-    typed = ["the cat ran", "--model", model, "--out", str(tmp_path), "--figures", "map-entropy,overview"]
-    assert CliRunner().invoke(app, ["heads", *typed]).exit_code == 0
-    assert {path.name for path in tmp_path.glob("*.png")} == {"map-entropy.png", "overview.png"}
-
-
 def test_drawing_knows_its_total(tmp_path: Path):
     seen: list[tuple[str, int, int]] = []
     hand_made().save(

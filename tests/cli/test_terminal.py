@@ -18,14 +18,12 @@ from attnviz.cli.program import app
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import print_results, progress
 from attnviz.commands.heads.summary import label_and_role
-from attnviz.errors import UsageError
 from attnviz.figures.page import written
 from attnviz.models.wording import counted, percent, rounded, signed
 from attnviz.options import COMMANDS, Command
 from attnviz.present.documents import captions_text, csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, plain_text
-from tests.conftest import SENTENCE
 from tests.support.captions import read_captions
 from tests.support.results import result_of
 
@@ -104,15 +102,6 @@ def test_a_star_is_explained_only_where_one_is():
 
 
 # --- the command line
-
-
-def test_a_distance_is_not_local_and_long_range_at_once(bert_folder: Path, tmp_path: Path):
-    done = invoke("heads", "a", "-m", str(bert_folder), "--local-window", "3", "--long-range-from", "2", "-o",
-                  str(tmp_path / "out"))  # fmt: skip
-    assert done.exit_code == 2
-    assert "expected long_range_from above local_window, found 2 and 3" in done.stderr
-    with pytest.raises(UsageError, match="a distance of 4 would be local and long-range at once"):
-        attnviz.analyze(SENTENCE, bert_folder, local_window=4, syntax=False)
 
 
 def test_a_model_that_cannot_be_read_hides_no_other(tmp_path: Path):

@@ -112,15 +112,6 @@ def test_the_numbers_of_a_pair_equal_an_independent_computation(words: bool):
     assert_numbers(found, model, tokenizer, words=words)
 
 
-@pytest.mark.parametrize(("window", "far"), [(0, 1), (2, 3), (3, 30)])
-def test_the_two_distances_change_the_shares_as_defined(window: int, far: int):
-    model, tokenizer = sharp_bert(), bert_tokenizer()
-    found = analyze(SENTENCE, model=model, tokenizer=tokenizer, syntax=False, local_window=window, long_range_from=far)
-    assert_numbers(found, model, tokenizer, window=window, far=far)
-    assert found.document()["options"]["local_window"] == window
-    assert found.document()["options"]["long_range_from"] == far
-
-
 @needs_minilm
 @pytest.mark.parametrize(
     ("text", "pair", "words"),
@@ -268,9 +259,8 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"pair": "the dog"}, TextError, "a pair was given"),
     ({"model": 5}, UsageError, "expected a model as a built-in name, .*, found int"),
     ({"device": 3}, UsageError, "expected the device as a string such as 'auto', found 3"),
-    ({"local_window": "2"}, UsageError, "expected local_window as a whole number, found '2'"),
-    ({"local_window": True}, UsageError, "expected local_window as a whole number, found True"),
-    ({"long_range_from": 1.5}, UsageError, r"expected long_range_from as a whole number, found 1\.5"),
+    ({"generate": "2"}, UsageError, "expected generate as a whole number, found '2'"),
+    ({"generate": True}, UsageError, "expected generate as a whole number, found True"),
 ]
 
 

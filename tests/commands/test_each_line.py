@@ -104,7 +104,7 @@ def test_figures_named_are_those_of_each_text(run: Any):
 
 
 def test_a_figure_that_a_text_lacks_is_left_out_and_counted(run: Any):
-    done = run("the cat saw\nthe dog ran\n", "--relations", "--figures", "heads", "--select", "L0H0")
+    done = run("the cat saw\nthe dog ran\n", "--figures", "heads,relations", "--select", "L0H0")
     assert done.exit_code == 0, done.output
     assert "2 texts had nothing to draw for the figure relations" in " ".join(done.output.split())
     assert len(list(Path("out").glob("*/heads/L00H00.png"))) == 2

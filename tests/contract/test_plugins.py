@@ -26,7 +26,6 @@ from attnviz.measures.statistics import SCALARS
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.llama import Llama, Mistral, Qwen2
-from attnviz.plugins import plugins_used
 from attnviz.present.report import FIGURES, views_of
 from attnviz.present.view import Drawing
 from tests.support import llamas
@@ -423,13 +422,6 @@ def test_damaged_packages_and_names_break_nothing_else(mine, bert_folder, tmp_pa
     assert [each["name"] for each in json.loads(done.stdout)["plugins"]] == ["punctuation"]
     for said in ("torn-1.0.dist-info", "bytes-1.0.dist-info", "names 1.0: the pattern '(x'"):
         assert (helped.stderr + done.stderr).count(said) == 1
-
-
-def test_a_document_of_labels_alone_names_the_plug_in_of_one():
-    attnviz.register(BACK)
-    for key, value in (("label_after", "two-back"), ("label_before", "sink; two-back"), ("role", "two-back")):
-        assert [each["name"] for each in plugins_used({"heads": [{key: value}]}, ())["plugins"]] == ["two-back"]
-    assert not plugins_used({"tokens": ["two-back"], "label": "two-backs"}, ())
 
 
 def test_a_registered_pattern_may_be_replaced_and_earlier_results_stay(bert_folder, tmp_path):

@@ -153,7 +153,7 @@ def test_a_caption_gives_the_result_of_the_role_on_this_text():
     assert "on this text next-token 0.25, uniform attention 0.19, n = 3" in heatmap(result, "L0H1").caption
     for without in ("L0H2", "L0H3"):  # no case, and the other direction
         assert "on this text nsubj" not in heatmap(result, without).caption
-    outlined = heatmap(result, "L0H0", relations=True).caption
+    outlined = heatmap(result, "L0H0", relation="own").caption
     assert outlined.count("2 of 3 found") == 1
 
 

@@ -43,23 +43,11 @@ class Options:
 
     Attributes:
         words: merge the pieces of words.
-        local_window: largest distance that counts as local, in tokens (words with ``words``).
-        long_range_from: smallest distance that counts as long-range, likewise.
         queries: the rows measured, see :func:`attnviz.models.tokens.find_queries`; None for all.
     """
 
     words: bool = False
-    local_window: int = 1
-    long_range_from: int = 4
     queries: str | int | None = None
-
-    def __post_init__(self) -> None:
-        """Raise UsageError where a distance would be local and long-range at once."""
-        if self.local_window >= self.long_range_from:
-            raise UsageError(
-                f"expected long_range_from above local_window, found {self.long_range_from} and {self.local_window}: "
-                f"a distance of {self.local_window} would be local and long-range at once."
-            )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The view ``lines``: tokens left and right, a line for every attention weight between them that can be seen.
 
-Sinks have lines on request only: they take most attention of many heads, and would cover what else these do. Lines too
+Sinks have no lines: they take most attention of many heads, and would cover what else these do. Lines too
 weak to see are left out so that files stay small. The picture says what share of the attention either hides. In a
 long text of which only one token's attention is drawn, runs of tokens without a line share a row.
 """
@@ -59,16 +59,7 @@ def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
-    """Plan up to eight heads in one picture; of more, one each. Kinds of attention never share a picture.
-
-    Raises:
-        UsageError: sinks are both asked for and dropped.
-    """
-    if choices.sinks and choices.drop_special:
-        raise UsageError(
-            "--sinks (sinks=True) draws lines of tokens that --drop-special (drop_special=True) drops; leave one of "
-            "the two out."
-        )
+    """Plan up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
     for part in parts_selected(analysis, choices):
         heads = _heads_drawn(part, choices)
         if len(part.select(choices.select)) <= MOST_HEADS:
@@ -179,16 +170,16 @@ def _weights_of(
     shown = analysis.drawn(choices.drop_special)
     start, _ = start_of(shown, choices.token)
     n, n_keys = len(shown.units), len(shown.keys)
-    from_sinks, to_sinks = _without_lines(shown, choices)
+    from_sinks, to_sinks = _without_lines(shown)
     starts = ~from_sinks if start is None else np.isin(np.arange(n), start)
     count = _strongest(share, n, n_keys) if start is None else n_keys
     return shown.read(heads, lambda _: StrongestKeys(starts, count, to_sinks))
 
 
-def _without_lines(shown: Analysis, choices: ViewOptions) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _without_lines(shown: Analysis) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Sinks that have no lines: among the queries, and among the keys; none if there is nothing else."""
     queries, keys = (np.array(each.sink, bool) for each in (shown.units, shown.keys))
-    if choices.sinks or queries.all() or keys.all():
+    if queries.all() or keys.all():
         return np.zeros_like(queries), np.zeros_like(keys)
     return queries, keys
 
@@ -210,7 +201,7 @@ def _plan(
     candidates = np.stack([each.weights for _, each in of_heads])
     strongest = candidates.shape[-1]
     least = _threshold(candidates, most)
-    from_sinks, to_sinks = _without_lines(shown, choices)
+    from_sinks, to_sinks = _without_lines(shown)
     head, row, column = (candidates >= least).nonzero()
     drawn_weights = candidates[head, row, column]
     order = np.argsort(drawn_weights, kind="stable")

@@ -11,7 +11,7 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import ReferenceValue, written
 from attnviz.figures.style import Style
-from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS
+from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS, MaskInput
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, statistic_named
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.statistics import STATISTICS, filled
@@ -79,12 +79,12 @@ def _map(analysis: Analysis, statistic: str, style: Style) -> tuple[HeadMap, Seq
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
     """Title, meaning and unit of a statistic of this text; shares have unit ''."""
-    unit, window, far = analysis.units.name, analysis.options.local_window, analysis.options.long_range_from
+    unit = analysis.units.name
     words = {
         "unit": unit,
         "sinks": sinks_in_words(analysis.keys, unit, "the special tokens"),
-        "window": window,
-        "far": far,
+        "window": MaskInput.local_window,
+        "far": MaskInput.long_range_from,
     }
     name, reading, of = (filled(part, **words) for part in STATISTICS[statistic][:3])
     return name, reading, of

@@ -40,8 +40,6 @@ def analyze(
     *,
     pair: str | None = None,
     words: bool = False,
-    local_window: int = 1,
-    long_range_from: int = 4,
     syntax: bool = True,
     parser: str | None = None,
     truncate: bool = False,
@@ -66,8 +64,6 @@ def analyze(
             because only eager attention returns a pattern to compare with, and switched back; so is its train mode.
         pair: a second segment (BERT).
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
-        local_window: largest distance that counts as local, in tokens (or words).
-        long_range_from: smallest distance that counts as long-range, likewise.
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
         truncate: cut a text that is longer than the model instead of raising.
@@ -94,7 +90,7 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    options = Options(words, local_window, long_range_from, queries)
+    options = Options(words, queries)
     check_parser(parser, syntax)
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(model, any_family=any_family, several_devices=True, **opening)
@@ -238,9 +234,8 @@ def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     units = merge_subwords(tokens, options.words)
     tokens_apart = told_apart(tokens.ids, tokens.unknown_id)
     ids = [tuple(tokens_apart[i] for i in unit) for unit in units.members]
-    window, far = options.local_window, options.long_range_from
     queries = None if options.queries is None else find_queries(units, options.queries)
-    return TextContext(units, causal, MaskInput(units.labels, ids, causal, window, far), queries=queries)
+    return TextContext(units, causal, MaskInput(units.labels, ids, causal), queries=queries)
 
 
 def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | None, n: int) -> dict[int, TextContext]:

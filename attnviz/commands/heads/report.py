@@ -32,7 +32,7 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     heads = analysis.select(choices.select)
     listed = {head.id for head in heads}
     related = {}
-    if choices.relations:
+    if choices.relation:
         of_heads = relations_of(analysis, heads, choices.relation)
         related = dict.fromkeys(listed) | {each.head.id: _relation_entry(analysis, each) for each in of_heads}
     parts = [(part, part.select(choices.select)) for part in analysis.parts]
@@ -189,7 +189,7 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
             yield message
     if "lines" in drawn and n > _LONG_TEXT:
         yield f"lines of {n} {unit}s are a tangle: --figures text shows the text, shaded by what each {unit} receives."
-    if choices.relations:
+    if choices.relation:
         from attnviz.commands.heads.relations_view import relations_left_out
 
         yield from relations_left_out(analysis, choices)
@@ -202,6 +202,7 @@ SPEC = CommandSpec(
     content=_content,
     tables=head_tables,
     fields=FIELDS,
+    patterns=True,
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,
     in_paper=_in_paper,

@@ -87,7 +87,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
         if lines:
             yield Group(*lines)
     told = [
-        each for each in parts if choices.top is not None or choices.select or choices.relations or not _short(each[1])
+        each for each in parts if choices.top is not None or choices.select or choices.relation or not _short(each[1])
     ]
     for part, heads in told:
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
@@ -101,7 +101,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
             yield from [_profile_table(heads[:top], width)] * (part.profile is not None)
         if len(heads) > 1:
             yield _pattern_table(heads, whole, width)
-        if choices.relations:
+        if choices.relation:
             yield from _relation_table(part, choices, top, width)
     ids = {head.id for _, heads in parts for head in heads}
     if published := [head for head in analysis.published if head.id in ids]:

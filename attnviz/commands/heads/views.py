@@ -151,7 +151,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     """Plan the heatmaps of one kind of attention."""
     shown, style = analysis.drawn(choices.drop_special), choices.style.scaled_for(analysis.longest)
     why_log = choices.style.why_log(analysis.longest)
-    of_heads = relations_of(analysis, heads, choices.relation) if choices.relations else ()
+    of_heads = relations_of(analysis, heads, choices.relation) if choices.relation else ()
     relations = {each.head.id: each for each in of_heads}
     about, own, between = shown.figure_context, style.scale == "per-head", analysis.context.source is not None
     labels, keys = _labels(shown)
@@ -276,7 +276,8 @@ def _mean(
             f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
             chosen,
             f"a mean: no head need look like it. {rows}",
-            f"{about.named(every)} {about.pooled(pooled)}".strip(),
+            about.named(every),
+            about.pooled(pooled),
             alone=(colours,),
         ),
         title=f"{about.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",

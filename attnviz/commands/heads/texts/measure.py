@@ -155,8 +155,6 @@ def analyze_each(
     model: Model | None = None,
     *,
     words: bool = False,
-    local_window: int = 1,
-    long_range_from: int = 4,
     syntax: bool = True,
     parser: str | None = None,
     truncate: bool = False,
@@ -183,8 +181,6 @@ def analyze_each(
             :mod:`attnviz.texts.reading` says where it stands.
         model: as for :func:`analyze`.
         words: likewise.
-        local_window: likewise.
-        long_range_from: likewise.
         syntax: likewise.
         parser: likewise.
         truncate: likewise.
@@ -206,7 +202,7 @@ def analyze_each(
         lines = list(read_texts(corpus))
     else:
         corpus, lines = None, _listed(texts)
-    options, of_block = Options(words, local_window, long_range_from), block_memory(memory)
+    options, of_block = Options(words), block_memory(memory)
     check_parser(parser, syntax)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
     stored = profile_of(checkpoint, source, warn) if profile else None
