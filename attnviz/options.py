@@ -282,8 +282,8 @@ COMMANDS = {
                     "scaled to sum to 1."),
             _token("Draw what this token attends to, in lines and text (adds the figure lines unless text is asked "
                    "for)", "all"),
-            Option("relation", str, "Outline in heatmaps the pairs of a relation such as obj, or of each head's own (own), "
-                   "and draw them as arcs (adds the figure relations). Needs a parse.", None, "NAME|own"),
+            Option("relation", str, "Outline in heatmaps the pairs of a relation such as obj, or of each head's own "
+                   "(own), and draw them as arcs (adds the figure relations). Needs a parse.", None, "NAME|own"),
             Option("maps", list[str], "Draw a map of this statistic, such as entropy, distance, sink or local (adds "
                    "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC", ("--map",)),
             *_figures("heads"),
@@ -291,7 +291,7 @@ COMMANDS = {
         output=(
             _save("attention", "one tensor per layer"),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
-                 "a few heads of each kind; 12, with all this, on terminals of 140 columns and wider.", None),
+                 "a few heads of each kind.", None),
             _TABLE, *_FILES,
         ),
         of_one=("pair", "target", "token", "generate", "relation", "any_family", "queries"),
@@ -589,20 +589,6 @@ class StyleOptionNames(TypedDict, total=False):
 
 class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):
     """Both, the keywords of ``figure``, ``draw``, ``save`` and ``page``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewOptionValues:
-    """Their values as figures and tables read them; ``top`` is None for the command's own number."""
-
-    select: tuple[str, ...] = ()
-    top: int | None = None
-    drop_special: bool = False
-    token: str | int | None = None
-    maps: tuple[str, ...] = ()
-    tensors: bool = False
-    relation: str | None = None
-    table: str | None = None
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

@@ -23,7 +23,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import out_of_memory_named
-from attnviz.options import COMMANDS, PICTURES, Command, Option, ViewOptionNames
+from attnviz.options import COMMANDS, Command, Option, ViewOptionNames
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
 from attnviz.signals import delivered, handled, interruption, raise_again
@@ -48,13 +48,6 @@ _OF_MODEL, _LANGUAGES = ("model", "revision", "adapter", "tokenizer"), ("source_
 
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
-
-
-_ADD_FIGURES = ("token", "maps", "relation")
-"""Options that imply a figure, where ``--no-figures`` is not typed."""
-
-_OF_TABLES = ("select", "relation", "figures", "no_figures")
-"""Options of pictures that do something where none is drawn."""
 
 
 def _nothing(_: BaseException) -> str:
@@ -107,15 +100,6 @@ class Run:
         for name in names:
             if name in self.changed:
                 raise UsageError(f"{self.changed[name]} {why}.")
-
-    @property
-    def idle(self) -> list[str]:
-        """Options that do nothing, as typed, because nothing is drawn."""
-        of_pictures = [option.name for option in self.known.options if option.group == PICTURES]
-        changed = {name: typed for name, typed in self.changed.items() if name in of_pictures}
-        none = self.options.get("figures") == "none" and not changed.keys() & set(_ADD_FIGURES)
-        drawn = not (none or self.options.get("no_figures"))
-        return [] if drawn else [typed for name, typed in changed.items() if name not in _OF_TABLES]
 
     @property
     def quiet(self) -> bool:
@@ -317,9 +301,6 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                 arguments = {name: values[name] for name in known.measuring if name not in (*_OF_MODEL, *_LANGUAGES)}
                 run = Run(function.__name__, values)
                 job = function(run, **arguments)
-                if run.idle:
-                    verb = "do" if len(run.idle) > 1 else "does"
-                    say(f"{', '.join(run.idle)} {verb} nothing here: no figure is drawn.", run.quiet or job.silent)
                 job.work()
         except (AttnvizError, KeyboardInterrupt) as error:
             raise typer.Exit(_tell(error, job)) from error

@@ -9,7 +9,7 @@ from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
 from attnviz.figures.style import PLAIN, Style
 from attnviz.models.head_ids import selection_texts
-from attnviz.options import COMMANDS, DrawingOptionNames, ViewOptionNames, ViewOptionValues
+from attnviz.options import COMMANDS, DrawingOptionNames, ViewOptionNames
 from attnviz.page.page import BUDGET, page_html
 
 if TYPE_CHECKING:
@@ -25,14 +25,23 @@ File = tuple[str, bytes, str]
 
 
 @dataclass(frozen=True)
-class ViewOptions(ViewOptionValues):
+class ViewOptions:
     """Options of figures and tables: those of the table (:data:`attnviz.options.COMMANDS`) by name, and two more.
 
     Attributes:
+        top: rows of a table; None for the command's own number.
         style: theme, scale and width of figures.
         budget: bytes that the patterns of a page may take.
     """
 
+    select: tuple[str, ...] = ()
+    top: int | None = None
+    drop_special: bool = False
+    token: str | int | None = None
+    maps: tuple[str, ...] = ()
+    tensors: bool = False
+    relation: str | None = None
+    table: str | None = None
     style: Style = PLAIN
     budget: int = BUDGET
 

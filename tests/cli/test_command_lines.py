@@ -288,25 +288,6 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("options", "idle"),
-    [
-        ("--width 5in --no-figures", "--width does nothing here: no figure is drawn."),
-        ("--figures none --bare --format svg", "--format, --bare do nothing here: no figure is drawn."),
-        ("--token cat --no-figures", "--token does nothing here: no figure is drawn."),
-        ("--select L0H0 --top 2 --no-figures", ""),
-        ("--width 5in --figures map", ""),
-        ("--width 5in --figures none --map sink", ""),
-        ("--width 5in --figures none --quiet", ""),
-    ],
-)
-@pytest.mark.usefixtures("undrawn")
-def test_options_that_do_nothing_without_figures_are_named(run: Any, options: str, idle: str):
-    done = run("heads", TEXT, "--no-syntax", *options.split(), model="bert")
-    assert done.exit_code == 0, done.output
-    assert [line for line in done.stderr.splitlines() if " nothing here" in line] == [f"attnviz: {idle}"] * bool(idle)
-
-
 @pytest.mark.draws
 @pytest.mark.parametrize("command", RUNS)
 def test_json_is_the_document_and_quiet_prints_nothing(run: Any, command: str):

@@ -141,6 +141,12 @@ def as_selected(heads: Sequence[HeadFindings], names: Collection[str]) -> list[H
     return shown
 
 
+def selected_verdict(head: HeadFindings, names: Collection[str]) -> Verdict | None:
+    """The verdict on the text that one of these names selects, else that of the label."""
+    selected = (found for _, found in head.found_as(names) if isinstance(found, Verdict))
+    return next(selected, head.labelled.verdict)
+
+
 def rank_value(found: Verdict | StoredRole) -> float:
     """How clear a verdict or role is: its error reduction; of broad, how far it exceeds its threshold."""
     if found.error_reduction is not None:

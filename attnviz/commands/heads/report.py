@@ -9,8 +9,7 @@ from typing import Any
 from safetensors.torch import save
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.answer import selected_verdict
-from attnviz.commands.heads.findings import HeadFindings, as_selected
+from attnviz.commands.heads.findings import HeadFindings, as_selected, selected_verdict
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
 from attnviz.commands.heads.summary import seen, summary_entry
 from attnviz.commands.heads.tables import FIELDS, head_tables

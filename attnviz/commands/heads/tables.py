@@ -1,21 +1,28 @@
 """The tables of ``attnviz heads``: heads, roles, patterns, relations and notes."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.answer import WHOLE_NAME, answer, label_text, telling_heads
-from attnviz.commands.heads.findings import HeadFindings, as_selected
+from attnviz.commands.heads.findings import (
+    HeadFindings,
+    as_selected,
+    kind_of,
+    rank_value,
+    selected_verdict,
+    shorter,
+)
 from attnviz.commands.heads.relations import HeadRelation, relations_of
-from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, role_text
+from attnviz.commands.heads.summary import LABEL, LABEL_KINDS, LABEL_NUMBERS, on_two_lines, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
-from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REGISTRY, REPEATS
+from attnviz.language.universal import relation_words
+from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REGISTRY, REPEATS, SINK
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.head_ids import ids_and_names
 from attnviz.models.wording import counted, rounded, visible
@@ -24,8 +31,20 @@ from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, beside, published_table, role_name, score_text
 from attnviz.present.statistics import filled, statistic_field
-from attnviz.present.tables import column_table, cut_note, first_rows, notes, target_note, titled, verification_line
+from attnviz.present.tables import (
+    column_table,
+    cut_note,
+    first_rows,
+    first_that_fits,
+    listed_of,
+    notes,
+    target_note,
+    titled,
+    verification_line,
+)
 from attnviz.present.view import ViewOptions
+from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.store import StoredRole
 
 _STRONGEST, _RELATIONS, _FEW_RELATIONS, _MOST_LISTED = 5, 8, 3, 12
 
@@ -65,25 +84,22 @@ FIELDS = live(REGISTRY, lambda: (
 
 _OF_ALL_HEADS = ("sink", "entropy", "confidence", "confidence_non_sink")
 
-_WIDE = 140
-"""Columns of a terminal from which on all tables are printed."""
-
 
 def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     """What the heads do, verification, the heads to look at, patterns, published heads, and notes.
 
-    With a number of heads to list, or on a wide terminal, also the tables of statistics, and what every column means.
+    With a number of heads to list also the table of statistics, and what every column means.
     """
     _, names = ids_and_names(choices.select)
     parts = [(part, as_selected(of_part, names)) for part in analysis.parts if (of_part := part.select(choices.select))]
-    whole = choices.top is not None or width >= _WIDE
+    whole = choices.top is not None
     verified = verification_line(analysis.verification, analysis.checkpoint)
     if analysis.verification.level < 4:
         yield verified
     for part, heads in parts:
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
-        lines = [*answer(part, heads), *[verified] * (part is parts[-1][0] and analysis.verification.level == 4)]
+        lines = [*_headline(part, heads), *[verified] * (part is parts[-1][0] and analysis.verification.level == 4)]
         if lines:
             yield Group(*lines)
     told = [
@@ -93,12 +109,10 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
-        yield from telling_heads(part, heads, top if choices.select else 0, names, width)
+        yield from _heads_to_look_at(part, heads, top if choices.select else 0, names, width)
         if whole:
-            yield from [] if _short(heads) or len(heads) == 1 else [layers_table(heads, width)]
             clearest = "of what selected them" if names else "pattern"
             yield _head_table(part, heads, top, f"clearest {clearest} first", width)
-            yield from [_profile_table(heads[:top], width)] * (part.profile is not None)
         if len(heads) > 1:
             yield _pattern_table(heads, whole, width)
         if choices.relation:
@@ -121,11 +135,11 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
     columns: list[Field[HeadFindings]] = [
         Field("Head", lambda head: head.id, left=True),
-        Field("Label", fit=label_text, left=True, least=WHOLE_NAME),
+        Field("Label", fit=_label_text, left=True, least=_WHOLE_NAME),
         *LABEL_NUMBERS,
     ]
     if analysis.profile is not None:
-        columns.append(Field("Role over corpus", fit=partial(role_text, analysis), left=True, least=WHOLE_NAME))
+        columns.append(Field("Role over corpus", fit=partial(role_text, analysis), left=True, least=_WHOLE_NAME))
         columns.append(Field("its score (baseline)", lambda head: beside(head.role), optional=1))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
     of_text = (*_OF_ALL_HEADS, *[NOWHERE] * context.learned_sinks, "distance", "distance_non_sink")
@@ -134,25 +148,6 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
         columns.append(replace(field, unit=filled(field.unit, unit=analysis.units.name)))
         last.append(uniform.get(field.name, ""))
     return first_rows("Heads", columns, ranked, top, "heads.csv", width=width, order=order, last=last)
-
-
-def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
-    """Table of a stored profile: the roles that each head passes, score beside baseline."""
-    columns: list[Field[HeadFindings]] = [
-        Field("Head", lambda head: head.id, left=True),
-        Field("Roles", fit=_roles, left=True, least=9),
-    ]
-    return titled("Profile (roles over a corpus)", column_table("", columns, heads, width=width))
-
-
-def _roles(head: HeadFindings, room: int) -> str:
-    """The roles that fit, at least one, and the number of others."""
-    if not head.roles:
-        return UNNAMED
-    names = [f"{role_name(role.role, role.direction)} {beside(role)}" for role in head.roles]
-    lines = ["  ".join(names)]
-    lines += ["  ".join([*names[:count], f"{len(names) - count} more"]) for count in range(len(names) - 1, 0, -1)]
-    return next((line for line in lines if len(line) <= room), lines[-1])
 
 
 def _pattern_table(heads: Sequence[HeadFindings], whole: bool, width: int) -> Table:
@@ -199,25 +194,20 @@ def _pattern(row: _Pattern) -> str:
 
 
 def _strongest(row: _Pattern, room: int) -> str:
-    """The strongest heads that fit; ties are counted instead of listed if they do not."""
+    """The strongest heads that fit, of which ties are counted instead of listed where they do not."""
     best, entries = row
     if best.score is None:
         why = "no copy of an earlier token" if best.kind == "repeats" and not best.n else "not measurable on this text"
         return why if len(why) <= room else "not measurable"
     alike = [each for each in entries if each[1].direction == best.direction and each[1].score is not None]
     ranked = sorted(alike, key=lambda entry: (-(entry[1].score or 0.0), entry[0].id))
-    groups = [list(group) for _, group in groupby(ranked, key=lambda entry: _scores(entry[1]))]
-    line, listed = "", 0
-    for group in groups:
-        named = "  ".join(f"{head.id} {_scores(verdict)}" for head, verdict in group)
-        for text in (named, f"{len(group)} heads {_scores(group[0][1])}"):
-            longer = f"{line}  {text}" if line else text
-            if (len(longer) <= room and listed + len(group) <= _STRONGEST) or (not line and text != named):
-                break
-        else:
-            return line
-        line, listed = longer, listed + len(group)
-    return line
+    ties = [entry for entry in ranked if _scores(entry[1]) == _scores(ranked[0][1])]
+    listed = [f"{head.id} {_scores(verdict)}" for head, verdict in ranked[:_STRONGEST]]
+    if len(ties) > _STRONGEST or len("  ".join(listed[: len(ties)])) > room:
+        listed = [f"{len(ties)} heads {_scores(best)}"] if len(ties) > 1 else listed
+    while len(listed) > 1 and len("  ".join(listed)) > room:
+        listed.pop()
+    return "  ".join(listed)
 
 
 def _passing(row: _Pattern) -> str:
@@ -362,3 +352,157 @@ def _windows_note(analysis: Analysis) -> str:
         f"Windows: in {layers} of {n} a token sees {seen}; baselines of these heads are of uniform attention within "
         "the window, the last row's of all."
     )
+
+
+_MISSION = ("local", "syntactic", "long-range")
+_ALWAYS = (*_MISSION, SINK)
+"""Kinds that are counted even where no head is of them."""
+
+_OF_KIND, _FARTHEST = 3, 3
+"""Heads of each of the kinds of the mission in the table, of other kinds one; and heads that attend farthest."""
+
+_NARROW, _WHOLE_NAME, _CUT_NAME = 80, 15, 9
+"""Columns of a terminal on which names of labels and roles are whole, and least columns of a name there and below."""
+
+_KindRow = tuple[str, HeadFindings]
+
+
+def _headline(part: Analysis, heads: Sequence[HeadFindings]) -> Iterator[Text]:
+    """How many heads are of each kind, on the text and over a corpus, with the clearest of each. One is not counted."""
+    n, unit = part.context.n_non_sink, part.units.name
+    few = f" ({counted(n, f'content {unit}')}: indications only)" if LEAST_N <= n < ENOUGH else ""
+    chosen = "" if len(heads) == len(part.heads) else f", {counted(len(heads), 'selected head')}"
+    said = f"no labels, which need {LEAST_N} content {unit}s."
+    if n >= LEAST_N:
+        said = _counts([(head, head.on_text) for head in heads])
+    if len(heads) > 1:
+        yield Text.assemble((f"On this text{chosen}{few}: ", "bold"), said)
+    if part.profile is not None and len(heads) > 1:
+        yield Text.assemble(("Over a corpus: ", "bold"), _counts([(head, head.over_corpus) for head in heads]))
+    elif part.profile is None and not part.checkpoint.stacks:
+        corpus = "CORPUS.conllu" if part.checkpoint.architecture.has_words else "CORPUS.txt"
+        command = f"attnviz profile {corpus} {visible(' '.join(part.checkpoint.model_options))}"
+        yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")
+
+
+def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | StoredRole]]]]) -> str:
+    """``2 local (L0H2 previous-token 1.00) · 0 syntactic · …``, the clearest head of each kind in brackets.
+
+    A head counts once for each kind of what was found of it.
+    """
+    by_kind: dict[str, list[tuple[float, HeadFindings, str]]] = {kind: [] for kind in (*_ALWAYS, *LABEL_KINDS)}
+    for head, found in heads:
+        for kind in dict.fromkeys(kind_of(name) for name, _ in found):
+            name, best = next(each for each in found if kind_of(each[0]) == kind)
+            does = shorter(visible(name))
+            words = (str(head.id), "" if does == kind else does, beside(best).partition(" ")[0])
+            by_kind.setdefault(kind, []).append((-rank_value(best), head, " ".join(filter(None, words))))
+    parts = []
+    for kind, of_kind in by_kind.items():
+        ranked = [words for _, _, words in sorted(of_kind, key=lambda each: (each[0], each[1].id))]
+        shown = ranked[: 2 if kind == "syntactic" else 1]
+        more = " …" * (kind == "syntactic" and len(ranked) > len(shown))
+        if ranked or kind in _ALWAYS:
+            examples = f" ({', '.join(shown)}{more})" if shown else ""
+            parts.append(f"{len(ranked)} {kind}{examples}")
+    return " · ".join([*parts, f"{sum(not found for _, found in heads)} {UNNAMED}"])
+
+
+def _heads_to_look_at(
+    part: Analysis, heads: Sequence[HeadFindings], chosen: int, names: Collection[str], width: int
+) -> Iterator[Group]:
+    """Table of the heads to look at: the first ``chosen``, or with 0 a few of each kind; then the farthest.
+
+    ``names`` are labels and roles that selected them: their kinds stand first, beside the scores on the text.
+    """
+    rows = [(", ".join(_kinds_anywhere(head, names)), head) for head in heads[:chosen]] if chosen else _few(heads)
+    least = _WHOLE_NAME if width >= _NARROW else _CUT_NAME
+    columns: list[Field[_KindRow]] = [
+        Field("Kind", fit=_kind_text, left=True, least=10 if width >= _NARROW else 5),
+        Field("Head", lambda row: row[1].id, left=True),
+        Field("On this text", fit=lambda row, room: _label_text(row[1], room), left=True, least=least),
+        Field("Score", lambda row: beside(selected_verdict(row[1], names))),
+        Field(
+            "n",
+            lambda row: getattr(selected_verdict(row[1], names), "n", row[1].labelled.n),
+            optional=2,
+        ),
+    ]
+    if part.profile is not None:
+        columns += [
+            Field("Over the corpus", fit=lambda row, room: role_text(part, row[1], room), left=True, least=least),
+            Field("Score", lambda row: beside(row[1].role), optional=1),
+            Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else "", optional=3),
+        ]
+    if rows:
+        title = f"Heads to look at ({listed_of(len(rows), len(heads))})"
+        below = notes(_farthest(part, heads), _in_words([head for _, head in rows]))
+        yield Group(titled(title, column_table("", columns, rows, width=width)), *[below] * bool(below))
+
+
+def _kind_text(row: _KindRow, room: int) -> str:
+    return first_that_fits((row[0], row[0].replace(", ", ",\n")), room)
+
+
+def _in_words(heads: Sequence[HeadFindings]) -> str:
+    """What the relations are that these heads find: ``obj: object→verb; det: determiner→noun``; or ''.
+
+    Of a relation that they find in both directions each stands with its arrow, as in the table.
+    """
+    labels = [(verdict.name, verdict.direction) for head in heads if (verdict := head.labelled.verdict)]
+    roles = [(role.role.removeprefix(SYNTACTIC), role.direction) for head in heads if (role := head.role)]
+    found = dict.fromkeys(each for each in [*labels, *roles] if relation_words(*each))
+    both = {name for name, times in Counter(name for name, _ in found).items() if times > 1}
+    named = [
+        f"{visible(role_name(name, direction if name in both else None))}: {relation_words(name, direction)}"
+        for name, direction in found
+    ]
+    return f"{'; '.join(named)}." if named else ""
+
+
+def _kinds_anywhere(head: HeadFindings, names: Collection[str]) -> list[str]:
+    """What a head is on the text or over the corpus, each kind once, those that these names select first."""
+    found = [name for name, _ in (*head.found_as(names), *head.on_text, *head.over_corpus)]
+    named = dict.fromkeys(map(kind_of, found))
+    return [kind for kind in named if kind != UNNAMED] or [UNNAMED]
+
+
+def _few(heads: Sequence[HeadFindings]) -> list[_KindRow]:
+    """The clearest heads of each kind, each head once; those first that are of it on the text and over the corpus."""
+    rows, left = list[_KindRow](), list(heads)
+    for kind in LABEL_KINDS:
+        found = [(head, _of_kind(head.on_text, kind), _of_kind(head.over_corpus, kind)) for head in left]
+        ranked = sorted(
+            (each for each in found if each[1] or each[2]),
+            key=lambda each: (not (each[1] and each[2]), -max([*each[1], *each[2]]), each[0].id),
+        )
+        new = [head for head, *_ in ranked[: _OF_KIND if kind in _MISSION else 1]]
+        rows += [(kind, head) for head in new]
+        left = [head for head in left if head not in new]
+    return rows
+
+
+def _of_kind(found: Sequence[tuple[str, Verdict | StoredRole]], kind: str) -> list[float]:
+    """How clear what was found of a kind is."""
+    return [rank_value(each) for name, each in found if kind_of(name) == kind]
+
+
+def _label_text(head: HeadFindings, room: int) -> Text:
+    """The label, its two parts on two lines where it must; grey with a question mark if it is an indication only."""
+    lines = on_two_lines(head.shown)
+    forms = (head.shown, lines, lines.replace(SYNTACTIC, ""))
+    return Text(first_that_fits(forms, room), "dim" if head.mark else "")
+
+
+def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:
+    """The heads that attend farther than uniform attention and do not rest on sinks, the farthest first; or ''."""
+    uniform = part.context.uniform["distance_non_sink"] or 0.0
+    known = [
+        (away, head.id)
+        for head in heads
+        if (away := head.statistics["distance_non_sink"]) is not None and away > uniform and SINK not in head.kinds
+    ]
+    ranked = sorted(known, key=lambda each: (-each[0], each[1]))[:_FARTHEST]
+    named = ", ".join(f"{id} {away:.2f}" for away, id in ranked)
+    uniform_beside = f"mean {part.units.name}s away (uniform attention {uniform:.2f})"
+    return f"Farthest (no sinks), {uniform_beside}: {named}." if named else ""

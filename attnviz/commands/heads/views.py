@@ -1,6 +1,6 @@
 """The figures of ``attnviz heads``: overview, heatmaps and mean patterns; others have modules of their own."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -9,7 +9,6 @@ from matplotlib.colors import Normalize
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
-from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
 from attnviz.commands.heads.summary import over_corpus, role_on_text, unless_seen
@@ -49,6 +48,23 @@ def _scale_in_words(style: Style, several: bool, own: str) -> tuple[str, str]:
         "log": "attention weight (log scale)",
     }
     return bars[style.scale], colours_in_words(style, "1, the same for every head" if several else "1", own)
+
+
+def pooled_patterns(
+    shown: Analysis, heads: Iterable[HeadFindings], factor: int, own: bool = False
+) -> Iterator[tuple[HeadFindings, Array]]:
+    """Yield each head with its pooled pattern: of every ``factor`` × ``factor`` weights the largest.
+
+    With ``own``, weights are divided by the head's largest.
+    """
+    n_queries, n_keys = len(shown.units), len(shown.keys)
+    for head, pooled in shown.read(heads, lambda _: PooledPattern(n_queries, n_keys, factor)):
+        yield head, pooled.cells / _largest(pooled.cells) if own else pooled.cells
+
+
+def _largest(cells: Array) -> float:
+    """The largest weight, for the end of a scale; 1 without any."""
+    return float(cells.max()) or 1.0
 
 
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
@@ -160,7 +176,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     if between:
         which = f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
     for head, values in pooled_patterns(shown, heads, pooled):
-        most, label = largest(values), head.shown
+        most, label = _largest(values), head.shown
         on_text, over = evidence(head), over_corpus(analysis, head)
         gone = head.statistics.get(NOWHERE)
         lost = "" if gone is None else f"{gone:.2f} goes nowhere"
@@ -301,7 +317,7 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
         return Tile(full, mean, (name,))
     end = f"0–{mean.max():.2f}"
     shorter = f"{name} · {end}", f"{name}·{end}".replace("0.", ".")
-    return Tile(f"{full} · {end}", mean, shorter, Normalize(0, largest(mean), clip=True))
+    return Tile(f"{full} · {end}", mean, shorter, Normalize(0, _largest(mean), clip=True))
 
 
 def _no_page(analysis: Analysis) -> str:
