@@ -34,6 +34,8 @@ class ViewOptions:
         budget: bytes that the patterns of a page may take.
     """
 
+    style: Style = PLAIN
+    budget: int = BUDGET
     select: tuple[str, ...] = ()
     top: int | None = None
     drop_special: bool = False
@@ -42,8 +44,6 @@ class ViewOptions:
     tensors: bool = False
     relation: str | None = None
     table: str | None = None
-    style: Style = PLAIN
-    budget: int = BUDGET
 
     @classmethod
     def of(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":

@@ -96,29 +96,6 @@ def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
     assert "confirmed" in document()["roles"][0]
 
 
-@pytest.mark.draws
-def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
-    options = ["--figures", "roles,relations", "--format", "png", "--format", "svg", "--width", "3.3in"]
-    result = run("trees.conllu", *options, "--theme", "dark", "--no-control", figures=True)
-    assert result.exit_code == 0, result.output
-    listed = document()["figures"]
-    assert listed == [f"{name}.{kind}" for name in ("roles", "relations") for kind in ("png", "svg")]
-    captions = Path("out/captions.md").read_text(encoding="utf-8")
-    for name in listed:
-        assert (Path("out") / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
-        assert name in captions
-    assert "trees.conllu (40 texts, " in captions
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
-    run("trees.conllu", "--figures", "relations", "--no-control", figures=True)
-    Path("out/mine.png").write_bytes(b"mine")
-    assert Path("out/relations.png").exists()
-    assert run("gap.tsv", "--no-control").exit_code == 0
-    assert names_in("out") == [".attnviz.json", "mine.png", "profile.csv", "profile.json"]
-
-
 def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))

@@ -4,7 +4,6 @@ What all commands share is held by test_cli, for heads.
 """
 
 import copy
-import csv
 import json
 import shlex
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors import safe_open
 from transformers import BertForMaskedLM
 from typer.testing import CliRunner, Result
@@ -221,16 +219,6 @@ def test_what_cannot_be_done_is_one_message_and_nothing_is_written(
     assert names(".") == before
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["--format gif", "--figures x", "--device gpu", "--dtype int8", "--scale x", "--theme x", "--width x", "--map x"],
-)
-def test_wrong_usage_is_told_before_the_model_is_loaded(run: Any, monkeypatch: pytest.MonkeyPatch, option: str):
-    monkeypatch.setattr(opening, "load_checkpoint", lambda *_, **__: pytest.fail("the model was loaded"))
-    result = run("heads", SENTENCE, *option.split(), model="bert")
-    assert (result.exit_code, "expected" in result.stderr) == (2, True)
-
-
 @pytest.mark.parametrize("name", ["x" * 300, "y/" * 2500], ids=["long", "deep"])
 @pytest.mark.parametrize("option", ["-o", "-m"])
 def test_names_that_no_folder_can_have_are_one_message(run: Any, name: str, option: str):
@@ -343,55 +331,13 @@ def test_what_does_not_verify_is_exit_code_3_and_writes_nothing(
     assert names(".") == set()
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments", "model", "read"),
-    [
-        ("explain", ["-"], "bert", lambda content: content["text"]),
-        ("compare", ["-", OTHER], "bert", lambda content: content["texts"][0]),
-    ],
-)
-def test_a_text_may_come_from_standard_input(run: Any, command: str, arguments: list[str], model: str, read: Any):
-    result = run(command, *arguments, "--no-figures", model=model, stdin=f"{TEXT}\n")
-    assert result.exit_code == 0, result.output
-    assert read(document(command)) == TEXT
-
-
 # --- ablate
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_tiny_gpt2_on_a_text(run: Any):
-    result = run("ablate", COUNTED, "--top", "3", model="tiny-gpt2")
-    assert result.exit_code == 0, result.output
-    assert names() == {
-        "ablate-curve.png", "ablate-heads.png", "ablate.csv", "ablate.json",
-        "captions.md", "captions.tex",
-    }  # fmt: skip
-    content = document("ablate")
-    assert (content["texts"], content["measured"]["kind"]) == ([COUNTED], "next-token")
-    assert content["options"]["method"] == "mean"
-    assert list(content["layers"][0]["methods"]) == ["mean", "uniform"]
-    assert content["heads"][0]["id"].startswith("L0")  # without its first layer it cannot tell where it is
-
-
-@pytest.mark.usefixtures("undrawn")
-@needs_minilm
-def test_minilm_on_a_text(run: Any):
-    result = run("ablate", "The cat ran", "--select", "L5", "--no-curve", "--json", "-q", "--figures", "heads")
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    content = json.loads(result.stdout)
-    assert (content["measured"]["kind"], content["curve"]) == ("states", None)
-    assert content["figures"] == ["ablate-heads.png"]
-    assert len(content["heads"]) == 12
-    assert content["heads"][0]["cosine"]["value"] > 0.001
-    assert (content["layers"], list(content["heads"][0]["methods"])) == ([], ["mean"])  # and no second passes
 
 
 @pytest.mark.draws
 @pytest.mark.usefixtures("undrawn")
 def test_a_corpus_and_a_masked_language_model(run: Any):
-    corpus, out = str(sentences(Path("s.txt"), 8)), Path("out")
+    corpus = str(sentences(Path("s.txt"), 8))
     line = "--method uniform --limit 5 --select L0H1,L2H3 --together --no-gradient --batch-size 7"
     options = [*line.split(), *"--format svg --theme dark --width 84mm".split()]
     assert run("ablate", corpus, *options, model="masked").exit_code == 0
@@ -404,11 +350,6 @@ def test_a_corpus_and_a_masked_language_model(run: Any):
         "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "role": [], "repeats": False,
         "limit": 5, "truncate": False, "seed": 0, "curve": True, "gradient": False, "label": None,
     }  # fmt: skip
-    assert run("ablate", corpus, *options, "--no-figures", model="masked").exit_code == 0
-    assert (out / "ablate-heads.svg").exists()  # of the same ablation, so it stays
-    other = run("ablate", corpus, "--select", "L1H1", "--figures", "none", model="masked")
-    assert not (out / "ablate-heads.svg").exists()
-    assert "removed 3 files of an earlier run there" in other.stderr
 
 
 def test_standard_input_and_sentences_left_out(run: Any):
@@ -456,19 +397,6 @@ def test_words_and_options_reach_both_sides(run: Any):
     assert [model["dtype"] for model in content["models"]] == ["float64"] * 2
 
 
-@pytest.mark.draws
-def test_figures_are_written_in_every_format_theme_and_width(run: Any):
-    options = ["--top", "1", "--format", "png,svg", "--theme", "dark", "--width", "84mm", "--scale", "per-head"]
-    result = compared(run, TEXT, *options, model="bert+tuned", figures=True)
-    assert result.exit_code == 0, result.output
-    names = ["compare", "differences/L02H01"]
-    assert document("compare")["figures"] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
-    for name in names:
-        with Image.open(f"out/{name}.png") as picture:
-            assert picture.width == round(84 / 25.4 * 300)
-            assert picture.getpixel((0, 0)) == (0x14, 0x14, 0x14)
-
-
 def test_one_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
     loaded = []
     load = opening.load_checkpoint
@@ -479,15 +407,6 @@ def test_one_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
     assert [model["dtype"] for model in document("compare")["models"]] == ["float64"] * 2
     assert compared(run, TEXT, model="bert+tuned").exit_code == 0
     assert len(loaded) == 3
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_twelve_heads_are_drawn_unless_others_are_asked_for(run: Any):
-    result = compared(run, TEXT, "--select", "L2", model="bert+tuned", figures=True)
-    assert result.exit_code == 0, result.output
-    content = document("compare")
-    assert len(content["heads"]) == 4
-    assert [name for name in content["figures"] if "/" in name] == [f"differences/L02H0{head}.png" for head in range(4)]
 
 
 def test_a_side_that_does_not_verify_is_exit_code_3(run: Any, monkeypatch: pytest.MonkeyPatch):
@@ -518,27 +437,6 @@ def test_revisions_belong_to_the_models_in_order(run: Any, monkeypatch: pytest.M
 # --- explain
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_it_prints_the_walk_through_and_writes_to_the_usual_folder(run: Any):
-    done = run("explain", SENTENCE, model="bert", out="")
-    assert done.exit_code == 0, done.stderr
-    assert "Verified " in done.stdout
-    written = {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png"}
-    (folder,) = map(str, Path("attnviz-out/explain-tiny-bert").iterdir())
-    assert names(folder) == written
-    other = run("heads", SENTENCE, out=folder)
-    assert other.exit_code == 1
-    assert "holds results of another attnviz command (explain.json)" in other.stderr
-    assert names(folder) == written
-
-
-def test_every_layer_of_a_text_that_was_cut(run: Any):
-    done = run("explain", TOO_LONG, "--every-layer", "--json", "--no-figures", "--truncate", model="bert")
-    content = json.loads(done.stdout)
-    assert content["options"] == {"layer": 0, "head": "L0H0", "token": 38, "tokens_cut_off": 42}
-    assert len(content["verification"]["layers"]) == 3
-
-
 @pytest.mark.draws
 def test_options_are_heeded(run: Any):
     options = "--head L1H3 --token dog --dtype float64 --format svg,pdf --theme dark --width 84mm --save-stages -d cpu"
@@ -556,15 +454,6 @@ def test_options_are_heeded(run: Any):
         assert stored.metadata()["layer"] == "1"
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_figures_are_chosen_and_a_rerun_removes_what_belongs_to_another_layer(run: Any):
-    done = run("explain", SENTENCE, "-q", "--figures", "path", model="bert")
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
-    assert names() == {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png"}
-    done = run("explain", SENTENCE, "--layer", "1", "--figures", "none", model="bert")
-    assert "removed 3 files of an earlier run there" in done.stderr
-
-
 # --- outputs
 
 
@@ -573,17 +462,6 @@ def adding(
 ) -> Result:
     result: Result = run("outputs", text, *arguments, "--figures", figures, model=f"loud-{kind}", out=out)
     return result
-
-
-def test_the_document_and_the_table_hold_what_python_gives(run: Any, folders: dict[str, Path]):
-    assert adding(run, "gpt2", "--token", "#2").exit_code == 0
-    content = document("outputs")
-    result = attnviz.head_outputs(SENTENCE, folders["loud-gpt2"], device="cpu", token=2)
-    assert {key: content[key] for key in content if key != "files"} == json.loads(json.dumps(result.document()))
-    with Path("out/outputs.csv").open(encoding="utf-8", newline="") as table:
-        for row, head in zip(csv.DictReader(table), content["heads"], strict=True):
-            assert row["id"] == head["id"]
-            assert float(row["direct_effect"]) == head["direct_effect"]
 
 
 def test_outputs_are_saved_as_tensors_that_sum_to_the_models_output(run: Any, folders: dict[str, Path]):
@@ -658,19 +536,6 @@ def test_a_rollout_is_written_and_printed(run: Any):
         assert (entry["flow"], entry["max_flow"]) == (None, None)
     assert [layer["layer"] for layer in content["layers"]] == [0, 1, 2]
     assert content["layers"][2]["rows_apart"]["uniform_rollout"] == pytest.approx(0.125)
-
-
-def test_ranks_are_each_methods_own(run: Any):
-    result = rolled(run, "--flow", "--top", "3")
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    lines = result.stdout.splitlines()
-    (first,) = [line for line in lines if line.startswith("   1  ")]
-    for name in ("attention", "rollout", "norm_rollout", "flow"):
-        entry = max(document("rollout")["inputs"], key=lambda entry: entry[name])
-        assert f"{entry[name]:.3f} #{entry['position']} {entry['text'][:4]}" in first
-    assert not any(line.startswith("   4  ") for line in lines)
-    assert "6 more tokens left out" in result.stdout
-    assert any(line.startswith("   9  ") for line in rolled(run, "--top", "0").stdout.splitlines())
 
 
 def test_options_reach_the_rollout(run: Any):

@@ -113,10 +113,6 @@ def test_heads_stand_by_the_error_reduction_of_what_named_them_then_those_withou
     assert head_rows(hand_made(patterns=patterns)) == ["L0H1", "L0H2", "L0H3", "L0H4", "L0H0", "L0H5"]
 
 
-def test_only_the_selected_heads_are_listed():
-    assert head_rows(hand_made(), select=["L1"]) == ["L1H0", "L1H1"]
-
-
 def test_relations_stand_with_direction_offset_and_n():
     analysis = hand_made(parse=thrice(*PARSE.arcs))
     assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "1.00", "+1", "3", "–"]
@@ -180,18 +176,6 @@ def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
 OBJ = replace(PARSE, arcs=(Arc(2, 1, "obj"),))
 
 
-def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
-    lines = lines_of(hand_made(profile=PROFILE))
-    start = next(i for i, line in enumerate(lines) if line.startswith("Profile (")) + 3
-    assert lines[start : start + 4] == [
-        "L0H0  previous-token 0.95 (0.10)  local 0.90 (0.30)",
-        "L0H1  nsubj dep→head 0.70 (0.40)",
-        "L1H0  unnamed",
-        "L1H1  coreference pronoun→name 0.75 (0.50)",
-    ]
-    assert "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts)" in " ".join(lines)
-
-
 @pytest.mark.parametrize(("parse", "here"), [(None, " (not parsed)"), (PARSE, ""), (OBJ, " (not here)")])
 def test_label_and_role_stand_in_columns_of_their_own(parse, here):
     """The label is that without a profile; the role says where the text does not have what it is about."""
@@ -202,13 +186,6 @@ def test_label_and_role_stand_in_columns_of_their_own(parse, here):
     role = f"nsubj dep→head{here}".split()
     assert row[5 : 7 + len(role)] == [*role, "0.70", "(0.40)"]
     assert next(line for line in lines if line.startswith("L1H0 ")).split()[5:7] == ["unnamed", "–"]
-
-
-def test_a_profile_that_looks_like_markup_or_steers_a_terminal_is_printed_as_it_is():
-    hostile = role("syntactic:[/b]\x1b[31m", 0.9, 0.1, direction="\x1b[2J")
-    text = hand_made(profile=profile_of({"L0H1": [hostile]})).report(width=80, top=0)
-    assert "\x1b" not in text
-    assert "L0H1  [/b]\\x1b[31m \\x1b[2J 0.90 (0.10)" in text
 
 
 def published_lines(*heads, **options):
@@ -233,15 +210,6 @@ def test_published_heads_stand_apart_with_their_paper():
     assert "by its name only" in " ".join(published_lines(published("L0H0", "induction", by_name=True)))
 
 
-def test_published_heads_that_are_not_selected_are_not_shown():
-    heads = [published("L0H0", "induction"), published("L1H1", "name mover")]
-    text = text_of(hand_made(published=heads), select=["L1"])
-    assert "name mover" in text
-    assert not [line for line in text.splitlines() if line.startswith("induction") and "L0H0" in line]
-    assert "Published" not in text_of(hand_made(published=heads), select=["L0H1"])
-    assert "Published" not in text_of(hand_made())
-
-
 @pytest.mark.parametrize("model", [("bert-base-uncased", "bert"), ("gpt2", "gpt2")])
 def test_all_published_heads_fit_80_columns(model):
     heads = published_heads(model[0], model[1], 12, 12)
@@ -251,16 +219,6 @@ def test_all_published_heads_fit_80_columns(model):
     text = " ".join("\n".join(lines).split())
     assert all(str(head.id) in text for head in heads)
     assert "…" not in text.split("Published")[1]
-
-
-@pytest.mark.parametrize(("longer", "shown"), [(0, 2), (1, 1)])
-def test_a_role_is_shown_as_long_as_its_place_is_just_enough(longer, shown):
-    name = "x" * (36 - len(" 0.90 (0.10)"))  # two such roles with their gap take the 74 columns beside the id
-    roles = [role(name + "y" * (longer + 1), 0.9, 0.1), role(name, 0.9, 0.1)]
-    lines = lines_of(hand_made(profile=profile_of({"L0H0": roles})))
-    (row,) = [line for line in lines if line.startswith(("L0H0  x", "L0H0 x"))]
-    assert row.count("(0.10)") == shown
-    assert row.endswith("(0.10)" if shown == 2 else "1 more")
 
 
 # --- the summary, and widths
@@ -278,8 +236,6 @@ def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each()
         "2 broad (L0H1 1.00)",
     ]
     assert first.strip().split(" · ") == [*counts, "0 unnamed"]
-    layers = [line.split() for line in lines_of(analysis, width=100) if line.strip().startswith(("0 ", "1 "))]
-    assert layers == [["0", "lblb", "2", "2"], ["1", "slsl", "2", "2"]]
     best = next(line.split() for line in lines_of(analysis, width=100) if line.startswith("local "))
     assert best == "local L0H0 previous-token? 1.00 (0.19) 3".split()
     summary = analysis.document()["summary"]
@@ -381,18 +337,6 @@ def test_at_80_columns_labels_and_roles_are_whole_and_at_60_those_that_are_cut_s
     assert re.search(r"previous\S*…", analysis.report(width=60, top=None))
 
 
-def test_relations_that_heads_find_are_said_in_words():
-    text = hand_made(profile=PROFILE).report(width=80, top=None)
-    assert "nsubj: subject→verb." in text.splitlines()
-    assert "nsubj:" not in hand_made().report(width=80, top=None)
-
-
-def test_a_selection_says_what_each_head_is_on_the_text_and_over_the_corpus():
-    lines = lines_of(hand_made(profile=PROFILE), top=None, select=["syntactic"], width=100)
-    (row,) = [line.split() for line in lines if "L0H1" in line and "nsubj" in line and "broad" in line]
-    assert row[:4] == ["syntactic,", "broad", "L0H1", "broad?"]
-
-
 def test_of_several_names_some_heads_of_each_are_listed_though_one_has_clearer_heads():
     roles = {
         "L0H0": [role("sink", 0.95, 0.1)],
@@ -430,11 +374,6 @@ def test_heads_selected_by_a_role_show_that_role_the_best_first():
     assert "obj: object→verb." in lines_of(hand_made(profile=profile_of(roles)), top=None, select=["L0H1"], width=100)
 
 
-def test_heads_selected_by_a_label_show_the_score_of_that_part():
-    (row,) = [line for line in lines_of(resting(), top=None, select=["sink"], width=100) if "L0H0 " in line][:1]
-    assert "0.77 (" in row
-
-
 def test_one_selected_head_is_not_counted_and_several_say_what_to_type_next():
     one = text_of(hand_made(profile=PROFILE), top=None, select=["L0H1"], width=100)
     assert "On this text" not in one.split("Heads to look at")[0]
@@ -443,7 +382,6 @@ def test_one_selected_head_is_not_counted_and_several_say_what_to_type_next():
     for top in (None, 0):  # tables of how heads compare
         of_one, of_two = (text_of(hand_made(), top=top, select=heads) for heads in (["L0H1"], ["L0H0", "L0H1"]))
         assert ("Patterns (" in of_one, "Patterns (" in of_two) == (False, True)
-        assert "Labels by layer" not in of_one
     unknown = text_of(hand_made(), top=None, select=["L0H1"], width=100)
     assert "attnviz profile CORPUS.conllu --model by-hand measures it" in unknown
     for top in (None, 0):
@@ -476,25 +414,7 @@ def test_a_text_too_short_for_labels_has_a_sentence_instead_of_tables_unless_the
             assert part not in text
     asked = text_of(analysis, top=5, width=170)
     assert "too short" in asked
-    assert "Labels by layer" not in asked
     assert "L0H0" in text_of(analysis, top=None, select=["L0H0"])
-
-
-@pytest.mark.parametrize(("labels", "repeats"), [("abcdefghijkl", False), ("abcdefabcdef", True)])
-def test_the_short_notes_say_what_each_bracket_is(labels, repeats):
-    analysis = hand_made(labels=labels, special=(0,), patterns=torch.eye(12)[None, None])
-    notes = " ".join(lines_of(analysis, top=None, width=100))
-    assert ("; of induction and duplicate-token the attention of repeated tokens. n: " in notes) == repeats
-    assert "A sink that also does something else counts under both kinds." in notes
-
-
-@pytest.mark.parametrize(
-    ("width", "top", "whole"), [(100, None, False), (100, 0, True), (140, None, True), (100, 2, True)]
-)
-def test_statistics_of_all_heads_are_on_wide_terminals_or_asked_for(width, top, whole):
-    text = hand_made().report(width=width, top=top)
-    assert ("Labels by layer" in text) == ("Heads (" in text) == whole
-    assert "Heads to look at" in text
 
 
 def test_the_clearest_of_a_kind_is_so_by_its_own_score():

@@ -92,17 +92,6 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
     assert len(Path("out/heads.jsonl").read_text(encoding="utf-8").splitlines()) == 3
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_figures_named_are_those_of_each_text(run: Any):
-    done = run(LINES[0], "--figures", "overview", "--select", "L1H2", "--json")
-    assert done.exit_code == 0, done.output
-    content = json.loads(done.stdout)
-    (folder,) = {line["folder"] for line in content["lines"]}
-    assert content["figures"] == []
-    assert [head["id"] for head in content["heads"]] == ["L1H2"]
-    assert json.loads(Path(f"out/{folder}/heads.json").read_text(encoding="utf-8"))["figures"] == ["overview.png"]
-
-
 def test_a_figure_that_a_text_lacks_is_left_out_and_counted(run: Any):
     done = run("the cat saw\nthe dog ran\n", "--figures", "heads,relations", "--select", "L0H0")
     assert done.exit_code == 0, done.output
@@ -155,53 +144,20 @@ def test_other_files_and_other_texts_are_refused(run: Any):
             attnviz.analyze_each(texts, sharp_bert(), tokenizer=bert_tokenizer())
 
 
-def test_a_long_line_is_cut_on_request(run: Any):
-    done = run(TOO_LONG, "--no-figures", "--truncate")
-    assert done.exit_code == 0, done.output
-    assert document()["lines"][0]["tokens_cut_off"] == 22
-    assert "1 text cut to what the model can read" in " ".join(done.stdout.split())
-
-
-def test_an_interruption_leaves_whole_texts_and_says_so(run: Any, monkeypatch: pytest.MonkeyPatch):
-    read, texts = texts_measure.Reader.read, []
-
-    def interrupted(self: Any, text: str, *more: Any) -> Any:
-        texts.append(text)
-        if len(texts) == 3:
-            raise KeyboardInterrupt
-        return read(self, text, *more)
-
-    monkeypatch.setattr(texts_measure.Reader, "read", interrupted)
-    done = run("\n".join(LINES), "--no-figures")
-    assert done.exit_code == 130
-    assert "2 texts were written to out" in done.stderr
-    assert len(list(Path("out").glob("*/heads.json"))) == 2
-    assert not Path("out/heads-texts.json").exists()
-    assert not Path("out/heads.jsonl").exists()
-
-
-def test_a_line_that_does_not_verify_is_named_and_the_texts_before_it_stay(run: Any, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("error", "code"), [(attnviz.VerificationError("layer 0"), 3), (KeyboardInterrupt(), 130)])
+def test_an_error_at_a_line_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int):
     read = texts_measure.Reader.read
 
     def wrong(self: Any, text: str, *more: Any) -> Any:
         if text == LINES[2]:
-            raise attnviz.VerificationError("layer 0 differs.")
+            raise error
         return read(self, text, *more)
 
     monkeypatch.setattr(texts_measure.Reader, "read", wrong)
     done = run("\n".join(LINES), "--no-figures")
-    assert done.exit_code == 3
-    assert done.stderr.startswith("attnviz: x.txt:3: layer 0 differs. 2 texts were written to out, each whole")
-    assert len(list(Path("out").glob("*/heads.json"))) == 2
-
-
-def test_all_files_are_counted_and_their_folder_is_named(run: Any):
-    done = run("\n".join(LINES), "--figures", "overview")
-    assert done.exit_code == 0, done.output
-    files = [path for path in Path("out").rglob("*") if path.is_file()]
-    assert "attnviz: each text has a folder of its own in out, 3 in all\n" in done.stderr
-    assert done.stderr.endswith(f"Wrote {len(files)} files to out\n")
-    assert len(files) > 3 * 3
+    assert done.exit_code == code
+    assert ("x.txt:3: layer 0" in done.stderr) == (code == 3)
+    assert not Path("out").exists()
 
 
 def test_the_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):

@@ -121,18 +121,6 @@ def test_attention_is_one_tensor_a_layer(tmp_path):
         assert file.metadata() == {"unit": "token", "labels": json.dumps(list(LABELS)), "model": "by-hand"}
 
 
-def test_merged_words_are_saved_merged(bert_folder, tmp_path):
-    from attnviz import analyze
-
-    analysis = analyze("the unbelievableness ran", bert_folder, words=True, syntax=False)
-    (tmp_path / "a.safetensors").write_bytes(attention_bytes(analysis))
-    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
-        found = file.get_tensor("layer.0")
-        assert json.loads(file.metadata()["labels"]) == ["[CLS]", "the", "unbelievableness", "ran", "[SEP]"]
-    assert found.shape == (4, 5, 5)
-    torch.testing.assert_close(found.sum(-1), torch.ones(4, 5))
-
-
 # --- captions
 
 HOSTILE = "a*b_c `x` <script> [CLS](u) #1 | \\ **d**: e"
@@ -158,14 +146,6 @@ def test_captions_for_latex_are_escaped_and_name_their_files():
         "% heads/L00H00.png",
         r"\caption{“é” – $\|$A$\|$ $\times$ '{}'a'{}' -{}-b \symbol{34}c\symbol{34} "
         r"\textless{}\textbar{}\textasciigrave{}}",
-    ]
-
-
-def test_files_with_the_same_caption_share_a_line_only_where_they_are_one_figure():
-    assert captions_text([("a.png", "x"), ("b.png", "x"), ("a.svg", "y")]).splitlines()[2::2] == [
-        "**a.png**: x",
-        "**b.png**: x",
-        "**a.svg**: y",
     ]
 
 
@@ -206,12 +186,6 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
     assert found["profile"] == PROFILE.origin
 
 
-def test_without_a_profile_and_published_heads_the_document_says_so():
-    found = document_of(hand_made())
-    assert (found["profile"], found["published"]) == (None, [])
-    assert [head["profile"] for head in found["heads"]] == [None] * 4
-
-
 def test_published_heads_of_the_listed_heads_stand_in_the_document():
     heads = [published("L0H0", "induction"), published("L1H1", "induction", weaker=True, note="A note.")]
     analysis = hand_made(published=heads)
@@ -242,8 +216,3 @@ def test_the_parse_stands_in_the_document_with_its_vocabulary_and_the_parsers_ow
     }
     unmapped = document_of(hand_made(parse=PARSE))["parse"]
     assert (unmapped["mapped_from"], unmapped["own_arcs"]) == (None, None)
-
-
-def test_without_a_parse_the_document_says_why():
-    found = document_of(hand_made(note="the text is too odd."))
-    assert (found["parse"], found["syntax_note"]) == (None, "the text is too odd.")

@@ -168,7 +168,7 @@ def test_of_few_tokens_labels_are_grey_and_questions():
 def test_the_scale_of_a_single_head_is_compared_with_no_other(view: str):
     for scale in ("shared", "log"):
         of_one, of_two = (
-            next(plans(hand_made(), view, select=heads, style=Style(scale=scale)))
+            plans(hand_made(), view, select=heads, style=Style(scale=scale))[0]
             for heads in (["L0H1"], ["L0H0", "L0H1"])
         )
         assert ("same for every head" in of_one.caption, "same for every head" in of_two.caption) == (

@@ -194,20 +194,25 @@ def _pattern(row: _Pattern) -> str:
 
 
 def _strongest(row: _Pattern, room: int) -> str:
-    """The strongest heads that fit, of which ties are counted instead of listed where they do not."""
+    """The strongest heads that fit; ties are counted instead of listed if they do not."""
     best, entries = row
     if best.score is None:
         why = "no copy of an earlier token" if best.kind == "repeats" and not best.n else "not measurable on this text"
         return why if len(why) <= room else "not measurable"
     alike = [each for each in entries if each[1].direction == best.direction and each[1].score is not None]
     ranked = sorted(alike, key=lambda entry: (-(entry[1].score or 0.0), entry[0].id))
-    ties = [entry for entry in ranked if _scores(entry[1]) == _scores(ranked[0][1])]
-    listed = [f"{head.id} {_scores(verdict)}" for head, verdict in ranked[:_STRONGEST]]
-    if len(ties) > _STRONGEST or len("  ".join(listed[: len(ties)])) > room:
-        listed = [f"{len(ties)} heads {_scores(best)}"] if len(ties) > 1 else listed
-    while len(listed) > 1 and len("  ".join(listed)) > room:
-        listed.pop()
-    return "  ".join(listed)
+    groups = [list(group) for _, group in groupby(ranked, key=lambda entry: _scores(entry[1]))]
+    line, listed = "", 0
+    for group in groups:
+        named = "  ".join(f"{head.id} {_scores(verdict)}" for head, verdict in group)
+        for text in (named, f"{len(group)} heads {_scores(group[0][1])}"):
+            longer = f"{line}  {text}" if line else text
+            if (len(longer) <= room and listed + len(group) <= _STRONGEST) or (not line and text != named):
+                break
+        else:
+            return line
+        line, listed = longer, listed + len(group)
+    return line
 
 
 def _passing(row: _Pattern) -> str:
