@@ -3,15 +3,12 @@
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain
-from traceback import walk_tb
 from typing import Any, ClassVar, TypeVar, cast
 
 from attnviz.errors import AttnvizError, UsageError
-from attnviz.memory import is_out_of_memory
 from attnviz.printable import one_line
 
 T = TypeVar("T")
@@ -26,13 +23,12 @@ _REGISTERED = "attnviz.register"
 
 @dataclass(frozen=True)
 class Plugin:
-    """A declaration: its kind, its name, the package with its version, how to load it, the module that has it."""
+    """A declaration: its kind, its name, the package with its version, how to load it."""
 
     kind: str
     name: str
     origin: str
     load: Callable[[], Any]
-    module: str = ""
 
     def refused(self, error: BaseException) -> str:
         """Why it cannot be used, in one line."""
@@ -49,7 +45,7 @@ def declared(kind: str) -> list[Plugin]:
             if "[attnviz." not in (package.read_text("entry_points.txt") or ""):
                 continue
             origin, points = f"{package.name} {package.version}", package.entry_points.select(group=f"attnviz.{kind}s")
-            made = [Plugin(kind, point.name, origin, point.load, point.module) for point in points]
+            made = [Plugin(kind, point.name, origin, point.load) for point in points]
         except Exception as error:  # noqa: BLE001 # whatever a damaged package leads to
             where = getattr(package, "_path", package)
             say(f"a package has entry points for attnviz that cannot be read, {where}: {_line(error)}.")
@@ -62,36 +58,6 @@ def _line(error: BaseException) -> str:
     """The class of an error and its message, in one line."""
     why = " ".join("".join(each if each.isprintable() else " " for each in str(error)).split()).rstrip(".")
     return why if type(error) is ValueError else f"{type(error).__name__}: {why}".rstrip(": ")
-
-
-@contextmanager
-def named(plugin: Plugin | None = None) -> Iterator[None]:
-    """Turn whatever a plug-in raises in the block, ``SystemExit`` too, into one line that names it.
-
-    Without a plug-in it is the one whose module the error comes through, if any.
-
-    Raises:
-        UsageError: in its place. Interruptions, errors of attnviz and a lack of memory stay what they are.
-    """
-    try:
-        yield
-    except (AttnvizError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        if plugin is None:
-            modules = {str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)}
-            plugin = _declaring(modules)
-        if plugin is None or is_out_of_memory(error):
-            raise
-        raise UsageError(plugin.refused(error)) from error
-
-
-def _declaring(modules: set[str]) -> Plugin | None:
-    """The plug-in of these modules, or one of their packages."""
-    packages = {module.partition(".")[0] for module in modules} - {"attnviz"}
-    plugins = [plugin for registry in Registry.every for plugin in registry.plugins.values()]
-    own = [plugin for plugin in plugins if plugin.module.partition(".")[0] in packages]
-    return max(own, key=lambda plugin: plugin.module in modules, default=None)
 
 
 @dataclass(eq=False)

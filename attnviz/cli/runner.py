@@ -291,7 +291,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
     def run_command(**typed: Any) -> None:
         job: Job | None = None
         try:
-            with delivered(), handled(interruption()), out_of_memory_named(), plugins.named(), results_alone():
+            with delivered(), handled(interruption()), out_of_memory_named(), results_alone():
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
                 plugins.quiet = bool(values.get("quiet")) or _another_speaks()
                 if function.__name__ != "heads":

@@ -18,7 +18,7 @@ from torch.nn.functional import threshold
 
 from attnviz.errors import UsageError
 from attnviz.language.universal import RELATIONS
-from attnviz.plugins import Registry, live, named
+from attnviz.plugins import Registry, live
 
 
 def distances(n: int) -> Tensor:
@@ -280,12 +280,9 @@ def rank_of_role(role: str) -> int:
 def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:
     """The masks of the patterns by statistic, [rows, n] each; None where a pattern cannot apply to the model.
 
-    UsageError for a mask from outside that fails, or is no boolean tensor of this shape.
+    UsageError for a mask from outside that is no boolean tensor of this shape.
     """
-    masks = {}
-    for spec in patterns:
-        with named(REGISTRY.plugins.get(spec.name)):
-            masks[spec.statistic] = spec.mask(text)
+    masks = {spec.statistic: spec.mask(text) for spec in patterns}
     shape = [len(range(text.n)[text.first : text.last]), text.n]
     for name, mask in masks.items():
         expected = f"{shape} of torch.bool, torch.strided, on cpu"

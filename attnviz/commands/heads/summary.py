@@ -58,26 +58,6 @@ def over_corpus(analysis: Analysis, head: HeadFindings) -> str:
     return "" if head.role is None else f"over the corpus {role_text(analysis, head)}, {role_numbers(head.role)}"
 
 
-def role_on_text(head: HeadFindings) -> str:
-    """Result on this text of the role over the corpus, where it is no part of the label; '' where there is no case.
-
-    A relation is measured in the head's better direction on the text: '' also where the role has the other one.
-    """
-    role = head.role
-    if role is None or role.role in dict(head.on_text):
-        return ""
-    wanted = role.relation or role.role, role.relation is not None
-    verdict = next((each for each in head.patterns if (each.name, each.kind == "syntactic") == wanted), None)
-    score, baseline = (None, None) if verdict is None else verdict.judged
-    if verdict is None or score is None or not verdict.n or verdict.direction != role.direction:
-        return ""
-    if role.relation is not None:
-        found = f"{round(score * verdict.n)} of {verdict.n} found"
-        return f"on this text {role_name(role.role, role.direction)}, {found}"
-    beside = "" if baseline is None else f", uniform attention {baseline:.2f}"
-    return f"on this text {role_name(role.role, None)} {score:.2f}{beside}, n = {verdict.n}"
-
-
 def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
     """The label, and the role over the corpus if there is one, for captions."""
     return "; ".join(filter(None, (head.shown, over_corpus(analysis, head))))

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -120,8 +121,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
     ids = {head.id for _, heads in parts for head in heads}
     if published := [head for head in analysis.published if head.id in ids]:
         yield published_table(published, width)
-    notes_below = _notes(analysis) if whole else _short_notes(analysis)
-    yield Group(notes_below, *[_next(heads, choices) for _, heads in told[:1] if len(ids) > 1])
+    yield Group(_notes(analysis, whole), *[_next(heads, choices) for _, heads in told[:1] if len(ids) > 1])
 
 
 def _short(heads: Sequence[HeadFindings]) -> bool:
@@ -258,55 +258,34 @@ _RELATION_COLUMNS: list[Field[HeadRelation]] = [
 ]
 
 
-def _notes(analysis: Analysis) -> Text:
-    unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
-    repeats = profiled = ""
-    syntax = f"not measured: {analysis.syntax_note}"
-    if any(analysis.context.counts[name] for name in REPEATS):
-        repeats = f"Of induction and duplicate-token in brackets: mean attention of the n {unit}s with an earlier copy."
-    if parse is not None:
-        guesses = "baseline = the best of six guesses (+1: the head is the next word)"
-        mapped = parse.vocabulary.mapped_from
-        whose = "" if mapped is None else f", its {mapped} labels as {parse.vocabulary.name}"
-        syntax = f"parse by {parse.parser}, which may be wrong{whose}; {guesses}."
-    if profile is not None:
-        whose = "shipped with attnviz" if profile.shipped else "your own"
-        profiled = (
-            f"Role: what the head does over a corpus, from a stored profile ({whose}, measured on "
-            f"{visible(profile.measured_on)}). (not here): this text has no case of it. (not parsed), (not looked "
-            "for): whether it has one is not known."
-        )
-    return notes(
-        "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests on "
-        "sinks; then, of the patterns that pass, the one with the largest error reduction, (score - baseline) / (1 - "
-        f"baseline). n: how many {unit}s (or instances of a relation) a score rests on; below {ENOUGH} an indication "
-        f"(?), below {LEAST_N} no label; a relation needs n of {ENOUGH} and {LEAST_N} more right than its baseline. "
-        "Pass: heads above the threshold. One text shows what heads did here, not what they do in general.",
-        "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019).",
-        _sinks_note(analysis),
-        _target_note(analysis),
-        repeats,
-        _windows_note(analysis),
-        f"Syntax: {syntax}",
-        profiled,
-        cut_note(analysis.tokens),
-        cut_note(None if analysis.target is None else analysis.target.tokens, "target"),
-    )
-
-
-def _short_notes(analysis: Analysis) -> Text:
-    """What a reader of the short tables needs."""
+def _notes(analysis: Analysis, whole: bool) -> Text:
+    """How to read the tables; with those of all statistics also what a label is."""
     parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
-    syntax = analysis.syntax_note if parse is None else f"{parse.parser}, may be wrong."
-    corpora = "" if profile is None else f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)}."
-    hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known." if profile else ""
-    repeats = f"; of induction and duplicate-token the attention of repeated {unit}s"
+    label = content = corpora = hidden = repeats = ""
+    if whole:
+        label = (
+            "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests "
+            "on sinks; then, of the patterns that pass, the one with the largest error reduction, (score - baseline) / "
+            f"(1 - baseline); below n = {LEAST_N} no label. Pass: heads above the threshold, of n of {ENOUGH} or more."
+        )
+        content = "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019)."
+    if profile is not None:
+        hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known."
+        whose = "shipped with attnviz" if profile.shipped else "your own"
+        corpora = f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)} (profile {whose})."
+    if any(analysis.context.counts[name] for name in REPEATS):
+        repeats = f"; of induction and duplicate-token the attention of repeated {unit}s"
     general = (
-        "In brackets the baseline (uniform attention or the best guess)"
-        f"{repeats * any(analysis.context.counts[name] for name in REPEATS)}. n: {unit}s or instances; below {ENOUGH} "
-        "weak (?). A sink that also does something else counts under both kinds."
+        f"In brackets the baseline (uniform attention or the best guess){repeats}. n: {unit}s or instances; below "
+        f"{ENOUGH} weak (?). A sink that also does something else counts under both kinds."
     )
+    syntax = analysis.syntax_note
+    if parse is not None:
+        mapped = parse.vocabulary.mapped_from
+        syntax = f"{parse.parser}, may be wrong{f' ({mapped} labels as {parse.vocabulary.name})' if mapped else ''}."
     return notes(
+        label,
+        content,
         " ".join(filter(None, [general, hidden, _sinks_note(analysis), f"Parser: {syntax}", corpora])),
         _target_note(analysis),
         _windows_note(analysis),

@@ -11,7 +11,7 @@ from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
-from attnviz.commands.heads.summary import over_corpus, role_on_text, unless_seen
+from attnviz.commands.heads.summary import over_corpus, unless_seen
 from attnviz.commands.heads.text_view import scale_end
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
@@ -199,7 +199,6 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                     "weights of at least 0.005 are written in the cells" * has_numbers(values, labels.texts, style),
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
-                    role_on_text(head) if relation is None else "",  # else the outlines say it
                     over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
                 ),
             ),
