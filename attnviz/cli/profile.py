@@ -17,7 +17,7 @@ from attnviz.texts.long_runs import own_file, remove_kept, this_process
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "columns", "as_json", "quiet"}
+_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "as_json", "quiet"}
 """What ``--show`` reads."""
 
 
