@@ -270,7 +270,6 @@ COMMANDS = {
             _WORDS,
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
             _PARSER,
-            _switch("profile", "Also show the roles that a stored profile gives the heads.", True),
             _MEMORY,
         ),
         pictures=(

@@ -58,7 +58,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     _check_form(texts, n_models)
     sentences = [read_text(text) for text in texts]
     sources = _sources(run, both)
-    reading = {name: options[name] for name in options if name not in run.known.of_many} | {"profile": False}
+    reading = {name: options[name] for name in options if name not in run.known.of_many}
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
         sides: list[attnviz.Analysis] = []

@@ -366,7 +366,7 @@ def test_minilm_is_the_default_its_heads_are_verified_and_its_shipped_profile_is
 INDUCTION = {"id": "L1H2", "role": "induction"}
 
 
-def test_a_stored_profile_is_shown_beside_the_texts_own_evidence_unless_it_is_not_wanted(heads, bert_folder):
+def test_a_stored_profile_is_shown_beside_the_texts_own_evidence(heads, bert_folder):
     store_profile(document_for(bert_folder, [INDUCTION]), "2026-11-22")
     result = heads("--figures", "none", "--top", "0")
     assert result.exit_code == 0, result.output
@@ -375,9 +375,6 @@ def test_a_stored_profile_is_shown_beside_the_texts_own_evidence_unless_it_is_no
     found = written()
     assert found["profile"]["source"] == "yours"
     assert [head["id"] for head in found["heads"] if head["profile"]] == ["L1H2"]
-    result = heads("--figures", "none", "--no-profile")
-    assert "Over the corpus" not in result.stdout
-    assert (written()["profile"], {head["profile"] for head in written()["heads"]}) == (None, {None})
 
 
 @pytest.mark.parametrize("quiet", [False, True])

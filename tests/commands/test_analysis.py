@@ -303,18 +303,11 @@ def test_a_stored_profile_is_found_by_the_weights(name: str, bert_folder: Path, 
     role = found.head("L1H2").role
     assert role is not None
     assert (role.relation, role.score, role.baseline) == ("nsubj", 0.9, 0.2)
-    labels = [head.label for head in analyze(SENTENCE, model=folder, syntax=False, profile=False).heads]
+    make, tokenizer = MODELS[name]
+    in_memory = analyze(SENTENCE, model=make(), tokenizer=tokenizer(), syntax=False)  # which has no profile
+    assert (in_memory.profile, {head.roles for head in in_memory.heads}) == (None, {None})
+    labels = [head.label for head in in_memory.heads]
     assert [head.label for head in found.heads] == labels  # what a head does here is not what it does over a corpus
-
-
-def test_no_profile_is_looked_for_where_that_was_said_or_there_are_no_files(bert_folder: Path):
-    store_profile(document_for(bert_folder, [NSUBJ]), "2026-11-22")
-    alone = analyze(SENTENCE, model=bert_folder, syntax=False, profile=False)
-    in_memory = analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
-    for found in (alone, in_memory):
-        assert found.profile is None
-        assert {head.roles for head in found.heads} == {None}
-        assert found.head("L1H2").role is None
 
 
 def test_a_profile_of_other_weights_is_not_shown(bert_folder: Path):

@@ -159,7 +159,7 @@ def two_models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_one_text_is_compared_in_two_models(two_models: list[Path]):
-    sides = [attnviz.analyze(TEXT, model, profile=False) for model in two_models]
+    sides = [attnviz.analyze(TEXT, model) for model in two_models]
     expected = attnviz.compare(*sides)
     found = attnviz.compare(TEXT, models=two_models)
     assert found.document() == expected.document()

@@ -29,7 +29,7 @@ from tests.support.corpora import sentences
 from tests.support.models import bert_tokenizer, sharp_bert
 
 PETABYTE = 1 << 50
-FAST = ("--no-syntax", "--no-profile", "--no-figures")
+FAST = ("--no-syntax", "--no-figures")
 
 
 def short_of(n_bytes: int = PETABYTE) -> torch.Tensor:

@@ -81,8 +81,7 @@ def test_a_layer_of_smollm2_is_explained(loaded):
 def test_smollm2_with_its_layers_on_disk_gives_the_same_to_the_bit(loaded):
     on_disk = {"device_map": {"": "cpu", "layers": "disk"}}
     analyses = [
-        analyze("The cat sat", model, syntax=False, profile=False, **more)
-        for model, more in ((loaded[0], {}), ("smollm2", on_disk))
+        analyze("The cat sat", model, syntax=False, **more) for model, more in ((loaded[0], {}), ("smollm2", on_disk))
     ]
     model: Any = analyses[1].checkpoint.model
     assert all(parameter.is_meta for parameter in model.layers.parameters())

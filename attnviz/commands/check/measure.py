@@ -177,7 +177,7 @@ def _held(
     @cache
     def analysis(text: str, model: str = "") -> Analysis:
         read = other(model) if model else checkpoint
-        return analyze(text, read, any_family=True, profile=False, truncate=truncate, progress=more["progress"])
+        return analyze(text, read, any_family=True, truncate=truncate, progress=more["progress"])
 
     @cache
     def other(model: str) -> Checkpoint:

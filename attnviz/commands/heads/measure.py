@@ -43,7 +43,6 @@ def analyze(
     syntax: bool = True,
     parser: str | None = None,
     truncate: bool = False,
-    profile: bool = True,
     target: str | None = None,
     max_new_tokens: int | None = None,
     generate: int | None = None,
@@ -56,6 +55,9 @@ def analyze(
 ) -> Analysis:
     """Recompute every attention head of a model on a text, verify it, and measure what it does.
 
+    A stored profile of the weights, the user's or a shipped one, gives roles over a corpus; not for a model in memory,
+    whose weights may have changed.
+
     Args:
         text: one text.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
@@ -67,8 +69,6 @@ def analyze(
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
         truncate: cut a text that is longer than the model instead of raising.
-        profile: use a stored profile of the weights, the user's or a shipped one, for roles over a corpus; not for a
-            model in memory, whose weights may have changed.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
         generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
@@ -94,7 +94,7 @@ def analyze(
     check_parser(parser, syntax)
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(model, any_family=any_family, several_devices=True, **opening)
-    stored = profile_of(checkpoint, source, warn) if profile else None
+    stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)
     return reader.read(text, pair, target, progress)
 

@@ -30,7 +30,7 @@ from attnviz.models.wording import counted, rounded, visible
 from attnviz.plugins import live
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, beside, published_table, role_name, score_text
+from attnviz.present.published import ARROWS, beside, published_table, role_name
 from attnviz.present.statistics import filled, statistic_field
 from attnviz.present.tables import (
     column_table,
@@ -235,9 +235,9 @@ _PATTERN_COLUMNS: list[Field[_Pattern]] = [
 
 def _scores(verdict: Verdict) -> str:
     """The score; for induction and duplicate-token also that of repeated tokens."""
-    return score_text(verdict.score, "" if verdict.kind == "repeats" else verdict.name) + (
-        f" ({rounded(verdict.on_repeats)})" if verdict.kind == "repeats" else ""
-    )
+    if verdict.kind != "repeats":
+        return rounded(verdict.score)
+    return f"{rounded(verdict.score)} ({rounded(verdict.on_repeats)})"
 
 
 def _relation_table(analysis: Analysis, choices: ViewOptions, top: int, width: int) -> Iterator[RenderableType]:

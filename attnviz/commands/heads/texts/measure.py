@@ -158,7 +158,6 @@ def analyze_each(
     syntax: bool = True,
     parser: str | None = None,
     truncate: bool = False,
-    profile: bool = True,
     max_new_tokens: int | None = None,
     memory: int | str | None = None,
     visit: Callable[[OneText, Analysis], None] | None = None,
@@ -184,7 +183,6 @@ def analyze_each(
         syntax: likewise.
         parser: likewise.
         truncate: likewise.
-        profile: likewise.
         max_new_tokens: likewise.
         memory: likewise.
         visit: called with each text and its analysis, in order.
@@ -205,7 +203,7 @@ def analyze_each(
     options, of_block = Options(words), block_memory(memory)
     check_parser(parser, syntax)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
-    stored = profile_of(checkpoint, source, warn) if profile else None
+    stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
     refuse_target(checkpoint, None, max_new_tokens)
     _check(reader, lines)
