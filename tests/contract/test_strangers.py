@@ -50,7 +50,7 @@ def test_a_loss_that_overflows_is_named(make, model_class, tokenizer, part):
     model = make(0, model_class)
     with torch.no_grad():
         model.get_parameter(part)[-1] = torch.finfo(torch.float32).max
-    with pytest.raises(VerificationError, match="nan|inf"):
+    with pytest.raises(VerificationError, match=r"nan|inf"):
         attnviz.ablate(SENTENCE, model, tokenizer=tokenizer())
 
 
