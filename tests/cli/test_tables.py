@@ -126,20 +126,18 @@ def test_a_subtype_is_listed_where_its_base_relation_has_other_instances():
     assert [line.split()[0] for line in lines_of(both) if line.startswith("nsubj")] == ["nsubj", "nsubj:pass"]
 
 
-def test_more_than_eight_relations_are_cut_and_counted():
+def test_of_many_relations_eight_are_listed():
     relations = [f"rel{i}" for i in range(11)]
     arcs = [Arc(0, 1, relation) for relation in relations]
     lines = lines_of(hand_made(parse=thrice(*arcs)))
     assert sum(line.split()[:1] in [[relation] for relation in relations] for line in lines) == 8
-    assert any("3 rarer relations left out" in line for line in lines)
 
 
-def test_relations_of_one_or_two_instances_are_counted_and_stand_in_the_document_only():
+def test_relations_of_one_or_two_instances_stand_in_the_document_only():
     arcs = (*[Arc(0, 1, "det")] * 3, *[Arc(1, 2, "nsubj")] * 2, Arc(3, 2, "advmod"))
     analysis = hand_made(parse=replace(PARSE, arcs=arcs))
     lines = lines_of(analysis)
     assert [line.split()[0] for line in lines if line.startswith(("det", "nsubj", "advmod"))] == ["det"]
-    assert any("2 relations with n below 3 hidden" in line for line in lines)
     assert {pattern["name"] for pattern in analysis.document()["heads"][0]["patterns"]} >= {"det", "nsubj", "advmod"}
 
 

@@ -19,7 +19,6 @@ from attnviz.commands.heads.findings import (
     selected_verdict,
     shorter,
 )
-from attnviz.commands.heads.relations import HeadRelation, relations_of
 from attnviz.commands.heads.summary import LABEL, LABEL_KINDS, LABEL_NUMBERS, on_two_lines, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
@@ -116,8 +115,6 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
             yield _head_table(part, heads, top, f"clearest {clearest} first", width)
         if len(heads) > 1:
             yield _pattern_table(heads, whole, width)
-        if choices.relation:
-            yield from _relation_table(part, choices, top, width)
     ids = {head.id for _, heads in parts for head in heads}
     if published := [head for head in analysis.published if head.id in ids]:
         yield published_table(published, width)
@@ -158,20 +155,11 @@ def _pattern_table(heads: Sequence[HeadFindings], whole: bool, width: int) -> Ta
             by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
     relations = _relations_apart({name: entries for (syntactic, name), entries in by_name.items() if syntactic})
     others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
-    others = [entries for entries in others if whole or entries[0][1].n]
+    shown = [entries for entries in others if whole or entries[0][1].n]
     frequent = [entries for entries in relations if entries[0][1].n >= LEAST_N]
-    n_relations = _RELATIONS if whole else _FEW_RELATIONS
-    rare, more = len(relations) - len(frequent), len(frequent[n_relations:])
-    hidden = [f"{counted(more, 'rarer relation')} left out"] * bool(more)
-    hidden += [f"{counted(rare, 'relation')} with n below {LEAST_N} hidden"] * bool(rare)
-    return column_table(
-        "Patterns (the strongest heads of each, with their scores)",
-        _PATTERN_COLUMNS,
-        [_ranked(entries) for entries in (*others, *frequent[:n_relations])],
-        width=width,
-        sections=(lambda row: row[0].kind == "syntactic") if whole else None,
-        caption=f"{', '.join(hidden)}; heads.json has them." if hidden and whole else "",
-    )
+    shown += frequent[: _RELATIONS if whole else _FEW_RELATIONS]
+    title = "Patterns (the strongest heads of each, with their scores)"
+    return column_table(title, _PATTERN_COLUMNS, map(_ranked, shown), width=width)
 
 
 def _relations_apart(by_name: dict[str, list[_Entry]]) -> list[list[_Entry]]:
@@ -238,24 +226,6 @@ def _scores(verdict: Verdict) -> str:
     if verdict.kind != "repeats":
         return rounded(verdict.score)
     return f"{rounded(verdict.score)} ({rounded(verdict.on_repeats)})"
-
-
-def _relation_table(analysis: Analysis, choices: ViewOptions, top: int, width: int) -> Iterator[RenderableType]:
-    """Table of the pairs that each head finds, the largest share first."""
-    of_heads = relations_of(analysis, analysis.select(choices.select), choices.relation)
-    listed = sorted(of_heads, key=lambda each: (-each.found / len(each.pairs), each.head.id))[:top]
-    if listed:
-        yield titled(
-            "Relations (pairs of the parse that a head finds)", column_table("", _RELATION_COLUMNS, listed, width=width)
-        )
-
-
-_RELATION_COLUMNS: list[Field[HeadRelation]] = [
-    Field("Head", lambda each: each.head.id, left=True),
-    Field("Relation", lambda each: each.arrow, left=True),
-    Field("Found", lambda each: each.found),
-    Field("n", lambda each: len(each.pairs)),
-]
 
 
 def _notes(analysis: Analysis, whole: bool) -> Text:
