@@ -154,17 +154,6 @@ def test_attention_is_saved_where_it_is_asked_for(heads):
     torch.testing.assert_close(tensors["layer.1"].sum(-1), torch.ones(4, 9))
 
 
-def test_every_text_has_a_default_folder_of_its_own(here, bert_folder):
-    arguments = ["-m", str(bert_folder), "--no-syntax", "--figures", "none"]
-    for text in ("The cat ran!", "the cat ran?", "the cat ran!"):
-        result = runner.invoke(app, ["heads", text, *arguments])
-        assert result.exit_code == 0, result.output
-    first, second, third = sorted(path.name for path in Path("attnviz-out/tiny-bert").iterdir())
-    assert all(re.fullmatch(r"the-cat-ran-[0-9a-f]{8}", name) for name in (first, second, third))
-    name = result.stderr.removeprefix("Wrote 2 files to ").rstrip()
-    assert json.loads(Path(name, "heads.json").read_text())["text"] == "the cat ran!"
-
-
 @pytest.mark.parametrize(
     "arguments", [("heads", "the cat ran", "--figures", "none"), ("circuits", "--figures", "none")]
 )

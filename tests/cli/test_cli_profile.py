@@ -226,7 +226,7 @@ def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Pa
     shown = CliRunner().invoke(
         app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none", "--top", "0"]
     )
-    assert "trees.conllu, 40 texts" in " ".join(shown.stdout.split())
+    assert "Corpus: trees.conllu" in " ".join(shown.stdout.split())
     told = run("lines.txt", "--limit", "5", "--store", "--no-syntax").stderr
     today = date.today().isoformat()
     was = f"(trees.conllu, 40 texts, {today})"

@@ -197,15 +197,6 @@ def test_what_cannot_be_done_is_one_message_and_nothing_is_written(
     assert names(".") == before
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "y/" * 2500], ids=["long", "deep"])
-@pytest.mark.parametrize("option", ["-o", "-m"])
-def test_names_that_no_folder_can_have_are_one_message(run: Any, name: str, option: str):
-    result = run("heads", SENTENCE, model="bert", out=name) if option == "-o" else run("heads", SENTENCE, "-m", name)
-    assert result.exit_code == 1, result.exception
-    assert "File name too long" in result.stderr or option == "-m"
-    assert result.stderr.count("\n") == 1
-
-
 ESCAPE = "\x1b[31mred"
 
 
@@ -330,17 +321,6 @@ def test_a_corpus_and_a_masked_language_model(run: Any):
     }  # fmt: skip
 
 
-def test_standard_input_and_sentences_left_out(run: Any):
-    Path("s.txt").write_text("the cat ran\n" + "the cat " * 40 + "\n")
-    for quiet, said in (([], True), (["-q"], False)):
-        result = run(
-            "ablate", "-", "s.txt", "--select", "L0", "--no-figures", *quiet, model="gpt2", stdin="he saw it\n"
-        )
-        assert result.exit_code == 0, result.output
-        assert ("left out" in result.stderr) == said
-    assert document("ablate")["texts"] == ["he saw it"]
-
-
 # --- compare
 
 
@@ -350,18 +330,6 @@ def compared(run: Any, *arguments: str, model: str = "bert", out: str = "out", f
         "compare", *arguments, "--no-syntax", *[] if figures else ["--no-figures"], model=model, out=out
     )
     return result
-
-
-def test_two_models_on_one_text(run: Any):
-    result = compared(run, TEXT, model="bert+tuned")
-    assert result.exit_code == 0, result.output
-    content = document("compare")
-    assert content["compared"] == "models"
-    assert len({model["weights_sha256"] for model in content["models"]}) == 2
-    first, *others = content["heads"]
-    assert (first["id"], first["beyond_rounding"]) == ("L2H1", True)
-    assert all(head["divergence"] == 0 for head in others)
-    assert result.stdout.count("Verified 12 heads") == 2
 
 
 def test_words_and_options_reach_both_sides(run: Any):
@@ -500,22 +468,6 @@ def rolled(run: Any, *arguments: str, text: str = TEXT) -> Result:
     return result
 
 
-def test_a_rollout_is_written_and_printed(run: Any):
-    result = rolled(run)
-    assert result.exit_code == 0, result.output
-    content = document("rollout")
-    assert (content["text"], content["pair"], content["words"]) == (TEXT, None, None)
-    assert all(0 < layer["parts_error"] < 1e-5 for layer in content["verification"]["layers"])
-    found = attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer())
-    for position, entry in enumerate(content["inputs"]):
-        assert (entry["position"], entry["text"]) == (position, found.units.labels[position])
-        for name in ("attention", "rollout", "norm_rollout", "uniform", "uniform_rollout"):
-            assert entry[name] == pytest.approx(float(getattr(found.inputs, name)[position]), abs=1e-6)
-        assert (entry["flow"], entry["max_flow"]) == (None, None)
-    assert [layer["layer"] for layer in content["layers"]] == [0, 1, 2]
-    assert content["layers"][2]["rows_apart"]["uniform_rollout"] == pytest.approx(0.125)
-
-
 def test_options_reach_the_rollout(run: Any):
     options = ["--token", "cat", "--layer", "1", "--residual", "0.25", "--dtype", "float64", "--pair", "he ran"]
     assert rolled(run, *options, "--words", text="the cat unbelievableness").exit_code == 0
@@ -543,11 +495,3 @@ def test_matrices_of_every_layer_can_be_saved(run: Any):
     assert rolled(run, "--save-rollout", "--no-flow").exit_code == 0
     with safe_open("out/rollout.safetensors", framework="pt") as file:
         assert set(file.keys()) == {"rollout", "norm_rollout"}
-
-
-def test_without_scipy_the_flow_names_what_to_type(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("attnviz.commands.rollout.rollout_and_flow.importlib.util.find_spec", lambda _: None)
-    refused = rolled(run, "--flow")
-    assert (refused.exit_code, refused.stdout, names(".")) == (1, "", set())
-    assert refused.stderr.endswith(" is not installed; type: pip install 'attnviz[flow]'\n")
-    assert rolled(run, "--no-flow").exit_code == 0

@@ -16,7 +16,7 @@ from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, plain_text
 from attnviz.profiles.published import published_heads
 from tests.support.hand_made import PARSE, by_design, hand_made
-from tests.support.stored import PROFILE, profile_of, published, role
+from tests.support.stored import PROFILE, profile_of, role
 
 
 def thrice(*arcs):
@@ -56,17 +56,6 @@ def test_the_tables_of_heads_and_patterns_stand_below_what_was_verified():
     assert row_of(hand_made(), "uniform", width=170) == "uniform 0.33 1.79 0.19 0.25 0.19 0.62 –".split()
     assert row_of(hand_made(), "sink            L1H0")[1:] == "L1H0 1.00 L0H1 0.33 L1H1 0.31 0.33 uniform 4 –".split()
     assert row_of(hand_made(), "induction") == "induction no copy of an earlier token – 0 –".split()
-
-
-def test_words_and_what_was_cut_off_are_named():
-    text = text_of(hand_made(causal=True, special=(), truncated=3, note="no spaCy pipeline.", words=True), width=120)
-    for part in (
-        "(words)",
-        "n: words or instances",
-        "Parser: no spaCy pipeline.",
-        "its last 3 tokens were left",
-    ):
-        assert part in " ".join(text.split())
 
 
 @pytest.mark.draws
@@ -119,20 +108,6 @@ def test_relations_stand_with_direction_offset_and_n():
     assert "a-parser, may be wrong" in text_of(analysis, width=120)
 
 
-def test_a_subtype_is_listed_where_its_base_relation_has_other_instances():
-    alone = hand_made(parse=thrice(Arc(0, 1, "nsubj:pass")))
-    assert [line.split()[0] for line in lines_of(alone) if line.startswith("nsubj")] == ["nsubj"]
-    both = hand_made(parse=thrice(Arc(0, 1, "nsubj:pass"), Arc(1, 2, "nsubj")))
-    assert [line.split()[0] for line in lines_of(both) if line.startswith("nsubj")] == ["nsubj", "nsubj:pass"]
-
-
-def test_of_many_relations_eight_are_listed():
-    relations = [f"rel{i}" for i in range(11)]
-    arcs = [Arc(0, 1, relation) for relation in relations]
-    lines = lines_of(hand_made(parse=thrice(*arcs)))
-    assert sum(line.split()[:1] in [[relation] for relation in relations] for line in lines) == 8
-
-
 def test_relations_of_one_or_two_instances_stand_in_the_document_only():
     arcs = (*[Arc(0, 1, "det")] * 3, *[Arc(1, 2, "nsubj")] * 2, Arc(3, 2, "advmod"))
     analysis = hand_made(parse=replace(PARSE, arcs=arcs))
@@ -156,18 +131,6 @@ def test_a_hostile_model_name_is_shown_and_steers_nothing(name):
     assert shown == name.replace("\x1b", r"\x1b").replace("\n", r"\n").replace("\u202e", r"\u202e")
 
 
-def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
-    """Position 0, then "a b c a b c": one head looks where induction would, one is uniform."""
-    pattern = torch.eye(7)[[0, 0, 0, 0, 2, 3, 4]]
-    patterns = torch.stack([pattern, torch.ones(7, 7).tril() / torch.arange(1, 8)[:, None]])[None]
-    analysis = hand_made(labels="xabcabc", special=(), causal=True, patterns=patterns)
-    (row,) = [line for line in lines_of(analysis) if line.startswith("induction")]
-    assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "uniform",
-                           "3", "–"]  # fmt: skip
-    assert "of repeated tokens" in text_of(analysis, width=200)
-    assert "of repeated tokens" not in text_of(hand_made(), width=200)
-
-
 # --- a stored profile, published heads
 
 
@@ -184,28 +147,6 @@ def test_label_and_role_stand_in_columns_of_their_own(parse, here):
     role = f"nsubj dep→head{here}".split()
     assert row[5 : 7 + len(role)] == [*role, "0.70", "(0.40)"]
     assert next(line for line in lines if line.startswith("L1H0 ")).split()[5:7] == ["unnamed", "–"]
-
-
-def published_lines(*heads, **options):
-    lines = lines_of(hand_made(published=heads), **options)
-    start = next(i for i, line in enumerate(lines) if line.startswith("Published"))
-    return lines[start : lines.index("", start)]
-
-
-def test_published_heads_stand_apart_with_their_paper():
-    heads = [
-        published("L0H0", "induction"),
-        published("L1H1", "induction", weaker=True),
-        published("L0H1", "syntactic:pobj", score=0.763, baseline=0.346, direction="head_to_dependent", note="Quote."),
-    ]
-    title, _, _, *rows = published_lines(*heads)
-    assert "Doe et al. 2020" in title
-    assert [row.split() for row in rows[:2]] == [
-        ["induction", "L0H0", "(L1H1)"],
-        ["case", "dep→head", "(paper:", "pobj)", "L0H1", "0.763", "(0.346)"],
-    ]
-    assert "by its name only" not in " ".join(rows)
-    assert "by its name only" in " ".join(published_lines(published("L0H0", "induction", by_name=True)))
 
 
 @pytest.mark.parametrize("model", [("bert-base-uncased", "bert"), ("gpt2", "gpt2")])
@@ -335,24 +276,6 @@ def test_at_80_columns_labels_and_roles_are_whole_and_at_60_those_that_are_cut_s
     assert re.search(r"previous\S*…", analysis.report(width=60, top=None))
 
 
-def test_of_several_names_some_heads_of_each_are_listed_though_one_has_clearer_heads():
-    roles = {
-        "L0H0": [role("sink", 0.95, 0.1)],
-        "L0H1": [role("sink", 0.9, 0.1)],
-        "L1H0": [role("syntactic:obj", 0.5, 0.4, direction="dependent_to_head")],
-    }
-    profile = profile_of(roles)
-    for names, first in (
-        (["obj,sink"], ["L1H0", "L0H0"]),
-        (["sink,obj"], ["L0H0", "L1H0"]),
-        (["sink"], ["L0H0", "L0H1"]),
-    ):
-        analysis = hand_made(profile=profile, patterns=torch.full((2, 2, 6, 6), 1 / 6))
-        lines = lines_of(analysis, top=2, select=names, width=100)
-        rows = lines[lines.index(next(line for line in lines if line.startswith("Heads to look at"))) :]
-        assert re.findall(r"L\dH\d", "\n".join(rows))[:2] == first
-
-
 def test_heads_selected_by_a_role_show_that_role_the_best_first():
     """Whatever other roles they have; a relation found in both directions says which head finds which."""
     to_verb, to_object = {"direction": "dependent_to_head"}, {"direction": "head_to_dependent"}
@@ -370,22 +293,6 @@ def test_heads_selected_by_a_role_show_that_role_the_best_first():
         assert "obj dep→head: object→verb; obj head→dep: verb→object." in lines
         assert any(line.startswith("Heads (3, clearest of what selected them first)") for line in lines) == (top == 0)
     assert "obj: object→verb." in lines_of(hand_made(profile=profile_of(roles)), top=None, select=["L0H1"], width=100)
-
-
-def test_one_selected_head_is_not_counted_and_several_say_what_to_type_next():
-    one = text_of(hand_made(profile=PROFILE), top=None, select=["L0H1"], width=100)
-    assert "On this text" not in one.split("Heads to look at")[0]
-    assert "Next:" not in one
-    assert "Over a corpus:" not in one
-    for top in (None, 0):  # tables of how heads compare
-        of_one, of_two = (text_of(hand_made(), top=top, select=heads) for heads in (["L0H1"], ["L0H0", "L0H1"]))
-        assert ("Patterns (" in of_one, "Patterns (" in of_two) == (False, True)
-    unknown = text_of(hand_made(), top=None, select=["L0H1"], width=100)
-    assert "attnviz profile CORPUS.conllu --model by-hand measures it" in unknown
-    for top in (None, 0):
-        *_, last = lines_of(hand_made(), top=top, width=100)
-        assert last.startswith("Next: --select L0H0 (one head), ")
-        assert ("--top 0" in last) == (top is None)
 
 
 def test_the_farthest_heads_come_first_whatever_their_long_range_score():
@@ -424,13 +331,3 @@ def test_the_clearest_of_a_kind_is_so_by_its_own_score():
     assert [head.label for head in analysis.heads] == ["sink; previous-token", "sink"]
     assert "2 sink (L0H1 0.86)" in " ".join(text_of(analysis).split())
     assert analysis.document()["summary"]["kinds"]["sink"]["best"]["id"] == "L0H1"
-
-
-def test_over_a_corpus_a_head_counts_for_each_kind_of_role_that_it_passes():
-    roles = [role("sink", 0.7, 0.1), role("syntactic:obj", 0.7, 0.4), role("long-range", 0.2, 0.0)]
-    analysis = hand_made(profile=profile_of({"L0H0": roles}))
-    said = " ".join(text_of(analysis).split()).partition("Over a corpus: ")[2].partition("Verified")[0]
-    for kind in ("1 syntactic (L0H0 obj 0.70)", "1 long-range (L0H0 0.20)", "1 sink (L0H0 0.70)", "3 unnamed"):
-        assert kind in said
-    for name in ("sink", "obj", "long-range"):
-        assert [str(head.id) for head in analysis.select([name]) if head.role] == ["L0H0"]

@@ -18,11 +18,10 @@ from attnviz.language.universal import to_universal
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint
-from attnviz.profiles.published import published_heads
 from attnviz.profiles.store import store_profile
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.support import independent
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.stored import document_for
 
 TOLERANCE = 1e-4
@@ -129,14 +128,6 @@ def test_the_numbers_of_a_real_model_equal_an_independent_computation(text: str,
 def test_accuracies_by_relation_equal_an_independent_computation(name: str, text: str):
     model, tokenizer = (make() for make in MODELS[name])
     assert_accuracies(analyze(text, model=model, tokenizer=tokenizer), model, tokenizer)
-
-
-@needs_parser
-@needs_minilm
-@pytest.mark.parametrize(("text", "pair"), [(LONG, None), (HOSTILE, "Who can't see it?")], ids=["long", "hostile pair"])
-def test_accuracies_of_a_real_model_equal_an_independent_computation(text: str, pair: str | None):
-    model, tokenizer = real_model()
-    assert_accuracies(analyze(text, pair=pair), model, tokenizer)
 
 
 def real_model() -> tuple[Any, Any]:
@@ -327,14 +318,6 @@ def test_a_profile_that_cannot_be_used_is_a_warning_at_the_callers_line(bert_fol
     told: list[str] = []
     analyze(SENTENCE, model=bert_folder, syntax=False, warn=told.append)
     assert len(told) == 1
-
-
-def test_published_heads_are_those_of_the_models_name_and_shape(tmp_path: Path):
-    for place, sizes, count in (("whole", {"n_layer": 12, "n_head": 12, "n_embd": 24}, 26), ("small", {}, 0)):
-        folder = save_checkpoint(sharp_gpt2(**sizes), gpt2_tokenizer(), tmp_path / place / "gpt2")
-        found = analyze(SENTENCE, model=folder, syntax=False).published
-        assert len(found) == count
-        assert found == published_heads("gpt2", "gpt2", 12, 12)[:count]
 
 
 # --- figures ------------------------------------------------------------------------------------

@@ -209,22 +209,3 @@ def test_what_a_result_does_not_have_is_not_offered():
 
 
 # --- reprs
-
-PARTS = [
-    ("heads", "<HeadFindings of L0H0 · "),
-    ("heads.texts", "<HeadSpread of L0H0: "),
-    ("compare", "<HeadDifference of L"),
-    ("compare.corpus", "<HeadChange of L"),
-    ("outputs", "<HeadContribution of L"),
-    ("ablate", "<HeadEffect of L"),
-]
-
-
-@pytest.mark.parametrize(("command", "begins"), PARTS, ids=[command for command, _ in PARTS])
-def test_the_entry_of_a_head_is_shown_in_a_line(command: str, begins: str):
-    for head in result_of(command).heads:
-        shown = repr(head)
-        assert shown.startswith(begins.replace("L0H0", str(head.id)))
-        assert str(head.id) in shown
-        assert len(shown) <= 120
-        assert "\n" not in shown

@@ -16,11 +16,9 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
 from attnviz.errors import UsageError
-from attnviz.figures.arcs import Arc as DrawnArc
-from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, arcs_inches
+from attnviz.figures.arcs import ArcsPlan, arcs_figure
 from attnviz.figures.heatmap import heatmap_figure
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.running_text import Piece
 from attnviz.figures.style import Style
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse, Word
@@ -28,7 +26,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.store import StoredRole
 from tests.conftest import needs_parser
-from tests.support.drawn import drawing_of, texts_of
+from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import LABELS, hand_made
 from tests.support.stored import PROFILE
@@ -186,37 +184,6 @@ def test_arcs_run_from_dependent_to_head_in_their_colours_and_the_others_stand_b
     words = {text.get_text(): text.get_position()[0] for text in ax.texts}
     low, high = dotted.get_paths()[0].vertices[[0, -1], 0]
     assert abs(low - words["saw"]) < 6 < abs(high - low)  # from “a” to “saw”, which is on its left
-
-
-def test_of_a_long_text_lines_without_a_pair_are_left_out_and_it_says_so() -> None:
-    words = [f"word{i}" for i in range(200)]
-    parse = Parse(tuple(Word(word, (i + 1,)) for i, word in enumerate(words)), (Arc(99, 101, "det"),), "by hand")
-    labels, pattern = ["[CLS]", *words, "[SEP]"], pattern_of({100: 102}, 202)
-    analysis = hand_made(labels=labels, special=(0, 201), parse=parse, patterns=pattern[None, None])
-    (plan,) = plans(analysis, relation="det")
-    shown = texts_of(figure := arcs_figure(plan, LIGHT))
-    assert {"word99", "word101", "…"} <= set(shown)
-    assert len([text for text in shown if text.startswith("word")]) < 40
-    assert figure.get_figheight() < 3
-
-
-def test_the_name_of_a_short_arc_stands_above_it_between_its_neighbours() -> None:
-    names = ("obl", "case", "nsubj", "det")  # what was found, or missed, is drawn over the others
-    ends, found = ((3, 1), (2, 3), (0, 1), (4, 5)), (None, None, True, False)
-    arcs = tuple(DrawnArc(*at, name, how) for at, name, how in zip(ends, names, found, strict=True))
-    words = tuple(Piece(word, True) for word in ("I", "saw", "a", "cat", "of", "it"))
-    plan = replace(plans(two())[0], words=words, blocks=(Sentence("L0H0", "", arcs),), notes=())
-    figure = arcs_figure(plan, LIGHT)
-    texts = {text.get_text(): text.get_position() for text in figure.axes[0].texts}
-    assert set(names) & set(texts) == set(names[:3])  # what is missed has a cross
-    long, *short = figure.axes[0].collections[0].get_paths()[:3]
-    for name, bow in zip(names[1:3], short, strict=True):
-        x, y = bow.vertices.T
-        assert texts[name][1] < y.min()
-        assert abs(texts[name][0] - (x.min() + x.max()) / 2) < 6
-    assert texts[names[0]] == pytest.approx((long.vertices[:, 0].mean(), long.vertices[:, 1].min()))  # on it
-    bare = replace(plan, blocks=(Sentence("L0H0", "", tuple(replace(arc, name="") for arc in arcs)),))
-    assert arcs_inches(plan, LIGHT) > arcs_inches(bare, LIGHT)
 
 
 def test_of_right_to_left_text_words_and_arcs_run_leftwards() -> None:

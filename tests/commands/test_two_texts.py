@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -18,7 +17,6 @@ from attnviz.measures.statistics import TextContext, measure
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, LayerId, Stack, head_named, select_heads
 from attnviz.models.tokens import UnitRows, merge_subwords, shifted_right
-from attnviz.models.words import pieces_of
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, saved, saved_marian, sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, sharp_bert
@@ -103,14 +101,6 @@ def test_the_decoder_reads_the_target_one_later(checkpoint):
     assert (whole.labels[-1], len(read)) == ("</s>", len(whole))
     assert read.sinks == {0}
     assert merge_subwords(read, words=True).labels == ("<pad>", *TARGET.split())
-
-
-def test_pieces_alone_tell_words_and_places():
-    pieces = pieces_of([7, 8, 2, 9, 1], ["▁a", "b", "<unk>", "▁c", "</s>"], {1}, lambda parts: "".join(parts)[1:])
-    assert pieces.text == "ab<unk>▁c"
-    assert pieces.word_ids == [0, 0, 0, 1, None]
-    assert pieces.offsets == [(0, 1), (1, 2), (2, 7), (7, 9), (9, 9)]
-    assert pieces.sequence_ids == [0, 0, 0, 0, None]
 
 
 def test_words_are_merged_on_both_sides():
@@ -248,30 +238,6 @@ def test_a_target_needs_a_decoder_and_a_pair_a_tokenizer_that_parts_it(checkpoin
 def plans(found: Any, name: str, **choices: Any) -> list[Any]:
     view = drawing_of("heads", name)
     return list(view.plans(found, found._choices(choices.pop("style", None), choices)))
-
-
-def test_the_overview_has_every_kind_with_its_own_columns_and_sinks(found):
-    (plan,) = plans(found, "overview")
-    n, m = len(found.tokens), len(found.target.tokens)
-    shapes = {str(cell.id): (cell.values.shape, cell.sinks) for cell in plan.cells}
-    assert len(shapes) == 32
-    assert shapes["E0H0"] == ((n, n), {n - 1})
-    assert shapes["D0H0"] == ((m, m), {0})
-    assert shapes["X0H0"] == ((m, n), {n - 1})
-    assert found.figure("overview").axes
-
-
-def test_a_heatmap_of_cross_attention_has_targets_by_row_and_sources_by_column(found):
-    (plan,) = plans(found, "heads", select=["X0H1"])
-    assert plan.values.shape == (len(found.target.tokens), len(found.tokens))
-    figure = found.figure("heads", select=["X0H1"])
-    ax = figure.axes[0]
-    assert [label.get_text() for label in ax.get_xticklabels()] == list(found.tokens.labels)
-    assert [label.get_text() for label in ax.get_yticklabels()] == list(found.target.tokens.labels)
-    box = ax.get_window_extent()
-    assert box.width / box.height == pytest.approx(len(found.tokens) / len(found.target.tokens))
-    np.testing.assert_array_equal(ax.images[0].get_array(), plan.values)
-    plt.close(figure)
 
 
 def test_lines_run_from_the_target_to_the_source(found):

@@ -320,14 +320,6 @@ def test_a_plug_in_that_fails_is_an_error_where_it_is_asked_for(broken, mine, be
     assert run("models", lost, "minilm").stdout.count("minilm")
 
 
-def test_of_two_packages_with_one_name_the_first_counts(broken, mine, seed_folder, capsys):
-    with pytest.raises(attnviz.ArchitectureError, match=r"attnviz-bad 1.0: the architecture 'seed_oss' .* found 1"):
-        attnviz.analyze("one two three", seed_folder)
-    assert "attnviz-mine 1.0: the architecture 'seed_oss' cannot be used: attnviz-bad 1.0 has one of" in (
-        capsys.readouterr().err
-    )
-
-
 def test_a_mask_of_another_shape_or_kind_is_refused_by_name(bert_folder):
     for mask in (lambda text: torch.ones(text.n, text.n), lambda text: torch.ones(text.n, dtype=torch.bool)):
         attnviz.register(replace(BACK, mask=mask))
