@@ -175,9 +175,9 @@ def _save(name: str, content: str) -> Option:
     return _switch("tensors", f"Also write {name}.safetensors, with {content}.", False, f"--save-{name}")
 
 
-def _figures(command: str, more: str = ".", before: str = "") -> tuple[Option, ...]:
+def _figures(command: str, before: str = "") -> tuple[Option, ...]:
     """``--figures``, whose help :func:`attnviz.present.report.views_in_words` completes, and the options of style."""
-    text = f"Any of {{{command}}} (with commas between), all, or none. {before}Default: {{default}}{more}"
+    text = f"Any of {{{command}}} (with commas between), all, or none. {before}Default: {{default}}."
     return (Option("figures", str, text), *_LOOK)
 
 
@@ -229,7 +229,6 @@ _SELECT = Option("select", list[str], "Heads to draw and list: L2H8 or 2.8 (one 
                  "L*H8; of encoder-decoders X0H3, X, E0-2. May be given more than once. Default: all heads.", (),
                  "HEADS")
 _LOOK = (
-    _switch("no_figures", "Draw nothing (the same as --figures none)."),
     Option("formats", list[str], "png, svg or pdf. May be given more than once. Default: png.", (), "FORMAT",
            ("--format",)),
     Option("theme", str, "light or dark.", "light"),

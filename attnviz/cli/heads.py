@@ -35,7 +35,7 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
             One interactive page, for a browser.
         attnviz heads "The cat ran away" -m ./my-bert
             Your own checkpoint: a folder, or a name on the Hugging Face hub.
-        attnviz heads novel.txt --each-line --no-figures
+        attnviz heads novel.txt --each-line --figures none
             Every line of a file, and what varies between them.
     """
     if each_line:

@@ -217,16 +217,12 @@ class Run:
         return split_names(self.options.get("formats", ())) or ["png"]
 
     def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
-        """Checked names of ``--figures`` and ``--no-figures``; None for the command's defaults."""
+        """Checked names of ``--figures``; None for the command's defaults."""
         if "figures" not in self.options:
             return []
         views, typed = views_of(self.command), self.options["figures"]
         names: list[str] | None
-        if self.options["no_figures"]:
-            if typed not in (None, "none"):
-                raise UsageError(f"expected --figures or --no-figures, found both (--figures {typed}).")
-            names = []
-        elif typed is None:
+        if typed is None:
             names = [*(view.name for view in views if view.default), *adds] if adds else None
         else:
             names = split_names([typed])

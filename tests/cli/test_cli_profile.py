@@ -31,7 +31,7 @@ def run(tmp_path: Path, bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> A
     corpora.examples(tmp_path / "gap.tsv", 40)
 
     def invoke(*arguments: str, figures: bool = False, model: Path = bert_folder) -> Result:
-        options = ["-m", str(model), "-o", "out", *([] if figures else ["--no-figures"])]
+        options = ["-m", str(model), "-o", "out", *([] if figures else ["--figures", "none"])]
         return CliRunner().invoke(app, ["profile", *arguments, *options])
 
     return invoke

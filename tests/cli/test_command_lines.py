@@ -158,7 +158,6 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --figures pictures", 2, "unknown figure 'pictures': expected any of overview, heads"),
     ("heads ... --figures overview,", 2, "expected names with commas between"),
     ("heads ... --relation own --no-syntax", 2, "no figure 'relations': the text has no parse"),
-    ("heads ... --figures map --no-figures", 2, "expected --figures or --no-figures, found both (--figures map)."),
     ("ablate ... --figures pie", 2, "unknown figure 'pie': expected any of heads, curve"),
     ("ablate ... --figures curve --no-curve", 2, "no figure 'curve': no curve was asked for"),
     ("outputs TEXT -m bert --figures effects", 2, "there is no figure 'effects': Direct effects are not given"),
@@ -220,8 +219,8 @@ def test_a_tilde_in_a_folders_name_is_the_home(run: Any, tmp_path: Path, monkeyp
     """A shell leaves it in ``--out=~/x``."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     lines = [
-        "models tiny-gpt2", "heads cat -m tiny-gpt2 --no-figures",
-        "profile --repeats --limit 1 -m tiny-gpt2 --no-figures --no-control --no-store",
+        "models tiny-gpt2", "heads cat -m tiny-gpt2 --figures none",
+        "profile --repeats --limit 1 -m tiny-gpt2 --figures none --no-control --no-store",
     ]  # fmt: skip
     for command, *arguments in map(str.split, lines):
         ran = run(command, *arguments, f"--out=~/of {command}", out="")
@@ -251,11 +250,11 @@ def test_json_is_the_document_and_quiet_prints_nothing(run: Any, command: str):
     pytest.importorskip("conllu", reason="needs the extra profile")
     treebank(Path("trees.conllu"), 40)
     model, arguments = RUNS[command]
-    printed = run(command, *arguments, "--json", "--no-figures", model=model)
+    printed = run(command, *arguments, "--json", "--figures", "none", model=model)
     assert printed.exit_code == 0, printed.output
     assert json.loads(printed.stdout) == document(command)
     assert "Wrote 2 files to out" in printed.stderr
-    quiet = run(command, *arguments, "--quiet", "--no-figures", model=model)
+    quiet = run(command, *arguments, "--quiet", "--figures", "none", model=model)
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
@@ -327,7 +326,7 @@ def test_a_corpus_and_a_masked_language_model(run: Any):
 def compared(run: Any, *arguments: str, model: str = "bert", out: str = "out", figures: bool = False) -> Result:
     """Without figures unless they are asked for."""
     result: Result = run(
-        "compare", *arguments, "--no-syntax", *[] if figures else ["--no-figures"], model=model, out=out
+        "compare", *arguments, "--no-syntax", *[] if figures else ["--figures", "none"], model=model, out=out
     )
     return result
 
@@ -464,7 +463,7 @@ def test_induction_heads_of_tiny_gpt2_promote_the_next_word():
 
 
 def rolled(run: Any, *arguments: str, text: str = TEXT) -> Result:
-    result: Result = run("rollout", text, "--no-figures", *arguments, model="bert")
+    result: Result = run("rollout", text, "--figures", "none", *arguments, model="bert")
     return result
 
 

@@ -68,7 +68,7 @@ def test_what_cannot_be_measured_is_left_out_of_the_mean():
 
 @pytest.mark.usefixtures("undrawn")
 def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any, bert_folder: Path):
-    done = run(f"{LINES[0]}\n\n  \n{LINES[1]}\n{LINES[0]}\n", "--no-figures")
+    done = run(f"{LINES[0]}\n\n  \n{LINES[1]}\n{LINES[0]}\n", "--figures", "none")
     assert done.exit_code == 0, done.output
     content = document()
     assert [(line["line"], line["text"]) for line in content["lines"]] == [(1, LINES[0]), (4, LINES[1]), (5, LINES[0])]
@@ -100,7 +100,7 @@ def test_a_figure_that_a_text_lacks_is_left_out_and_counted(run: Any):
 
 
 def test_lines_may_come_from_standard_input(run: Any):
-    done = run("", "--no-figures", file="-", stdin=f"{LINES[0]}\n\x0c\r\n{LINES[1]}\n")
+    done = run("", "--figures", "none", file="-", stdin=f"{LINES[0]}\n\x0c\r\n{LINES[1]}\n")
     assert done.exit_code == 0, done.output
     assert [line["line"] for line in document()["lines"]] == [1, 3]
 
@@ -154,7 +154,7 @@ def test_an_error_at_a_line_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyP
         return read(self, text, *more)
 
     monkeypatch.setattr(texts_measure.Reader, "read", wrong)
-    done = run("\n".join(LINES), "--no-figures")
+    done = run("\n".join(LINES), "--figures", "none")
     assert done.exit_code == code
     assert ("x.txt:3: layer 0" in done.stderr) == (code == 3)
     assert not Path("out").exists()
@@ -168,7 +168,7 @@ def test_the_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
         return original(*arguments, **more)
 
     monkeypatch.setattr(texts_measure, "open_checkpoint", counted)
-    assert run("\n".join(LINES), "--no-figures", "-q").exit_code == 0
+    assert run("\n".join(LINES), "--figures", "none", "-q").exit_code == 0
     assert len(opened) == 1
 
 

@@ -25,7 +25,7 @@ from tests.conftest import SENTENCE
 from tests.support.corpora import sentences
 
 PETABYTE = 1 << 50
-FAST = ("--no-syntax", "--no-figures")
+FAST = ("--no-syntax", "--figures", "none")
 
 
 def short_of(n_bytes: int = PETABYTE) -> torch.Tensor:

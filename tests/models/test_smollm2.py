@@ -222,7 +222,9 @@ def test_the_packages_file_is_converted_once_with_one_bar_of_ours(package: Path,
 
 
 def test_quiet_silences_the_conversion(package: Path, tmp_path: Path, capfd):
-    result = CliRunner().invoke(app, ["heads", "the", "-m", "smollm2", "-q", "--no-figures", "-o", str(tmp_path / "o")])
+    result = CliRunner().invoke(
+        app, ["heads", "the", "-m", "smollm2", "-q", "--figures", "none", "-o", str(tmp_path / "o")]
+    )
     assert (result.exit_code, result.output) == (0, "")
     assert capfd.readouterr() == ("", "")
 
