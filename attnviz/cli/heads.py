@@ -39,7 +39,7 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
             Every line of a file, and what varies between them.
     """
     if each_line:
-        return _each_line(run, text, {name: value for name, value in options.items() if name not in run.known.of_one})
+        return _each_line(run, text, {name: value for name, value in options.items() if name not in run.spec.of_one})
     sentence, statistics = read_text(text), split_names(run.options["maps"])
     source = run.find_model()
 
@@ -49,10 +49,10 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
 
     generated = None if options["generate"] is None else f"--generate {options['generate']}"
     texts = (sentence, options["pair"], options["target"], generated)
-    return run.job(measure, texts=texts, adds=_added_figures(run))
+    return run.job(measure, texts=texts, implied_figures=_implied_figures(run))
 
 
-def _added_figures(run: Run) -> list[str]:
+def _implied_figures(run: Run) -> list[str]:
     """Figures implied by other options."""
     of_text = "text" in split_names([run.options["figures"] or "all"])
     adds = {
@@ -84,7 +84,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views
 
-    run.refuse(run.known.of_one, "is about one text; expected --each-line without it, found both")
+    run.refuse(run.spec.of_one, "is about one text; expected --each-line without it, found both")
     lines, statistics = _texts_of_lines(file), split_names(run.options["maps"])
     source = run.find_model()
     _, labels = ids_and_names(run.options["select"])
@@ -92,7 +92,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         raise UsageError(
             f"--select {labels[0]!r} is what heads are on one text; expected ids such as L2H8 with --each-line."
         )
-    names, choices, formats = run.figure_names(_added_figures(run)), run.choices(), run.format_names
+    names, choices, formats = run.figure_names(_implied_figures(run)), run.choices(), run.format_names
     written, without = set[str](), Counter[str]()
 
     def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:

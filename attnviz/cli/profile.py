@@ -56,7 +56,7 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
         yield from _keep(document, run.options["store"])
 
     kept = unfinished_note(own_file(unfinished, process))
-    return run.job(measure, corpora=corpora, rate=True, finish=finish, kept=kept, silent=not process.first)
+    return run.job(measure, corpora=corpora, rate=True, finish=finish, recovery_hint=kept, silent=not process.first)
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:

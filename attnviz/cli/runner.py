@@ -41,7 +41,7 @@ Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | 
 None where another process writes it.
 """
 
-_OF_ONE_PROCESS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
+_PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 """Errors that one of several processes may have alone, and so tells of; all others all have."""
 
 _OF_MODEL, _LANGUAGES = ("model", "revision", "adapter", "tokenizer"), ("source_language", "target_language")
@@ -62,13 +62,13 @@ class Job:
     Attributes:
         work: the function that does it.
         output: the folder that it writes to, if any.
-        kept: a sentence on what an error or an interruption leaves; '' for nothing.
+        recovery_hint: a sentence on what an error or an interruption leaves; '' for nothing.
         silent: whether another process prints messages.
     """
 
     work: Callable[[], None]
     output: "OutputFolder | None" = None
-    kept: Callable[[BaseException], str] = _nothing
+    recovery_hint: Callable[[BaseException], str] = _nothing
     silent: bool = False
 
 
@@ -85,14 +85,14 @@ class Run:
     options: Mapping[str, Any]
 
     @property
-    def known(self) -> Command:
+    def spec(self) -> Command:
         """The command's entry in the table of options."""
         return COMMANDS[self.command.partition(".")[0]]
 
     @property
     def changed(self) -> dict[str, str]:
         """Options that differ from their defaults, as typed."""
-        values = ((option, self.options[option.name]) for option in self.known.options)
+        values = ((option, self.options[option.name]) for option in self.spec.options)
         return {option.name: option.spelled(value) for option, value in values if value != option.default}
 
     def refuse(self, names: Iterable[str], why: str) -> None:
@@ -146,10 +146,10 @@ class Run:
         texts: Sequence[str | None] = (),
         corpora: Sequence[Path] = (),
         models: Sequence[str] = (),
-        adds: Sequence[str] = (),
+        implied_figures: Sequence[str] = (),
         rate: bool = False,
         finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
-        kept: Callable[[BaseException], str] = _nothing,
+        recovery_hint: Callable[[BaseException], str] = _nothing,
         silent: bool = False,
     ) -> Job:
         """Make the job that measures, writes and prints; options of figures and output are checked at once.
@@ -159,10 +159,10 @@ class Run:
             texts: that the results are of; they name the folder.
             corpora: likewise.
             models: that name the folder too; default the one of ``--model``.
-            adds: figures implied by other options, such as ``lines`` for ``--token``.
+            implied_figures: figures implied by other options, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
             finish: called with the document once everything is written; returns messages.
-            kept: as for :class:`Job`.
+            recovery_hint: as for :class:`Job`.
             silent: likewise; such a process only measures.
 
         Raises:
@@ -170,7 +170,12 @@ class Run:
         """
         from attnviz.present.output_folder import OutputFolder
 
-        spec, choices, figures, quiet = spec_of(self.command), self.choices(), self.figure_names(adds), self.quiet
+        spec, choices, figures, quiet = (
+            spec_of(self.command),
+            self.choices(),
+            self.figure_names(implied_figures),
+            self.quiet,
+        )
         known_texts = [text for text in texts if text is not None]
         path = self.results_folder(models or self.model_names, known_texts, corpora)
         output = OutputFolder(path, self.command)
@@ -195,14 +200,14 @@ class Run:
         def only_measure() -> None:
             measure(output, raising(lambda *_: None), lambda _: None)
 
-        return Job(only_measure if silent else work, output, kept, silent)
+        return Job(only_measure if silent else work, output, recovery_hint, silent)
 
     def choices(self) -> "ViewOptions":
         """The options of figures and tables."""
         from attnviz.figures.style import Style
         from attnviz.present.view import ViewOptions
 
-        names = set(ViewOptionNames.__annotations__).difference(self.known.measuring)
+        names = set(ViewOptionNames.__annotations__).difference(self.spec.measuring)
         drawn: Any = {name: value for name, value in self.options.items() if name in names}
         if "maps" in drawn:
             drawn["maps"] = split_names(drawn["maps"])
@@ -216,14 +221,14 @@ class Run:
         """The formats of ``--format``."""
         return split_names(self.options.get("formats", ())) or ["png"]
 
-    def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
+    def figure_names(self, implied_figures: Sequence[str] = ()) -> list[str] | None:
         """Checked names of ``--figures``; None for the command's defaults."""
         if "figures" not in self.options:
             return []
         views, typed = views_of(self.command), self.options["figures"]
         names: list[str] | None
         if typed is None:
-            names = [*(view.name for view in views if view.default), *adds] if adds else None
+            names = [*(view.name for view in views if view.default), *implied_figures] if implied_figures else None
         else:
             names = split_names([typed])
             if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
@@ -232,7 +237,7 @@ class Run:
                     f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {typed!r}."
                 )
             if names != ["all"]:
-                names = list(dict.fromkeys([*(name for name in names if name != "none"), *adds]))
+                names = list(dict.fromkeys([*(name for name in names if name != "none"), *implied_figures]))
         checked_views(self.command, names, self.format_names)
         return names
 
@@ -243,7 +248,7 @@ def unfinished_file(folder: Path) -> Path:
 
 
 def unfinished_note(file: Path) -> Callable[[BaseException], str]:
-    """Make ``Job.kept`` of a run that resumes from ``file``: silent until the file is new or another one.
+    """Make ``Job.recovery_hint`` of a run that resumes from ``file``: silent until the file is new or another one.
 
     Likewise where heads did not verify, since they would not again.
     """
@@ -334,10 +339,10 @@ def _checked(option: Option, value: Any) -> Any:
 def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
     """Print the error, and what is kept, on standard error; returns the exit code."""
     silent = _another_speaks() if job is None else job.silent
-    kept = "" if job is None else job.kept(error)
+    kept = "" if job is None else job.recovery_hint(error)
     if isinstance(error, AttnvizError):
         message, code = f"{error} {kept}".rstrip(), error.exit_code
-        silent = silent and not isinstance(error, _OF_ONE_PROCESS)
+        silent = silent and not isinstance(error, _PER_PROCESS_ERRORS)
     else:
         written = job is not None and job.output is not None and job.output.in_place
         how_far = "; all files were written." if written else "; nothing was written."

@@ -80,7 +80,7 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
     assert written == [json.loads(Path(f"out/{folder}/heads.json").read_text(encoding="utf-8")) for folder in folders]
     alone = attnviz.analyze(LINES[1], bert_folder, syntax=False).document()
     assert written[1]["heads"] == json.loads(json.dumps(alone["heads"]))
-    assert content["files"] == ["heads-texts.csv", "heads-texts.json", "heads.jsonl"]
+    assert {"heads-texts.csv", "heads-texts.json", "heads.jsonl"} <= set(content["files"])
     with Path("out/heads-texts.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     sink = next(row for row in rows if (row["id"], row["statistic"]) == ("L2H1", "sink"))

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.torch import save
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, as_selected, selected_verdict
+from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
 from attnviz.commands.heads.summary import seen, summary_entry
 from attnviz.commands.heads.tables import FIELDS, head_tables
@@ -82,7 +82,7 @@ def _in_paper(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]
     entries = {entry["id"]: entry for entry in document["heads"]}
     rows = []
     for part in analysis.parts if names else ():
-        for head in as_selected(part.select(choices.select), names):
+        for head in sorted_by_selection(part.select(choices.select), names):
             numbers, found = {}, selected_verdict(head, names)
             if found is not None:
                 score, baseline = found.judged

@@ -13,11 +13,11 @@ from rich.text import Text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import (
     HeadFindings,
-    as_selected,
     kind_of,
     rank_value,
     selected_verdict,
     shorter,
+    sorted_by_selection,
 )
 from attnviz.commands.heads.summary import LABEL, LABEL_KINDS, LABEL_NUMBERS, on_two_lines, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
@@ -91,7 +91,11 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
     With a number of heads to list also the table of statistics, and what every column means.
     """
     _, names = ids_and_names(choices.select)
-    parts = [(part, as_selected(of_part, names)) for part in analysis.parts if (of_part := part.select(choices.select))]
+    parts = [
+        (part, sorted_by_selection(of_part, names))
+        for part in analysis.parts
+        if (of_part := part.select(choices.select))
+    ]
     whole = choices.top is not None
     verified = verification_line(analysis.verification, analysis.checkpoint)
     if analysis.verification.level < 4:
