@@ -57,19 +57,9 @@ class Result:
     Attributes:
         command: name of the command, which is also that of its folder in :mod:`attnviz.commands`; with a dot, of a
             form of the command and of the folder inside.
-        offered: names that tab completion offers, with those of the classes that this one is made of.
     """
 
     command: ClassVar[str]
-    offered: ClassVar[tuple[str, ...]] = ("document", "draw", "figure", "frame", "page", "report", "save")
-
-    def __dir__(self) -> list[str]:
-        """What users need, for tab completion; without what this result has no value of."""
-        names = {name for each in type(self).__mro__ for name in vars(each).get("offered", ())}
-        absent = {name for name, value in vars(self).items() if value is None}
-        if all(view.name != "page" for view in views_of(self.command)):
-            absent.add("page")
-        return sorted(names - absent)
 
     @property
     def reading_notes(self) -> list[str]:
@@ -405,8 +395,6 @@ class TextResult(Result):
         tokens: the text as the model read it.
     """
 
-    offered: ClassVar[tuple[str, ...]] = ("checkpoint", "pair", "text", "tokens")
-
     text: str
     pair: str | None
     checkpoint: "Checkpoint"
@@ -433,8 +421,6 @@ class TextResult(Result):
 
 class OfHeads(Generic[E]):
     """A result with one entry a head, in :attr:`heads`; ``checkpoint`` is the model that they are of."""
-
-    offered: ClassVar[tuple[str, ...]] = ("head", "heads", "select")
 
     heads: tuple[E, ...]
     checkpoint: "Checkpoint"

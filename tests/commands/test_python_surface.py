@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from attnviz.errors import UsageError
 from attnviz.figures import Style
 from attnviz.figures.style import figure_bytes
 from attnviz.models.head_ids import ids_and_names
-from attnviz.present.report import spec_of, views_of
+from attnviz.present.report import spec_of
 from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
 from tests.support.results import MEASURES, TEXT, TEXTS, result_of
 
@@ -185,27 +184,6 @@ def test_what_cannot_be_told_apart_is_refused_with_the_forms_that_can(two_models
         attnviz.compare(analysis)
     with pytest.raises(UsageError, match=r"two analyses, .* found str; or texts alone"):
         attnviz.compare(analysis, TEXT)
-
-
-# --- tab completion
-
-
-@pytest.mark.parametrize("command", MEASURES)
-def test_tab_completion_offers_what_users_need_and_all_of_it_is_there(command: str):
-    result = result_of(command)
-    offered = dir(result)
-    assert 10 <= len(offered) <= 18
-    assert {"document", "draw", "figure", "frame", "report", "save"} <= set(offered)
-    assert [name for name in offered if getattr(result, name) is None] == []
-    assert ("page" in offered) == ("page" in [view.name for view in views_of(command)])
-    assert ("select" in offered) == hasattr(result, "select")
-    assert set(result.offered) <= set(vars(type(result))) | set(vars(result))
-
-
-def test_what_a_result_does_not_have_is_not_offered():
-    analysis = result_of("heads")
-    assert not {"pair", "parse", "profile", "target", "continuation"} & set(dir(analysis))
-    assert "pair" in dir(replace(analysis, pair="the dog"))
 
 
 # --- reprs

@@ -74,7 +74,6 @@ class Check(Result):
     """What :func:`check` found: every claim with its verdict, in the order of the file or the paper."""
 
     command: ClassVar[str] = "check"
-    offered: ClassVar[tuple[str, ...]] = ("checkpoint", "claims", "count", "exit_code")
 
     checkpoint: Checkpoint
     options: dict[str, Any]

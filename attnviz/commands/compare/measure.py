@@ -129,7 +129,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
     """
 
     command: ClassVar[str] = "compare"
-    offered: ClassVar[tuple[str, ...]] = ("first", "layer_differences", "layers", "second", "side_names")
 
     first: Analysis
     second: Analysis

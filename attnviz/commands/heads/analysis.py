@@ -115,15 +115,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     """
 
     command: ClassVar[str] = "heads"
-    offered: ClassVar[tuple[str, ...]] = (
-        "continuation",
-        "parse",
-        "pattern",
-        "patterns",
-        "profile",
-        "target",
-        "verification",
-    )
 
     context: TextContext
     attention: VerifiedAttention

@@ -126,7 +126,6 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     """
 
     command: ClassVar[str] = "heads.texts"
-    offered: ClassVar[tuple[str, ...]] = ("checkpoint", "corpus", "texts", "verification")
 
     checkpoint: Checkpoint
     corpus: Corpus | None
