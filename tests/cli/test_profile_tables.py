@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.judge.roles import Confirmation, Role
 from attnviz.measures.guesses import BASELINES
-from attnviz.measures.repeats import RepeatScores
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from tests.support import corpora
@@ -130,9 +128,6 @@ def test_confirmed_roles_stand_beside_those_of_the_corpus_and_an_untrained_copy_
     assert "trees.conllu: 3 of 43 texts left out" in text
     assert "Confirmed" not in on_one_line(profile)
     assert "Untrained: " in on_one_line(profile)
-    repeats = RepeatScores({"previous": torch.zeros(32, 3, 4)}, 50, {})
-    assert "copy, on the same random tokens;" in on_one_line(replace(profile, control_texts=0, repeats=repeats))
-    assert "copy, on 7 texts;" in on_one_line(replace(profile, control_texts=7))
 
 
 def test_the_layers_are_means_over_their_heads(tmp_path: Path, checkpoint: Checkpoint):

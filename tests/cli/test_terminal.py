@@ -123,7 +123,7 @@ def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_n
     @command
     def letters(run: Run, text: str, device: str) -> Job:
         told, as_json = {"model": run.options["model"], "n": len(text), "device": device}, run.options["as_json"]
-        return Job(lambda: print_results(told, lambda _: f"{len(text)} letters", as_json, run.quiet))
+        return Job(lambda: print_results(told, lambda _: f"{len(text)} letters\n", as_json, run.quiet))
 
     options = {"text": "cat", "model": "minilm", "device": "cpu", "quiet": False}
     assert {*inspect.signature(letters).parameters} == {*options, "as_json"}
