@@ -1,6 +1,5 @@
 """The command ``attnviz heads``; with ``--each-line`` a folder for every line of a file, and one summary of all."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,8 +24,7 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
-    tables. With --each-line every text has a folder of its own; heads-texts.json and heads-texts.csv tell of all of
-    them, and heads.jsonl has every heads.json as a line.
+    tables. With --each-line every text has a folder of its own; heads-texts.json and heads-texts.csv tell of all.
 
     Examples:
         attnviz heads "The cat that I saw ran away"
@@ -80,7 +78,6 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     ``reading``: further arguments of :func:`attnviz.analyze_each`.
     """
     from attnviz.models.head_ids import ids_and_names
-    from attnviz.present.documents import json_text
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views
 
@@ -96,17 +93,16 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     written, without = set[str](), Counter[str]()
 
     def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
-        if one.folder not in written:
-            missing = [view.name for view in checked_views("heads", names or []) if view.drawing.missing(analysis)]
-            without.update([] if names == ["all"] else missing)
-            drawn = names and [name for name in names if name == "all" or name not in missing]
-            try:
-                analysis.write(folder, choices, figures=drawn, formats=formats, within=f"{one.folder}/")
-            except UsageError as error:
-                raise UsageError(f"{one.place}: {error}") from error
+        if one.folder in written:  # an equal text
+            return
         written.add(one.folder)
-        document = json.loads(folder.staged(f"{one.folder}/heads.json").read_bytes())  # which equal texts share
-        folder.write("heads.jsonl", json_text(document, None), more=True)
+        missing = [view.name for view in checked_views("heads", names or []) if view.drawing.missing(analysis)]
+        without.update([] if names == ["all"] else missing)
+        drawn = names and [name for name in names if name == "all" or name not in missing]
+        try:
+            analysis.write(folder, choices, figures=drawn, formats=formats, within=f"{one.folder}/")
+        except UsageError as error:
+            raise UsageError(f"{one.place}: {error}") from error
 
     def measure(folder: OutputFolder, progress: Progress, warn: Callable[[str], None]) -> "attnviz.TextsAnalysis":
         _check_statistics(statistics)

@@ -243,14 +243,14 @@ def _of_figures(captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(", ".join(names), sentence) for (_, sentence), names in figures.items()]
 
 
-def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
-    """The document as ASCII JSON, so that no text can steer a terminal; one line without ``indent``.
+def json_text(content: dict[str, Any]) -> str:
+    """The document as ASCII JSON, so that no text can steer a terminal.
 
     Raises:
         OutputError: a number is not finite; the message names it.
     """
     try:
-        return json.dumps(content, indent=indent, allow_nan=False) + "\n"
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
     except ValueError as error:
         path = next(_not_finite(content), "a number")
         raise OutputError(

@@ -15,6 +15,7 @@ from attnviz.language.syntax import Arc, Parse
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, plain_text
 from attnviz.profiles.published import published_heads
+from attnviz.profiles.store import StoredRole
 from tests.support.hand_made import PARSE, by_design, hand_made
 from tests.support.stored import PROFILE, profile_of, role
 
@@ -100,6 +101,11 @@ def test_heads_stand_by_the_error_reduction_of_what_named_them_then_those_withou
     patterns = torch.cat([two_away[None], by_design(6).reshape(4, 6, 6), two_away[None]]).reshape(1, 6, 6, 6)
     # previous, broad and sink 1, current (0.73 - 0.25) / 0.75; two name nothing
     assert head_rows(hand_made(patterns=patterns)) == ["L0H1", "L0H2", "L0H3", "L0H4", "L0H0", "L0H5"]
+
+
+def test_of_broad_heads_the_broader_one_is_clearer():
+    narrow, wide = (StoredRole("broad", score, 1.0, 200, (0.9, 1.0), True) for score in (0.95, 0.99))
+    assert findings.rank_value(narrow) < findings.rank_value(wide)
 
 
 def test_relations_stand_with_direction_offset_and_n():

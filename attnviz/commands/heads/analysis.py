@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from attnviz.arguments import check_switch
+from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
 from attnviz.language.syntax import Parse
@@ -229,7 +229,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         Raises:
             UsageError: nothing of the text would be left.
         """
-        check_switch("drop_special", drop_special)
+        check_kind("drop_special", drop_special, bool)
         units = self.context.units
         if drop_special and (not self.context.non_sink.any() or all(self.context.keys.sink)):
             all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"
