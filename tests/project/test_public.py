@@ -196,7 +196,7 @@ def test_saving_from_python_tells_of_progress_and_writes_what_was_selected(analy
         tmp_path, figures=["all"], select=["L0H0", "L2H3"], progress=lambda *step: told.append(step)
     )
     n = len(content["figures"])
-    assert n == 10
+    assert n == 9
     assert told == [("drawing", i, n) for i in range(1, n + 1)]
 
 
