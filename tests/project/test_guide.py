@@ -296,7 +296,7 @@ def test_the_defaults_of_the_guide_are_the_defaults_of_the_program(kind: str) ->
 def test_every_pattern_is_documented_with_its_source(spec: PatternSpec) -> None:
     (row,) = [line for line in section("numbers", "Patterns").splitlines() if line.startswith(f"| `{spec.name}`")]
     assert spec.source in row
-    assert spec.target.replace("{unit}", "token").format(window="W", far="D") in row
+    assert spec.target.replace("{unit}", "token").format(window=1, far=4) in row
 
 
 def test_the_thresholds_of_the_guide_are_the_thresholds_of_the_program() -> None:
