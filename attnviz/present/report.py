@@ -97,6 +97,11 @@ def _none(*_: Any) -> tuple[Any, ...]:
     return ()
 
 
+def _as_it_is(*_: Any) -> dict[str, Any]:
+    """Change nothing."""
+    return {}
+
+
 @dataclass(frozen=True)
 class CommandSpec(Generic[R]):
     """What a command prints, draws and writes.
@@ -124,7 +129,7 @@ class CommandSpec(Generic[R]):
     top: int | None = 12
     all_selected: bool = False
     paper: tuple[str, ...] = ()
-    in_paper: "Callable[[R, ViewOptions, dict[str, Any]], dict[str, Any]]" = lambda *_: {}
+    in_paper: "Callable[[R, ViewOptions, dict[str, Any]], dict[str, Any]]" = _as_it_is
     text: "tuple[str, Callable[[R], str]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
     afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none

@@ -85,8 +85,6 @@ def test_without_figures_no_command_imports_matplotlib(here, bert_folder):
     runs = [
         ["heads", SENTENCE, "--no-syntax"],
         ["heads", "corpus.txt", "--each-line", "--no-syntax"],
-        ["heads", SENTENCE, "--no-syntax", "--map", "sink", "--figures", "none"],
-        ["heads", "corpus.txt", "--each-line", "--no-syntax", "--map", "sink", "--figures", "none"],
         ["explain", SENTENCE],
         ["outputs", SENTENCE],
         ["rollout", SENTENCE],
