@@ -77,18 +77,12 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
 
     ``reading``: further arguments of :func:`attnviz.analyze_each`.
     """
-    from attnviz.models.head_ids import ids_and_names
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views
 
     run.refuse(run.spec.of_one, "is about one text; expected --each-line without it, found both")
     lines, statistics = _texts_of_lines(file), split_names(run.options["maps"])
     source = run.find_model()
-    _, labels = ids_and_names(run.options["select"])
-    if labels:
-        raise UsageError(
-            f"--select {labels[0]!r} is what heads are on one text; expected ids such as L2H8 with --each-line."
-        )
     names, choices, formats = run.figure_names(_implied_figures(run)), run.choices(), run.format_names
     written, without = set[str](), Counter[str]()
 

@@ -297,6 +297,8 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                 plugins.quiet = bool(values.get("quiet")) or _another_speaks()
                 if function.__name__ != "heads":
                     _check_ids(values.get("select", ()), function.__name__)
+                elif values["each_line"]:
+                    _check_ids(values["select"], "heads --each-line")
                 if "device" in values:
                     _check_working_folder()
                 arguments = {name: values[name] for name in known.measuring if name not in (*_OF_MODEL, *_LANGUAGES)}

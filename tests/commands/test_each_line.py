@@ -113,7 +113,7 @@ def test_lines_may_come_from_standard_input(run: Any):
         (LINES[0], ["--token", "cat"], 2, "--token is about one text"),
         (LINES[0], ["--figures", "nonsense"], 2, "unknown figure 'nonsense'"),
         (LINES[0], ["--relation", "obj"], 2, "--relation is about one text"),
-        (LINES[0], ["--select", "obj"], 2, "--select 'obj' is what heads are on one text; expected ids such as L2H8"),
+        (LINES[0], ["--select", "obj"], 2, "--select 'obj'"),
         (LINES[0], ["--map", "nonsense"], 2, "unknown statistic 'nonsense'"),
     ],
 )  # fmt: skip
