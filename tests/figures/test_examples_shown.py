@@ -248,7 +248,7 @@ def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
                 refused += len(str(error).splitlines())
                 continue
             shown += 1
-            json_text(examples_document(read, chosen), 2).encode()
+            json_text(examples_document(read, chosen)).encode()
             console = Console(file=StringIO())
             console.print(*example_tables(read, chosen, 0, 100))
             console.file.getvalue().encode()
