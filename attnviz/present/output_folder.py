@@ -129,8 +129,8 @@ class OutputFolder:
         except (OSError, ValueError, RecursionError, KeyError, TypeError):
             return None, frozenset()
 
-    def write(self, name: str, content: bytes | str, *, more: bool = False) -> None:
-        """Stage one file by its path relative to the folder; ``more`` appends to what this run has staged.
+    def write(self, name: str, content: bytes | str) -> None:
+        """Stage one file by its path relative to the folder.
 
         Raises:
             OutputError: the disk is full, or the like.
@@ -138,8 +138,7 @@ class OutputFolder:
         target = self.staged(name)
         with self._as_output_error("write"):
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("ab" if more else "wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+            target.write_bytes(content.encode() if isinstance(content, str) else content)
         self.written[name] = None
 
     def staged(self, name: str) -> Path:

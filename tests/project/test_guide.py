@@ -161,7 +161,9 @@ def test_commands_run_as_written_and_print_what_is_shown(
         for module in (repeats, corpus_run):
             monkeypatch.setattr(module, "SEQUENCES", 4)
     if kind != "models" and "--show" not in words:
-        words += ["--device", "cpu"] * ("--device-map" not in words) + ["--no-figures"] * (not DRAWS.search(command))
+        words += ["--device", "cpu"] * ("--device-map" not in words) + ["--figures", "none"] * (
+            not DRAWS.search(command)
+        )
     done = CliRunner().invoke(app, words, input=said)
     assert done.exit_code == 0, done.output
     assert missing(COMMANDS[command], done.stdout) == []

@@ -4,6 +4,6 @@ from attnviz.present.report import View, page_view
 
 VIEWS = (
     View("card", "the head: what it does in words, its pattern, roles, place among the others, hits and failures"),
-    page_view("card", "the card as a page, beside all heads on the text"),
+    page_view("the card as a page, beside all heads on the text"),
 )
 """Its figures, in the order of the documentation."""

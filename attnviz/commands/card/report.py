@@ -153,6 +153,6 @@ def _line(named: NamedExample) -> str:
 
 
 SPEC = CommandSpec[Card](
-    content=_content, tables=_tables, fields=ROLES, entries="roles",
+    content=_content, tables=_tables, fields=ROLES, entries="roles", patterns=True,
     text=("card.md", markdown),
 )  # fmt: skip

@@ -82,16 +82,6 @@ class Profile(Result):
     """
 
     command: ClassVar[str] = "profile"
-    offered: ClassVar[tuple[str, ...]] = (
-        "checkpoint",
-        "corpora",
-        "examples",
-        "passed_roles",
-        "relations",
-        "repeats",
-        "roles",
-        "verification",
-    )
 
     checkpoint: Checkpoint
     weights_sha256: str | None

@@ -3,7 +3,7 @@
 from attnviz.present.report import View, page_view
 
 VIEWS = (
-    View("card", "one card for each head", r"cards/[A-Z]\d+H\d+"),
-    page_view("cards", "all cards, to choose from"),
+    View("card", "one card for each head"),
+    page_view("all cards, to choose from"),
 )
 """Its figures, in the order of the documentation."""

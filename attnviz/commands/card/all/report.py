@@ -56,6 +56,6 @@ def _markdown(result: Cards) -> str:
 
 
 SPEC = CommandSpec[Cards](
-    content=_content, tables=_tables, fields=(*plain("id"), *ROLES), entries=_rows, top=20,
+    content=_content, tables=_tables, fields=(*plain("id"), *ROLES), entries=_rows, patterns=True, top=20,
     text=("cards.md", _markdown),
 )  # fmt: skip
