@@ -335,7 +335,7 @@ COMMANDS = {
             _PARSER,
             _MEMORY,
             *_CORPORA,
-            _seed("With --corpus: random seed of the bootstrap, of dropout, and of the verified sample."),
+            _seed("With --corpus: random seed of the bootstrap and of the verified sample."),
         ),
         pictures=(
             _SELECT,

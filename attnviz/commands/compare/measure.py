@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.commands.compare.differences import STATISTICS, Difference, DifferenceTally
-from attnviz.commands.compare.dropout import noise_on_text
 from attnviz.commands.compare.sides import check_comparable, model_names, quoted_texts
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze
@@ -124,8 +123,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
         floor: a weight may differ by so much from rounding alone: the largest error of A's verification and that of
             B's together, at least the step of the coarser number format.
         furthest: the largest possible distance, a little less in causal models, whose first token sees itself alone.
-        dropout: probability of dropout of hidden states in A, the largest of any module; 0 where the heads have no
-            noise, for the reason in ``no_noise``.
     """
 
     command: ClassVar[str] = "compare"
@@ -136,7 +133,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
     heads: tuple[HeadDifference, ...]
     floor: float
     furthest: float
-    dropout: float
 
     @property
     def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
@@ -146,14 +142,8 @@ class Comparison(Result, OfHeads[HeadDifference]):
     @property
     def compared(self) -> str:
         """``texts`` where one model read two texts, else ``models``."""
-        return _compared(self.first, self.second)
-
-    @property
-    def no_noise(self) -> str:
-        """Why there is no distance by dropout, or ''."""
-        if self.dropout:
-            return ""
-        return _no_noise(self.first, self.second) or "A has no module that drops hidden states"
+        same = (self.first.text, self.first.pair) == (self.second.text, self.second.pair)
+        return "models" if same else "texts"
 
     @property
     def reading_notes(self) -> list[str]:
@@ -306,15 +296,13 @@ def compare(
         blocks = noting_largest(blocks, largest, of_content, queries, keys)
         tally.add(layer, blocks, torch.ones(1, len(queries), dtype=torch.bool))
         found |= {HeadId(layer, head): each for head, each in enumerate(zip(largest, of_content, strict=True))}
-    heads, dropout, noise = [], 0.0, dict[HeadId, float]()
-    if not _no_noise(first, second):
-        dropout, noise = noise_on_text(first)
+    heads = []
     for each in tally.ranked():
         before, after = (side.head(each.id).labelled for side in (first, second))
         most, content = found[each.id]
         heads.append(
             HeadDifference(
-                **(vars(each) | {"noise": noise.get(each.id)}),
+                **vars(each),
                 largest=most,
                 largest_content=content if content.difference else None,
                 before=before,
@@ -322,19 +310,7 @@ def compare(
                 rounding=abs(most.difference) <= floor,
             )
         )
-    return Comparison(first, second, tuple(heads), floor, tally.largest, dropout)
-
-
-def _compared(first: Analysis, second: Analysis) -> str:
-    """``texts`` where one model read two texts, else ``models``."""
-    return "models" if (first.text, first.pair) == (second.text, second.pair) else "texts"
-
-
-def _no_noise(first: Analysis, second: Analysis) -> str:
-    """Why no distance by dropout is measured, or ''."""
-    if _compared(first, second) == "texts":
-        return "it is noise on one text, and here are two"
-    return "of encoder-decoders it is measured with --corpus alone" if first.checkpoint.stacks else ""
+    return Comparison(first, second, tuple(heads), floor, tally.largest)
 
 
 def _sides(first: object, second: object, models: object, words: bool) -> tuple[Analysis, Analysis]:

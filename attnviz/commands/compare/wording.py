@@ -39,25 +39,15 @@ def answer(result: Comparison) -> str:
     which = "every head" if len(moved) == n else f"{len(moved)} of {counted(n, 'head')}"
     same, other = ([at for at, layer in enumerate(layers) if (layer in touched) == has] for has in (False, True))
     half = f", half of them by {_distance(median(head.distance for head in moved))} or less" * (len(moved) > 1)
-    above = sum(head.noise is not None and head.distance > head.noise for head in moved)
     n_labels = sum(head.label_changed for head in result.heads)
     parts = [
         f"{_layers(same, names)} identical" if same else "",
         f"{which} of {_layers(other, names)} moved{half}",
-        f"{above} by more than dropout" if result.dropout else "",
         f"most {moved[0].id}, {_distance(moved[0].distance)} of at most {result.furthest:.2f}",
         f"{counted(n_labels, 'label') if n_labels else 'no label'} changed",
     ]
     sentence = "; ".join(filter(None, parts))
     return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-def dropout_note(dropout: float, texts: str) -> str:
-    """What the distance by dropout is, of the probability ``dropout``, for a note."""
-    return (
-        f"the distance between two passes of A over {texts} with its own dropout (up to {dropout:g}), which a trained "
-        "model withstands"
-    )
 
 
 def _layers(at: Sequence[int], names: Sequence[str]) -> str:

@@ -4,8 +4,9 @@ from attnviz.present.report import View
 
 VIEWS = (
     View(
-        "distances", "all heads by rank with intervals, beside dropout and the largest possible distance",
+        "distances",
+        "all heads by rank with intervals, beside the largest possible distance",
         "compare-corpus-distances",
     ),
-)  # fmt: skip
+)
 """Its figures, in the order of the documentation."""
