@@ -466,9 +466,6 @@ COMMANDS = {
             Option("layer", int, "Roll out up to this layer, counted from 0. Default: the last.", least=0),
             Option("residual", float, "What a token keeps of itself in every layer: the weight of the identity, 0 to "
                    "1.", 0.5, "SHARE", check=check_share),
-            _switch("flow", "Also compute the maximum flow from that token to each of the n inputs (needs "
-                    "attnviz[flow]).", False, "--flow/--no-flow"),
-            _switch("all_flows", "Compute the maximum flow from every token (n² flows, up to 128 tokens)."),
             replace(_WORDS, help="Merge word pieces into words after the rollout: inputs summed, outputs averaged."),
             _MEMORY,
         ),

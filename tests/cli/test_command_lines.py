@@ -677,17 +677,16 @@ def test_a_rollout_is_written_and_printed(run: Any):
         assert (entry["position"], entry["text"]) == (position, found.units.labels[position])
         for name in ("attention", "rollout", "norm_rollout", "uniform", "uniform_rollout"):
             assert entry[name] == pytest.approx(float(getattr(found.inputs, name)[position]), abs=1e-6)
-        assert (entry["flow"], entry["max_flow"]) == (None, None)
     assert [layer["layer"] for layer in content["layers"]] == [0, 1, 2]
     assert content["layers"][2]["rows_apart"]["uniform_rollout"] == pytest.approx(0.125)
 
 
 def test_ranks_are_each_methods_own(run: Any):
-    result = rolled(run, "--flow", "--top", "3")
+    result = rolled(run, "--top", "3")
     assert max(map(len, result.stdout.splitlines())) <= 80
     lines = result.stdout.splitlines()
     (first,) = [line for line in lines if line.startswith("   1  ")]
-    for name in ("attention", "rollout", "norm_rollout", "flow"):
+    for name in ("attention", "rollout", "norm_rollout"):
         entry = max(document("rollout")["inputs"], key=lambda entry: entry[name])
         assert f"{entry[name]:.3f} #{entry['position']} {entry['text'][:4]}" in first
     assert not any(line.startswith("   4  ") for line in lines)
@@ -710,23 +709,11 @@ def test_options_reach_the_rollout(run: Any):
 
 
 def test_matrices_of_every_layer_can_be_saved(run: Any):
-    assert rolled(run, "--save-rollout", "--all-flows").exit_code == 0
-    found = attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), all_flows=True)
-    with safe_open("out/rollout.safetensors", framework="pt") as file:
-        assert set(file.keys()) == {"rollout", "norm_rollout", "flow"}
-        assert file.metadata()["unit"] == "token"
-        assert json.loads(file.metadata()["labels"]) == list(found.units.labels)
-        for name, matrices in (("rollout", found.weights), ("norm_rollout", found.norms), ("flow", found.flows)):
-            torch.testing.assert_close(file.get_tensor(name), matrices)
-    assert document("rollout")["options"]["flow"] == "all"
-    assert rolled(run, "--save-rollout", "--no-flow").exit_code == 0
+    assert rolled(run, "--save-rollout").exit_code == 0
+    found = attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer())
     with safe_open("out/rollout.safetensors", framework="pt") as file:
         assert set(file.keys()) == {"rollout", "norm_rollout"}
-
-
-def test_without_scipy_the_flow_names_what_to_type(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("attnviz.commands.rollout.rollout_and_flow.importlib.util.find_spec", lambda _: None)
-    refused = rolled(run, "--flow")
-    assert (refused.exit_code, refused.stdout, names(".")) == (1, "", set())
-    assert refused.stderr.endswith(" is not installed; type: pip install 'attnviz[flow]'\n")
-    assert rolled(run, "--no-flow").exit_code == 0
+        assert file.metadata()["unit"] == "token"
+        assert json.loads(file.metadata()["labels"]) == list(found.units.labels)
+        for name, matrices in (("rollout", found.weights), ("norm_rollout", found.norms)):
+            torch.testing.assert_close(file.get_tensor(name), matrices)

@@ -87,7 +87,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (attnviz.ablate, {"method": ["mean"]}, "expected method as a string, found"),
     (attnviz.explain, {"truncate": 1}, "expected truncate as True or False, found 1"),
     (attnviz.head_outputs, {"dtype": 32}, "expected the dtype as a string such as 'float32', found 32"),
-    (attnviz.rollout, {"flow": "no"}, "expected flow as True or False, found 'no'"),
+    (attnviz.rollout, {"words": "no"}, "expected words as True or False, found 'no'"),
 ]
 
 

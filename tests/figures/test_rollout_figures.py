@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import attnviz
-from attnviz.commands.rollout.report import chosen, flow_sentence, how, sink_sentence, spread_sentence
+from attnviz.commands.rollout.report import chosen, how, sink_sentence, spread_sentence
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
@@ -22,12 +21,7 @@ LONG = " ".join(WORDS[i * 7 % 15] for i in range(300))
 
 @pytest.fixture(scope="module")
 def result() -> Any:
-    return attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), flow=True)
-
-
-@pytest.fixture(scope="module")
-def every_flow() -> Any:
-    return attnviz.rollout(TEXT, sharp_gpt2(), tokenizer=gpt2_tokenizer(), all_flows=True)
+    return attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer())
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +47,6 @@ def test_the_last_layer_has_attention_rollout_and_norm_rollout_on_one_scale(resu
         assert said in of.caption
 
 
-def test_all_flows_stand_beside_them(every_flow: Any):
-    of = plan(every_flow, "rollout")
-    last = of.tiles[-1]
-    assert last.name == "flow"
-    np.testing.assert_allclose(last.values, every_flow.flows.float().numpy())
-    positive = every_flow.flows[every_flow.flows > 0]
-    assert f"from {positive.min():.3f} to {positive.max():.3f}" in of.caption
-
-
 def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
     of = plan(long, "rollout", Style(width=3.3))
     assert of.pooled > 1
@@ -83,7 +68,7 @@ def test_words_above_a_narrow_picture_are_few(long: Any):
     assert height <= 0.2 * long.figure("rollout", style).get_size_inches()[1]
 
 
-def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every_flow: Any):
+def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any):
     last, names = result.layers[-1], ("rollout", "norm_rollout", "uniform_rollout")
 
     def spread(apart: float | None) -> str:
@@ -95,15 +80,13 @@ def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every
         assert str(apart) in spread(apart)
     assert spread(None) == ""
     assert f"(special tokens) hold {100 * last.sink['rollout']:.0f} %" in sink_sentence(result)
-    assert "(the first token) hold" in sink_sentence(every_flow)
+    assert "(the first token) hold" in sink_sentence(attnviz.rollout(TEXT, sharp_gpt2(), tokenizer=gpt2_tokenizer()))
 
 
-def test_sentences_on_one_layer_and_on_inputs_without_flow_say_what_there_is():
-    one = attnviz.rollout("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), layer=0, residual=1.0, flow=True)
+def test_of_one_layer_nothing_is_multiplied():
+    one = attnviz.rollout("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), layer=0, residual=1.0)
     assert how(one) == "through layer 0, 0 attention + 1 identity"
-    assert "here 1.000, 0 where no path leads." in flow_sentence(one.flow)
     assert "layers multiplied" not in one.report(100)
-    assert "here from 0.250 to 0.750." in flow_sentence(torch.tensor([0.25, 0.75]))
 
 
 def test_several_positions_of_a_token_are_named():

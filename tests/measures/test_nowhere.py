@@ -10,7 +10,7 @@ import torch
 
 import attnviz
 from attnviz.commands.compare.differences import mean_differences
-from attnviz.commands.rollout.rollout_and_flow import mixed_with_identity
+from attnviz.commands.rollout.matrices import mixed_with_identity
 from attnviz.measures.head_distances import HeadDistanceTally
 from attnviz.measures.statistics import NOWHERE, with_nowhere
 from attnviz.models.families.llama import GptOss

@@ -78,19 +78,6 @@ def sink_sentence(result: Rollout) -> str:
     )
 
 
-def flow_sentence(flows: Tensor | None, over: str = "here") -> str:
-    """Sentence on the flow and how far it separates inputs; '' without a flow."""
-    if flows is None:
-        return ""
-    unreached = ", 0 where no path leads" if bool((flows == 0).any()) else ""
-    low, high = (f"{float(value):.3f}" for value in (flows[flows > 0].min(), flows.max()))
-    return (
-        "Flow: the largest flow that could reach each input if attention weights were capacities, as a share of the "
-        f"sum over the inputs; {over} {low if low == high else f'from {low} to {high}'}{unreached}. The more paths "
-        "lead down, the more even it is."
-    )
-
-
 def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
     units, positions = result.units, list(result.positions)
     parts = {of.layer: of.parts_error for of in result.layers}
@@ -103,7 +90,6 @@ def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
             "layer": result.layer,
             "residual": result.residual,
             "from": positions,
-            "flow": "all" if result.flows is not None else "token" if result.flow is not None else None,
             "tokens_cut_off": result.tokens.truncated,
         },
         "tokens": tokens_entry(result.tokens),
@@ -118,17 +104,15 @@ def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
 
 
 def _inputs(result: Rollout) -> list[dict[str, Any]]:
-    units, measured = result.units, {**result.inputs._asdict(), "max_flow": result.max_flow}
+    units = result.units
     columns = {"position": range(len(units)), "text": units.labels, "special": units.special, "sink": units.sink}
-    columns |= {name: [None] * len(units) if row is None else row.tolist() for name, row in measured.items()}
+    columns |= {name: row.tolist() for name, row in result.inputs._asdict().items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _tensors(result: Rollout, _: ViewOptions) -> bytes:
-    """``rollout`` and ``norm_rollout``, [n_layers, n, n] each, and ``flow`` [n, n]."""
+    """``rollout`` and ``norm_rollout``, [n_layers, n, n] each."""
     tensors = {"rollout": result.weights.contiguous(), "norm_rollout": result.norms.contiguous()}
-    if result.flows is not None:
-        tensors["flow"] = result.flows.contiguous()
     labels, share = json.dumps(list(result.units.labels)), f"{result.residual:g}"
     about = {"unit": result.units.name, "labels": labels, "model": result.checkpoint.name, "residual": share}
     content: bytes = save(tensors, about)
@@ -150,7 +134,6 @@ def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[Rende
         f"{', layers multiplied' if result.layer else ''}; norm "
         "rollout: the norm of what attention adds (Kobayashi et al. 2020) in place of the weight; uniform: of uniform "
         "attention. Feed-forward networks and layer norms are left out.",
-        flow_sentence(result.flow),
         sink_sentence(result),
         spread_sentence(result),
         encoder_note(result.checkpoint),
@@ -160,7 +143,6 @@ def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[Rende
 def _ranked_inputs(result: Rollout) -> list[Field[int]]:
     """Table of the chosen token's inputs by rank, a column per method, each ranked by itself."""
     labels = result.units.labels
-    rows = {name: row for name, row in result.inputs._asdict().items() if name in METHODS and row is not None}
     digits = len(str(len(labels) - 1)) + 1
 
     def column(name: str, row: Tensor) -> Field[int]:
@@ -172,7 +154,7 @@ def _ranked_inputs(result: Rollout) -> list[Field[int]]:
 
         return Field(METHOD_NAMES[name].capitalize(), fit=written, left=True, least=_NUMBER + digits)
 
-    return [Field("Rank", lambda rank: rank + 1), *(column(*of_method) for of_method in rows.items())]
+    return [Field("Rank", lambda rank: rank + 1), *(column(name, getattr(result.inputs, name)) for name in METHODS)]
 
 
 _LAYER_COLUMNS: list[Field[LayerShares]] = [
@@ -190,9 +172,8 @@ SPEC = CommandSpec[Rollout](
     content=_content,
     tables=_tables,
     fields=plain(
-        "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "flow", "max_flow", "uniform",
-        "uniform_rollout",
+        "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "uniform", "uniform_rollout"
     ),
     entries="inputs",
     tensors=("rollout.safetensors", _tensors),
-)  # fmt: skip
+)
