@@ -451,8 +451,7 @@ COMMANDS = {
                    any_language=True),
             *_CORPORA,
             _seed("Random seed of the bootstrap, of the random order and of the random projections."),
-            _switch("curve", "Also remove heads together: each layer by two methods, and a growing share of all "
-                    "heads.", True),
+            _switch("curve", "Also remove heads together: each layer, and a growing share of all heads.", True),
             _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
         ),
         pictures=_figures("ablate"),

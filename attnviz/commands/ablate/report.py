@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
-from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.commands.ablate.effects import VERDICTS, CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
+from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, METRICS, STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
@@ -26,9 +25,6 @@ from attnviz.present.view import ViewOptions
 
 _WIDE, _ROOM = 100, 80
 """Columns of a terminal from which on a table is complete, and has intervals."""
-_COLUMN = 14
-"""Characters in a line of a verdict, which takes at most two lines, one per method."""
-
 
 _LESS = "together, minus the sum of one at a time"
 GIVES = {
@@ -51,7 +47,7 @@ def source_line(result: Ablation) -> str:
 
 def of_one_text(result: Ablation) -> str:
     """What the mean over a single text cannot show, or ''."""
-    if result.n_texts > 1 or result.methods[0] != "mean":
+    if result.n_texts > 1 or result.method != "mean":
         return ""
     return (
         ": a head is replaced by its mean over this text alone, so that what it does alike at all its tokens, such as "
@@ -61,7 +57,7 @@ def of_one_text(result: Ablation) -> str:
 
 def first_order(result: Ablation) -> str:
     """Note on importance by gradients if heads are removed by another method than ``zero``, or ''."""
-    return "" if result.methods[0] == "zero" else "to first order what zero does, not " + result.methods[0]
+    return "" if result.method == "zero" else "to first order what zero does, not " + result.method
 
 
 def what_is_measured(result: Ablation) -> str:
@@ -117,12 +113,11 @@ def compensation_text(result: Ablation) -> str:
         )
         for each in result.sets[:1]:
             name = "selected heads" if each.layer is None else f"{len(each.heads)} heads of layer {each.layer}"
-            sentences.append(f"The {name} {_LESS}: {_less_the_sum(each, result)}.")
+            sentences.append(f"The {name} {_LESS}: {amount(each.excess[metric.name].value)}.")
     else:
         if result.together is not None:
-            verdict, n = result.together.verdict(metric.name), len(result.together.heads)
-            numbers = _less_the_sum(result.together, result)
-            sentences.append(f"The selected heads ({n}) {_LESS}: {verdict} ({numbers}).")
+            n, excess = len(result.together.heads), result.together.excess[metric.name]
+            sentences.append(f"The selected heads ({n}) {_LESS}: {_with_interval(excess)}.")
         elif result.layers:
             sentences.append(_layers(result, metric))
         sentences += _curve(result, metric)
@@ -140,7 +135,7 @@ def _singles(result: Ablation, metric: Metric) -> str:
     if len(values) == 1:
         return f"Removing {most} alone gives a {metric.title} of {largest}."
     text = (
-        f"Removing one head at a time ({result.methods[0]}) gives a {metric.title} of at most {largest} ({most}); "
+        f"Removing one head at a time ({result.method}) gives a {metric.title} of at most {largest} ({most}); "
         f"the median of {len(values)} is {amount(median(value.value for value in values))}."
     )
     if not metric.signed or not result.has_intervals:
@@ -152,23 +147,16 @@ def _singles(result: Ablation, metric: Metric) -> str:
     )
 
 
-def _less_the_sum(effect: SetEffect, result: Ablation) -> str:
-    """Excess of a set over its heads one at a time, by each method."""
-    name, parts = result.metrics[0].name, list[str]()
-    for method, by_one in zip(result.methods, effect.by_method, strict=False):
-        reading = by_one.reading(name) if effect.second else None
-        parts.append(f"{method} {_with_interval(by_one.excess[name])}" + (f", {reading}" if reading else ""))
-    return "; ".join(parts)
-
-
 def _layers(result: Ablation, metric: Metric) -> str:
-    """Layers by joint verdict, with the numbers of those without agreement."""
-    names: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
+    """Layers by the side of zero on which the interval of the difference lies."""
+    sides = {1: "above zero", -1: "below zero", 0: "zero is in the interval"}
+    names: dict[int, list[str]] = {side: [] for side in sides}
     for layer in result.layers:
-        verdict, name = layer.verdict(metric.name) or VERDICTS[-1], HeadId(layer.layer or 0, 0).layer_name
-        names[verdict].append(f"{name} ({_less_the_sum(layer, result)})" if verdict == VERDICTS[-1] else name)
-    parts = "; ".join(f"{verdict} in {', '.join(those)}" for verdict, those in names.items() if those)
-    return f"The heads of a layer {_LESS}, by {' and '.join(result.methods)}: {parts}."
+        side = layer.excess[metric.name].side
+        assert side is not None
+        names[side].append(layer.heads[0].layer_name)
+    parts = "; ".join(f"{sides[side]} in {', '.join(layers)}" for side, layers in names.items() if layers)
+    return f"The heads of a layer {_LESS}: {parts}. The numbers do not say why."
 
 
 def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
@@ -178,7 +166,7 @@ def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
         several = f"the {free} least important heads can go together" if free > 1 else "the least important head can go"
         ends = f"{several} before the loss is clearly higher (in the steps of the curve)"
         missed = "the loss is clearly higher as soon as the least important head is removed"
-        yield f"By {result.methods[0]} alone, {ends if free else missed}."
+        yield f"{capital(ends if free else missed)}."
     n = len(result.curve.order)
     half = min(result.curve.points, key=lambda point: abs(2 * point.removed - n))
     if 1 < half.removed < n:
@@ -186,8 +174,7 @@ def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
         more = _with_interval(half.least.excess[metric.name])
         yield (
             f"Removing the less important half of all heads ({half.removed}) gives {least}, removing as many in a "
-            f"random order {drawn}. Minus the sum of one at a time, the former is {more}. That is by one method, "
-            f"{result.methods[0]}, so it is no verdict."
+            f"random order {drawn}. Minus the sum of one at a time, the former is {more}."
         )
 
 
@@ -216,12 +203,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "verification": verification_entry(checked.attention)
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
-        "heads": [
-            entry(_FIELDS, head)
-            | {"methods": dict(zip(result.methods, filter(None, (head.damage, head.second)), strict=False))}
-            | {"roles": [vars(role) for role in head.roles]}
-            for head in result.heads
-        ],
+        "heads": [entry(_FIELDS, head) | {"roles": [vars(role) for role in head.roles]} for head in result.heads],
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
         "curve": _curve_entry(result),
@@ -244,21 +226,13 @@ def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> d
 
 
 def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
-    first = result.metrics[0].name
-    by_method = zip(result.methods, effect.by_method, strict=True)
     return {
         "layer": effect.layer,
         **stack_entry(effect.layer),
         "heads": [str(head) for head in effect.heads],
-        **_method_entry(effect, result),
-        "verdict": effect.verdict(first),
-        "methods": {method: _method_entry(one, result) | {"reading": one.reading(first)} for method, one in by_method},
+        **{metric.name: _effect_entry(effect, metric.name) for metric in result.metrics},
+        "ratio": effect.ratio(result.metrics[0].name),
     }
-
-
-def _method_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
-    numbers = {metric.name: _effect_entry(effect, metric.name) for metric in result.metrics}
-    return {**numbers, "ratio": effect.ratio(result.metrics[0].name)}
 
 
 def _curve_entry(result: Ablation) -> dict[str, Any] | None:
@@ -293,7 +267,7 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
 def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     checked, intervals = result.verified, result.has_intervals and width >= _ROOM  # numbers are never cut
     yield Text(f"{result.checkpoint.short_name} on {source_line(result)}{of_one_text(result)}", style="bold")
-    yield Text(f"{capital(what_is_measured(result))}. {capital(GIVES[result.methods[0]])}.")
+    yield Text(f"{capital(what_is_measured(result))}. {capital(GIVES[result.method])}.")
     more = (
         f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
         f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'input')}"
@@ -337,8 +311,6 @@ def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) 
         Field("On others", lambda row: amount(row[1].others[metric.name].value)),
         *_measured(lambda row: row[1].difference[metric.name], "Differ-\nence", "", intervals),
         Field("n", lambda row: row[1].n, optional=1),
-        *[Field[tuple[HeadId, RoleEffect]]("Verdict", lambda row: row[1].verdict, left=True, least=10, fold=True)]
-        * intervals,
     ]
     rows = [(head.id, role) for head in result.heads for role in head.roles]
     rows.sort(key=lambda row: -row[1].difference[metric.name].value)
@@ -347,41 +319,19 @@ def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) 
 
 
 def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
-    """Table of sets: a line per method, and the verdict of both."""
     metric = result.metrics[0]
-    columns: list[Field[_SetLine]] = [
-        Field("Set", lambda line: line.name, left=True),
-        Field("Method", lambda line: line.method, left=True),
-        Field("Together", lambda line: amount(line.effect.damage[metric.name].value)),
-        Field("One at\na time", lambda line: amount(line.effect.singles[metric.name].value)),
-        Field("Ratio", lambda line: line.effect.ratio(metric.name)),
-        *_measured(lambda line: line.effect.excess[metric.name], "Differ-\nence", "", intervals),
+    columns: list[Field[SetEffect]] = [
+        Field("Together", lambda effect: amount(effect.damage[metric.name].value)),
+        Field("One at\na time", lambda effect: amount(effect.singles[metric.name].value)),
+        Field("Ratio", lambda effect: effect.ratio(metric.name)),
+        *_measured(lambda effect: effect.excess[metric.name], "Differ-\nence", "", intervals),
     ]
-    if width < _WIDE:
-        del columns[4]
-    if result.together is not None:
-        del columns[0]
-    if result.has_intervals:
-        columns.append(Field("Verdict", lambda line: line.verdict, left=True))
-    which = "Heads" if result.together is None else "Selected heads"
+    which = "Selected heads"
+    if result.together is None:
+        which = "Heads of a layer"
+        columns.insert(0, Field("Layer", lambda effect: effect.heads[0].layer_name, left=True))
     title = f"{which} removed together ({metric.title}, {metric.unit})"
-    return column_table(title, columns, _set_lines(result), width=width)
-
-
-class _SetLine(NamedTuple):
-    """A set by one method, with its line of the joint verdict."""
-
-    name: str
-    method: str
-    effect: SetEffect
-    verdict: str
-
-
-def _set_lines(result: Ablation) -> Iterator[_SetLine]:
-    for each in result.sets:
-        names = (HeadId(0 if each.layer is None else each.layer, 0).layer_name, "")  # layer E0 counts as 0, too
-        verdict = [*wrap(each.verdict(result.metrics[0].name) or "", _COLUMN), "", ""]
-        yield from map(_SetLine, names, result.methods, each.by_method, verdict)
+    return column_table(title, columns, result.sets, width=width)
 
 
 def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int, intervals: bool) -> Table:
@@ -412,19 +362,8 @@ def _notes(result: Ablation) -> Iterator[str]:
             "On its tokens: those of words that attend by the relation; on others: for each the nearest other token "
             "of a word in its text."
         )
-    if any(role.verdict for role in result.heads[0].roles):
-        first, second, *_ = result.metrics
-        both = "the loss" if first.signed else f"{first.title} and {second.title}, which must agree"
-        yield f"Verdict: whether its tokens depend on the head more than the others, by {both}."
     if result.curve is not None:
         yield "The order was found on the same texts: on others the sum of the least important heads would be larger."
-    if result.sets:
-        verdicts = (
-            " Both methods must agree on a verdict. Super-additive (sub-additive): more (less) than the sum, zero "
-            "outside the 95 % interval of the difference. No cost: together not clearly above zero. A verdict does "
-            "not say why."
-        )
-        yield f"With the method {result.methods[1]}, {GIVES[result.methods[1]]}.{verdicts * result.has_intervals}"
     if result.has_intervals:
         yield "Intervals: 95 % each, bootstrap over texts; they hold for texts like these, not for all texts."
 
@@ -433,4 +372,4 @@ SPEC = CommandSpec[Ablation](
     content=lambda result, choices: with_intervals(_content(result, choices)),
     tables=_tables,
     fields=_FIELDS,
-)  # fmt: skip
+)
