@@ -159,7 +159,7 @@ def test_the_document_and_the_tables_have_them(tmp_path: Path):
         ]
         assert entry["roles"][0]["difference"]["cosine"] == {"value": first.value, "interval": [first.low, first.high]}
     report = " ".join(result.report(width=110).split())
-    assert "Heads on the tokens of roles (cosine distance, 1 − cos; 12 of 16, the largest difference first)" in report
+    assert "Heads on the tokens of roles" in report
     assert "obj head→dep" in report
 
 

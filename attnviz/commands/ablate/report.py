@@ -1,7 +1,6 @@
 """JSON, CSV and tables of an ablation, and sentences shared with its figures."""
 
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from typing import Any
 
 from rich.console import RenderableType
@@ -9,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
-from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, METRICS, STATES, Metric
+from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, METRICS, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -25,8 +24,6 @@ from attnviz.present.view import ViewOptions
 
 _WIDE, _ROOM = 100, 80
 """Columns of a terminal from which on a table is complete, and has intervals."""
-
-_LESS = "together, minus the sum of one at a time"
 GIVES = {
     "zero": "a removed head outputs zeros (b_O stays)",
     "mean": "a removed head outputs its mean over all tokens of the texts",
@@ -96,86 +93,15 @@ def interval(estimate: Estimate) -> str:
     return "" if low is None or high is None else f"[{amount(low)}, {amount(high)}]"
 
 
-def _with_interval(estimate: Estimate, unit: str = "") -> str:
-    """An estimate with unit and interval, if it has them."""
-    return " ".join(filter(None, (amount(estimate.value), unit, interval(estimate))))
-
-
-def compensation_text(result: Ablation) -> str:
-    """Paragraph on the effect of heads together, compared with one at a time."""
-    metric = result.metrics[0]
-    sentences = [_singles(result, metric)]
+def conclusion(result: Ablation) -> str:
+    """Whether the numbers have intervals, and how many heads can go."""
     if not result.has_intervals:
         few = "1 text is" if result.n_texts == 1 else f"{result.n_texts} texts are"
-        sentences.append(
-            f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so these numbers do not show whether heads do "
-            "more together than one at a time."
-        )
-        for each in result.sets[:1]:
-            name = "selected heads" if each.layer is None else f"{len(each.heads)} heads of layer {each.layer}"
-            sentences.append(f"The {name} {_LESS}: {amount(each.excess[metric.name].value)}.")
-    else:
-        if result.together is not None:
-            n, excess = len(result.together.heads), result.together.excess[metric.name]
-            sentences.append(f"The selected heads ({n}) {_LESS}: {_with_interval(excess)}.")
-        elif result.layers:
-            sentences.append(_layers(result, metric))
-        sentences += _curve(result, metric)
-    if result.kind == STATES and result.sets:
-        sentences.append(
-            "Part of an excess may come from the measure: in cosine distance, changes in unrelated directions add up, "
-            "but changes in one direction give more than their sum."
-        )
-    return " ".join(sentences)
-
-
-def _singles(result: Ablation, metric: Metric) -> str:
-    values, most = [head.damage[metric.name] for head in result.heads], result.heads[0].id
-    largest = _with_interval(values[0], metric.unit if "/" in metric.unit else "")
-    if len(values) == 1:
-        return f"Removing {most} alone gives a {metric.title} of {largest}."
-    text = (
-        f"Removing one head at a time ({result.method}) gives a {metric.title} of at most {largest} ({most}); "
-        f"the median of {len(values)} is {amount(median(value.value for value in values))}."
-    )
-    if not metric.signed or not result.has_intervals:
-        return text
-    raised, lowered = (sum(value.side == side for value in values) for side in (1, -1))
-    return (
-        f"{text} {raised} raise the loss and {lowered} lower it (zero is outside the 95 % interval of the head); "
-        f"{len(values) - raised - lowered} are undecided."
-    )
-
-
-def _layers(result: Ablation, metric: Metric) -> str:
-    """Layers by the side of zero on which the interval of the difference lies."""
-    sides = {1: "above zero", -1: "below zero", 0: "zero is in the interval"}
-    names: dict[int, list[str]] = {side: [] for side in sides}
-    for layer in result.layers:
-        side = layer.excess[metric.name].side
-        assert side is not None
-        names[side].append(layer.heads[0].layer_name)
-    parts = "; ".join(f"{sides[side]} in {', '.join(layers)}" for side, layers in names.items() if layers)
-    return f"The heads of a layer {_LESS}: {parts}. The numbers do not say why."
-
-
-def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
-    if result.curve is None:
-        return
-    if (free := result.removable) is not None:
-        several = f"the {free} least important heads can go together" if free > 1 else "the least important head can go"
-        ends = f"{several} before the loss is clearly higher (in the steps of the curve)"
-        missed = "the loss is clearly higher as soon as the least important head is removed"
-        yield f"{capital(ends if free else missed)}."
-    n = len(result.curve.order)
-    half = min(result.curve.points, key=lambda point: abs(2 * point.removed - n))
-    if 1 < half.removed < n:
-        least, drawn = (amount(each.damage[metric.name].value) for each in (half.least, half.random))
-        more = _with_interval(half.least.excess[metric.name])
-        yield (
-            f"Removing the less important half of all heads ({half.removed}) gives {least}, removing as many in a "
-            f"random order {drawn}. Minus the sum of one at a time, the former is {more}."
-        )
+        return f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so these numbers are a first look."
+    if result.removable is None:
+        return ""
+    heads = counted(result.removable, "head")
+    return f"{heads}, the least important, can go before the loss is clearly higher (in the steps of the curve)."
 
 
 def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
@@ -208,7 +134,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "together": None if result.together is None else _set_entry(result.together, result),
         "curve": _curve_entry(result),
         "gradient": {"of": of, "spearman": result.rank_correlations} if options["gradient"] else None,
-        "compensation": {"text": compensation_text(result), "removable": result.removable},
+        "removable": result.removable,
     }
 
 
@@ -280,8 +206,7 @@ def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[Rend
         yield _set_table(result, width, intervals)
     if result.curve is not None:
         yield _curve_table(result, result.curve.points, width, intervals)
-    yield Text(compensation_text(result))
-    yield notes(*_notes(result))
+    yield notes(conclusion(result), *_notes(result))
 
 
 def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: bool) -> list[Any]:
@@ -364,6 +289,11 @@ def _notes(result: Ablation) -> Iterator[str]:
         )
     if result.curve is not None:
         yield "The order was found on the same texts: on others the sum of the least important heads would be larger."
+    if result.sets and result.kind == STATES:
+        yield (
+            "Together: part of the difference may come from the measure, since cosine distances add up only for "
+            "changes in unrelated directions."
+        )
     if result.has_intervals:
         yield "Intervals: 95 % each, bootstrap over texts; they hold for texts like these, not for all texts."
 
