@@ -161,12 +161,6 @@ def _seed(purpose: str) -> Option:
     return Option("seed", int, purpose, 0, least=0, most=_LARGEST_SEED)
 
 
-def _check_linear_scale(name: str, value: object) -> None:
-    """Raise UsageError for an unknown scale of differences; figures refuse ``log`` themselves, with the reason."""
-    if value not in ("shared", "per-head", "log"):
-        raise UsageError(f"unknown {name} {value!r}: expected one of shared, per-head.")
-
-
 def _top(rows: str, default: int | None) -> Option:
     return Option("top", int, f"{rows} 0 stands for all.", default, "N", least=0)
 
@@ -330,7 +324,6 @@ COMMANDS = {
         ),
         measurement=(
             _WORDS,
-            *_DISTANCES,
             _switch("syntax", "Parse the texts if spaCy and a pipeline for them are installed.", True),
             _PARSER,
             _MEMORY,
@@ -340,7 +333,7 @@ COMMANDS = {
         pictures=(
             _SELECT,
             Option("scale", str, "Colour scale of the heads' pictures: shared by all heads, or per-head.", "shared",
-                   check=_check_linear_scale),
+                   choices=("shared", "per-head")),
             *_figures("compare", before="With --corpus: {compare.corpus}. "),
         ),
         output=(
@@ -348,7 +341,7 @@ COMMANDS = {
                  "--select names.", None),
             *_TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "words", "truncate", "memory", "local_window", "long_range_from", "scale"),
+        of_one=("pair", "target", "words", "truncate", "memory", "scale"),
         of_many=("limit", "batch_size", "seed"),
     ),
     "profile": Command(
@@ -494,7 +487,6 @@ COMMANDS = {
     "circuits": Command(
         ("circuits",),
         text=(*_MODEL, *_DEVICE),
-        measurement=(_seed("Random seed of the untrained heads that copying is held against."),),
         pictures=(
             replace(_SELECT, help="Heads whose pairs are listed, as for attnviz heads. Default: all heads."),
             *_figures("circuits"),

@@ -189,7 +189,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("outputs TEXT -m bert --figures effects", 2, "there is no figure 'effects': Direct effects are not given"),
     ("heads ... --scale linear", 2, "unknown scale 'linear': expected one of auto, shared, per-head, log."),
     ("compare ... --scale auto", 2, "unknown scale 'auto': expected one of shared, per-head."),
-    ("compare ... --scale log --figures all", 2, "logarithmic scale cannot show: expec"),
+    ("compare ... --scale log --figures all", 2, "unknown scale 'log'"),
     *((f"{each} ... --theme red", 2, "unknown theme 'red': expected one of light, dark") for each in
       ("heads", "compare", "explain")),
     ("heads ... --width wide", 2, "expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found 'wide'."),

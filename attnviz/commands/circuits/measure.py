@@ -76,7 +76,6 @@ class Circuits(Result, OfHeads[HeadCopying]):
         no_copying: reason why copying is None, or ''.
         linearised: whether copying leaves out the activation of a masked-language head.
         rotary: whether queries and keys are rotated by positions, which is left out.
-        seed: of the random weights.
     """
 
     command: ClassVar[str] = "circuits"
@@ -90,7 +89,6 @@ class Circuits(Result, OfHeads[HeadCopying]):
     no_copying: str
     linearised: bool
     rotary: bool
-    seed: int
 
     def pairs(self, select: Sequence[str | HeadId] = ()) -> list[Pair]:
         """All pairs with a selected head on either side, the furthest above the baseline first.
@@ -116,7 +114,6 @@ class Circuits(Result, OfHeads[HeadCopying]):
 def circuits(
     model: Model | None = None,
     *,
-    seed: int = 0,
     progress: Progress | None = None,
     **opening: Unpack[ModelOptions],
 ) -> Circuits:
@@ -128,7 +125,6 @@ def circuits(
 
     Args:
         model: see :data:`attnviz.models.opening.Model`.
-        seed: of the random weights that copying is held against.
         progress: callback for every layer.
         opening: see :class:`attnviz.options.ModelOptions`.
 
@@ -140,16 +136,22 @@ def circuits(
     with without_gradients(checkpoint.device):
         layers = _Layers(checkpoint)
         squared, spread = layers.compositions(progress)
-        copying, untrained, why, linear = _copying(checkpoint, layers, seed)
+        copying, untrained, why, linear = _copying(checkpoint, layers)
     scores = {kind: squared[at].sqrt() for at, kind in enumerate(KINDS)}
     deviations = {kind: (squared[at] * layers.dimensions - 1) / spread[at] for at, kind in enumerate(KINDS)}
     ids = [HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))]
     nothing: list[float | None] = [None] * len(ids)
     heads = zip(ids, copying or nothing, untrained or nothing, strict=True)
     return Circuits(
-        checkpoint, tuple(HeadCopying(*head) for head in heads), scores, deviations, layers.dimensions**-0.5, why,
-        not linear, layers.rotary, seed,
-    )  # fmt: skip
+        checkpoint=checkpoint,
+        heads=tuple(HeadCopying(*head) for head in heads),
+        scores=scores,
+        deviations=deviations,
+        baseline=layers.dimensions**-0.5,
+        no_copying=why,
+        linearised=not linear,
+        rotary=layers.rotary,
+    )
 
 
 class _Layers:
@@ -255,7 +257,7 @@ def _evenness(wide: Tensor) -> Tensor:
     return _size(wide @ wide.mT) / _size(wide).square()
 
 
-def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[float], list[float], str, bool]:
+def _copying(checkpoint: Checkpoint, layers: _Layers) -> tuple[list[float], list[float], str, bool]:
     """Copying of all heads, that of random ones, why there is none, and whether the language head is linear."""
     head: Any = None if checkpoint.encoder_only else checkpoint.language_head
     if head is None:
@@ -283,7 +285,7 @@ def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[f
     for layer, (output, value) in enumerate(zip(layers.outputs, layers.values, strict=True)):
         own.append(_copied(to_logits(output) @ across @ value))
         across = layers.after(layer, across)
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
 
     def fresh(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=draw).to(words)

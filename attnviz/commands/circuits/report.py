@@ -49,7 +49,7 @@ def left_out(result: Circuits) -> str:
 def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
     return {
         "model": model_entry(result.checkpoint),
-        "options": {"select": list(choices.select), "seed": result.seed},
+        "options": {"select": list(choices.select)},
         "baseline": result.baseline,
         "heads": [entry(_HEADS, head) for head in result.select(choices.select)],
         "no_copying": result.no_copying or None,

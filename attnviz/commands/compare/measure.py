@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.commands.compare.differences import STATISTICS, Difference, DifferenceTally
-from attnviz.commands.compare.sides import check_comparable, model_names, quoted_texts
+from attnviz.commands.compare.sides import check_comparable, model_names, quoted_text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
@@ -223,7 +223,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
     def side_names(self) -> tuple[str, str]:
         """Names of A and B: the models, or the quoted texts."""
         if self.compared == "texts":
-            return quoted_texts(self.first, self.second)
+            return quoted_text(self.first), quoted_text(self.second)
         return model_names(self.first.checkpoint, self.second.checkpoint)
 
     def __repr__(self) -> str:

@@ -42,7 +42,8 @@ def numbers_of(result: Explanation, name: str) -> str:
     if name == "mask":
         return f"{token} may attend to {int(tensor[result.token].sum())} of {counted(len(tensor), 'token')}"
     if name == "experts":
-        return f"{token} takes {experts_line(result, result.token)}"
+        taken = result.experts_of(result.token).items()
+        return f"{token} takes {', '.join(f'{expert} ({weight:.2f})' for expert, weight in taken)}"
     if tensor.ndim == 2:
         return f"{token}: {_vector(tensor[result.token])}"
     of_head = tensor[..., result.head.head, result.token, :]  # of keys, or dimensions; of split, both or all three
@@ -62,11 +63,6 @@ def _vector(vector: Tensor) -> str:
     """Length and first numbers."""
     first = ", ".join(rounded(float(value)) for value in vector[:_FIRST])
     return f"length {float(vector.norm()):.3g} [{first}{', …' if len(vector) > _FIRST else ''}]"
-
-
-def experts_line(result: Explanation, token: int) -> str:
-    """The experts that a token takes and their weights: ``3 (0.61), 0 (0.39)``."""
-    return ", ".join(f"{expert} ({weight:.2f})" for expert, weight in result.experts_of(token).items())
 
 
 @dataclass(frozen=True)
