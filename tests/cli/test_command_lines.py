@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors import safe_open
 from transformers import BertForMaskedLM
 from typer.testing import CliRunner, Result
@@ -394,24 +393,10 @@ def test_tiny_gpt2_on_a_text(run: Any):
     assert content["heads"][0]["id"].startswith("L0")  # without its first layer it cannot tell where it is
 
 
-@pytest.mark.usefixtures("undrawn")
-@needs_minilm
-def test_minilm_on_a_text(run: Any):
-    result = run("ablate", "The cat ran", "--select", "L5", "--no-curve", "--json", "-q", "--figures", "heads")
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    content = json.loads(result.stdout)
-    assert (content["measured"]["kind"], content["curve"]) == ("states", None)
-    assert content["figures"] == ["ablate-heads.png"]
-    assert len(content["heads"]) == 12
-    assert content["heads"][0]["cosine"]["value"] > 0.001
-    assert content["layers"] == []
-
-
 @pytest.mark.draws
 @pytest.mark.usefixtures("undrawn")
 def test_a_corpus_and_a_masked_language_model(run: Any):
-    corpus, out = str(sentences(Path("s.txt"), 8)), Path("out")
+    corpus = str(sentences(Path("s.txt"), 8))
     line = "--method uniform --limit 5 --select L0H1,L2H3 --together --no-gradient --batch-size 7"
     options = [*line.split(), *"--format svg --theme dark --width 84mm".split()]
     assert run("ablate", corpus, *options, model="masked").exit_code == 0
@@ -424,11 +409,6 @@ def test_a_corpus_and_a_masked_language_model(run: Any):
         "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "role": [], "repeats": False,
         "limit": 5, "truncate": False, "seed": 0, "curve": True, "gradient": False, "label": None,
     }  # fmt: skip
-    assert run("ablate", corpus, *options, "--no-figures", model="masked").exit_code == 0
-    assert (out / "ablate-heads.svg").exists()  # of the same ablation, so it stays
-    other = run("ablate", corpus, "--select", "L1H1", "--figures", "none", model="masked")
-    assert not (out / "ablate-heads.svg").exists()
-    assert "removed 3 files of an earlier run there" in other.stderr
 
 
 def test_standard_input_and_sentences_left_out(run: Any):
@@ -467,27 +447,13 @@ def test_two_models_on_one_text(run: Any):
 
 def test_words_and_options_reach_both_sides(run: Any):
     texts = ("the unbelievable cat", "the white cat")
-    options = ["--pair", "he ran", "--words", "--local-window", "2", "--dtype", "float64"]
+    options = ["--pair", "he ran", "--words", "--dtype", "float64"]
     result = compared(run, *texts, *options)
     assert result.exit_code == 0, result.output
     content = document("compare")
     assert [len(words) for words in content["words"]] == [8, 8]
     assert content["pairs"] == ["he ran", "he ran"]
-    assert content["options"]["local_window"] == 2
     assert [model["dtype"] for model in content["models"]] == ["float64"] * 2
-
-
-@pytest.mark.draws
-def test_figures_are_written_in_every_format_theme_and_width(run: Any):
-    options = ["--top", "1", "--format", "png,svg", "--theme", "dark", "--width", "84mm", "--scale", "per-head"]
-    result = compared(run, TEXT, *options, model="bert+tuned", figures=True)
-    assert result.exit_code == 0, result.output
-    names = ["compare", "differences/L02H01"]
-    assert document("compare")["figures"] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
-    for name in names:
-        with Image.open(f"out/{name}.png") as picture:
-            assert picture.width == round(84 / 25.4 * 300)
-            assert picture.getpixel((0, 0)) == (0x14, 0x14, 0x14)
 
 
 def test_one_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
@@ -500,15 +466,6 @@ def test_one_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
     assert [model["dtype"] for model in document("compare")["models"]] == ["float64"] * 2
     assert compared(run, TEXT, model="bert+tuned").exit_code == 0
     assert len(loaded) == 3
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_twelve_heads_are_drawn_unless_others_are_asked_for(run: Any):
-    result = compared(run, TEXT, "--select", "L2", model="bert+tuned", figures=True)
-    assert result.exit_code == 0, result.output
-    content = document("compare")
-    assert len(content["heads"]) == 4
-    assert [name for name in content["figures"] if "/" in name] == [f"differences/L02H0{head}.png" for head in range(4)]
 
 
 def test_a_side_that_does_not_verify_is_exit_code_3(run: Any, monkeypatch: pytest.MonkeyPatch):
@@ -539,20 +496,6 @@ def test_revisions_belong_to_the_models_in_order(run: Any, monkeypatch: pytest.M
 # --- explain
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_it_prints_the_walk_through_and_writes_to_the_usual_folder(run: Any):
-    done = run("explain", SENTENCE, model="bert", out="")
-    assert done.exit_code == 0, done.stderr
-    assert "Verified " in done.stdout
-    written = {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png"}
-    (folder,) = map(str, Path("attnviz-out/explain-tiny-bert").iterdir())
-    assert names(folder) == written
-    other = run("heads", SENTENCE, out=folder)
-    assert other.exit_code == 1
-    assert "holds results of another attnviz command (explain.json)" in other.stderr
-    assert names(folder) == written
-
-
 def test_every_layer_of_a_text_that_was_cut(run: Any):
     done = run("explain", TOO_LONG, "--every-layer", "--json", "--no-figures", "--truncate", model="bert")
     content = json.loads(done.stdout)
@@ -575,15 +518,6 @@ def test_options_are_heeded(run: Any):
     with safe_open("out/stages.safetensors", "pt") as stored:
         assert stored.get_tensor("pattern").dtype == torch.float64
         assert stored.metadata()["layer"] == "1"
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_figures_are_chosen_and_a_rerun_removes_what_belongs_to_another_layer(run: Any):
-    done = run("explain", SENTENCE, "-q", "--figures", "path", model="bert")
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
-    assert names() == {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png"}
-    done = run("explain", SENTENCE, "--layer", "1", "--figures", "none", model="bert")
-    assert "removed 3 files of an earlier run there" in done.stderr
 
 
 # --- outputs

@@ -403,4 +403,4 @@ def test_one_head_alone(select: Any) -> None:
     result = ablate("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), select=select)
     assert [head.id for head in result.heads] == [HeadId(0, 1)]
     assert result.method == "mean"
-    assert (result.curve, result.layers, result.rank_correlations) == (None, (), {"cosine": None, "l2": None})
+    assert (result.curve, result.layers) == (None, ())

@@ -30,11 +30,6 @@ def a_set(together: float, singles: float, low: float | None, high: float | None
     return SetEffect(heads, layer, damage, estimate(singles, low, high), excess)
 
 
-def test_a_ratio_is_of_positive_numbers() -> None:
-    ratios = [a_set(*numbers, None, None).ratio("loss") for numbers in ((2.0, 1.0), (0.0, 1.0), (1.0, -1.0))]
-    assert ratios == [2.0, None, None]
-
-
 @pytest.mark.parametrize(
     ("value", "written"),
     [(0, "0"), (0.00001234, "1.2e-05"), (-0.0004, "−4.0e-04"), (0.01234, "0.0123"), (0.5, "0.500"), (12.0, "12.000")],
@@ -58,7 +53,7 @@ def made_up(plain: Ablation) -> Ablation:
     """Numbers by hand around a real model: 12 heads, three layers with other differences, and a curve."""
     values = [(0.5, 0.4, 0.6)] * 5 + [(0.01, -0.01, 0.03)] * 4 + [(-0.1, -0.2, -0.05)] * 3
     heads = tuple(
-        HeadEffect(id, rank, estimate(*value), 0.5 / rank, 0.25)
+        HeadEffect(id, rank, estimate(*value), 0.5 / rank)
         for rank, (id, value) in enumerate(zip(all_heads(3, 4), values, strict=True), start=1)
     )
     layers = (
@@ -100,7 +95,7 @@ def test_the_tables(made_up: Ablation, width: int) -> None:
     rows = [line.split() for line in report.splitlines()]
     (head,) = (row for row in rows if row[:2] == ["1", "L0H0"])
     (layer,) = (row for row in rows if row[:2] == ["L0", "4.000"])
-    assert (head[2], head[-1]) == ("0.500", "0.25")
+    assert (head[2], head[-1]) == ("0.500", "0.500")
     assert layer[2] == "2.000"
     assert ("[0.400," in head, "[1.500," in layer) == (width >= 80, width >= 80)
     assert "9 more heads left out" in report
@@ -135,7 +130,7 @@ def test_the_document(made_up: Ablation) -> None:
     assert content["curve"]["points"][1]["removed"] == 3
     assert content["curve"]["points"][1]["loss"]["random_order"]["value"] == 2.0
     assert content["removable"] == 3
-    assert (content["gradient"]["of"], set(content["gradient"]["spearman"])) == ("next-token loss", {"loss", "kl"})
+    assert content["gradient_of"] == "next-token loss"
     rows = list(csv.DictReader(io.StringIO(SPEC.csv(content))))
     assert len(rows) == 12
     values = [rows[0][name] for name in ("loss", "loss_low", "loss_high", "cosine", "l2_low")]
@@ -147,7 +142,6 @@ def test_what_was_not_measured_is_null() -> None:
     assert content["measured"]["loss"] is content["heads"][0]["loss"] is content["curve"] is None
     assert content["heads"][0]["cosine"]["interval"] is None
     assert (content["layers"], content["together"]["layer"]) == ([], 1)
-    assert content["gradient"]["of"] == "4 random projections of the final states"
+    assert content["gradient_of"] == "4 random projections of the final states"
     bare = measured(NEXT, "the cat ran", select=["L1"])
-    assert (bare.heads[0].gradient, bare.heads[0].gradient_normalised) == (None, None)
-    assert bare.document()["gradient"] is None
+    assert bare.heads[0].gradient is bare.document()["gradient_of"] is None

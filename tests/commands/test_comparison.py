@@ -109,15 +109,10 @@ def test_every_head_is_measured_from_its_own_patterns(texts):
         )
 
 
-def test_heads_are_ranked_by_distance_and_layers_are_means(texts):
+def test_heads_are_ranked_by_distance(texts):
     distances = [head.distance for head in texts.heads]
     assert distances == sorted(distances, reverse=True)
     assert [head.rank for head in texts.heads] == list(range(1, 13))
-    assert [layer.layer for layer in texts.layers] == [0, 1, 2]
-    for layer in texts.layers:
-        heads = texts.select(f"L{layer.layer}")
-        for name in ("divergence", "distance", "total_variation"):
-            assert getattr(layer, name) == pytest.approx(sum(getattr(head, name) for head in heads) / 4)
 
 
 def test_the_changed_head_ranks_first_and_all_before_it_are_0(models):
@@ -135,7 +130,7 @@ def test_two_identical_sides_give_exactly_0_and_say_so(bert):
     assert {(head.divergence, head.total_variation, head.largest.difference) for head in found.heads} == {(0, 0, 0)}
     assert not found.any_beyond_rounding
     assert not any(head.label_changed for head in found.heads)
-    assert all(title not in found.report(300) for title in ("Heads (", "Layers (", "0.000"))
+    assert all(title not in found.report(300) for title in ("Heads (", "0.000"))
 
 
 def test_the_errors_of_both_verifications_count_as_rounding(bert):
@@ -227,7 +222,6 @@ def test_the_document_holds_both_sides_and_every_number_and_the_table_its_rows(t
     assert [len(tokens) for tokens in content["tokens"]] == [9, 9]
     assert content["differing"] == [2]
     assert [check["heads_compared"] for check in content["verification"]] == [12, 12]
-    assert [layer["layer"] for layer in content["layers"]] == [0, 1, 2]
     for entry, head in zip(content["heads"], texts.heads, strict=True):
         assert (entry["id"], entry["divergence"]) == (str(head.id), head.divergence)
         assert entry["largest"]["difference"] == head.largest.difference

@@ -1,6 +1,5 @@
 """Effects of removing heads: metrics of a batch, and estimates of heads and sets with intervals."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -176,7 +175,6 @@ class HeadEffect:
     rank: int  # from 1 for the largest effect by the first metric
     damage: dict[str, Estimate]  # by metric, per token: positive where the metric gets worse without the head
     gradient: float | None  # importance by Michel et al. 2019; None if not measured
-    gradient_normalised: float | None  # divided by the l2 norm over the heads of its layer
     roles: tuple[RoleEffect, ...] = ()  # on the tokens of the roles that were asked for, and have some
 
     def __repr__(self) -> str:
@@ -193,11 +191,6 @@ class SetEffect:
     damage: dict[str, Estimate]  # of the set, by metric, per token; positive as for a head
     singles: dict[str, Estimate]  # sum of what its heads do one at a time
     excess: dict[str, Estimate]  # effect of the set minus that sum
-
-    def ratio(self, metric: str) -> float | None:
-        """Effect of the set divided by the sum of its heads one at a time; None unless both are positive."""
-        together, singles = self.damage[metric].value, self.singles[metric].value
-        return together / singles if together > 0 and singles > 0 else None
 
 
 @dataclass(frozen=True)
@@ -274,14 +267,12 @@ class Bootstrap:
             head: self.estimates(total) for heads, total in self.sums.items() if len(heads) == 1 for head in heads
         }
         ranked = sorted(damage, key=lambda head: (-damage[head][self._names[0]].value, head))
-        normalised = None if importance is None else layer_normalised(importance)
         return tuple(
             HeadEffect(
                 id=head,
                 rank=rank,
                 damage=damage[head],
                 gradient=None if importance is None else float(importance[head]),
-                gradient_normalised=None if normalised is None else float(normalised[head]),
                 roles=tuple(self._of_roles(self.sums[frozenset([head])])),
             )
             for rank, head in enumerate(ranked, start=1)
@@ -298,18 +289,3 @@ class Bootstrap:
             singles=self.estimates(singles),
             excess=self.estimates(self.sums[heads] - singles),
         )
-
-
-def layer_normalised(importance: Tensor) -> Tensor:
-    """Importance [n_layers, n_heads] divided by its l2 norm per layer, as in the paper; 0 in a layer of zeros."""
-    return normalize(importance, dim=-1, eps=torch.finfo(importance.dtype).tiny)
-
-
-def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's rank correlation, ties sharing their mean rank; None for fewer than three values, or equal ones."""
-    if len(first) < 3:
-        return None
-    values = torch.tensor([first, second], dtype=torch.float64)
-    below, alike = (compare(values[:, None], values[:, :, None]).sum(2) for compare in (torch.lt, torch.eq))
-    correlation = float(torch.corrcoef(below + (alike + 1) / 2)[0, 1])
-    return None if math.isnan(correlation) else correlation

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Unpack
 
 import torch
 
-from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEffect, HeadSet, SetEffect, spearman
+from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEffect, HeadSet, SetEffect
 from attnviz.commands.ablate.inputs import (
     CLASSES,
     STATES,
@@ -48,7 +48,7 @@ class Ablation(Result):
 
     command: ClassVar[str] = "ablate"
     offered: ClassVar[tuple[str, ...]] = (
-        "checkpoint", "clean_accuracy", "clean_loss", "curve", "head", "heads", "layers", "rank_correlations", "sets",
+        "checkpoint", "clean_accuracy", "clean_loss", "curve", "head", "heads", "layers", "sets",
         "together",
     )  # fmt: skip
 
@@ -92,13 +92,6 @@ class Ablation(Result):
     def has_intervals(self) -> bool:
         """Whether there were enough texts for a bootstrap."""
         return self.heads[0].damage[self.metrics[0].name].low is not None
-
-    @property
-    def rank_correlations(self) -> dict[str, float | None]:
-        """Spearman's correlation of importance by gradients with each metric, by name; None if undefined."""
-        gradients = [head.gradient for head in self.heads if head.gradient is not None]
-        damage = {metric.name: [head.damage[metric.name].value for head in self.heads] for metric in self.metrics}
-        return {name: spearman(gradients, values) if gradients else None for name, values in damage.items()}
 
     @property
     def removable(self) -> int | None:

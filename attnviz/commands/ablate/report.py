@@ -13,7 +13,7 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import amount, counted, error, percent, quoted, rounded, visible
+from attnviz.models.wording import amount, counted, error, percent, quoted, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.figure_context import capital
@@ -50,11 +50,6 @@ def of_one_text(result: Ablation) -> str:
         ": a head is replaced by its mean over this text alone, so that what it does alike at all its tokens, such as "
         "telling this text from others, does not show; give more texts, or --method zero"
     )
-
-
-def first_order(result: Ablation) -> str:
-    """Note on importance by gradients if heads are removed by another method than ``zero``, or ''."""
-    return "" if result.method == "zero" else "to first order what zero does, not " + result.method
 
 
 def what_is_measured(result: Ablation) -> str:
@@ -133,7 +128,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
         "curve": _curve_entry(result),
-        "gradient": {"of": of, "spearman": result.rank_correlations} if options["gradient"] else None,
+        "gradient_of": of if options["gradient"] else None,
         "removable": result.removable,
     }
 
@@ -157,7 +152,6 @@ def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
         **stack_entry(effect.layer),
         "heads": [str(head) for head in effect.heads],
         **{metric.name: _effect_entry(effect, metric.name) for metric in result.metrics},
-        "ratio": effect.ratio(result.metrics[0].name),
     }
 
 
@@ -186,7 +180,6 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
         for name in METRICS
     ),
     Field("Gradient", name="gradient", write=lambda gradient: amount(gradient or 0.0)),
-    Field("in its\nlayer", name="gradient_normalised"),
 )
 
 
@@ -221,7 +214,7 @@ def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) 
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
         columns += _measured(of, capital(metric.title), metric.unit, wide and intervals)
     if result.options["gradient"]:
-        columns += named(_FIELDS, "gradient", "gradient_normalised")
+        columns += named(_FIELDS, "gradient")
     title, order = "Heads removed one at a time", "the one that matters most first"
     return first_rows(title, columns, result.heads, top, "ablate.csv", width=width, order=order)
 
@@ -248,7 +241,6 @@ def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
     columns: list[Field[SetEffect]] = [
         Field("Together", lambda effect: amount(effect.damage[metric.name].value)),
         Field("One at\na time", lambda effect: amount(effect.singles[metric.name].value)),
-        Field("Ratio", lambda effect: effect.ratio(metric.name)),
         *_measured(lambda effect: effect.excess[metric.name], "Differ-\nence", "", intervals),
     ]
     which = "Selected heads"
@@ -272,14 +264,11 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int, int
 
 def _notes(result: Ablation) -> Iterator[str]:
     if result.options["gradient"]:
-        loss = _loss_words(result)
-        known, projected = result.rank_correlations, f"; L is {loss}" if result.kind in (STATES, CLASS) else ""
-        zero = first_order(result) and f"; {first_order(result)}"
-        correlations = ", ".join(f"{metric.title} {rounded(known[metric.name])}" for metric in result.metrics)
-        yield (
-            "Gradient: mean over texts of |Att·dL/dAtt| (Michel et al. 2019), beside it divided by the l2 norm over "
-            f"its layer{projected}{zero}. Spearman's rank correlation with it: {correlations}."
-        )
+        loss = f"; L is {_loss_words(result)}" if result.kind in (STATES, CLASS) else ""
+        first_order = ""
+        if result.method != "zero":
+            first_order = f", to first order what zero does, not {result.method}"
+        yield f"Gradient: mean over texts of |Att·dL/dAtt| (Michel et al. 2019){loss}{first_order}."
     if result.options["repeats"]:
         yield "Repeated tokens: those of the second copy; others: the same tokens of the first, which nothing predicts."
     elif result.options["role"]:

@@ -6,7 +6,6 @@ A is the first side and B the second; every difference is B - A, so that a posit
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.commands.compare.differences import STATISTICS, Difference, DifferenceTally
+from attnviz.commands.compare.differences import Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_comparable, model_names, quoted_text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze
@@ -77,15 +76,6 @@ class HeadDifference(Difference):
         return f"{self.before.shown} → {self.after.shown}" if self.label_changed else self.after.shown
 
 
-class LayerDifference(NamedTuple):
-    """Means over the heads of one layer; units as in :class:`HeadDifference`."""
-
-    layer: int
-    divergence: float
-    distance: float
-    total_variation: float
-
-
 class Axis(NamedTuple):
     """Tokens (or words) of both sides, [n] each.
 
@@ -126,7 +116,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
     """
 
     command: ClassVar[str] = "compare"
-    offered: ClassVar[tuple[str, ...]] = ("first", "layer_differences", "layers", "second", "side_names")
+    offered: ClassVar[tuple[str, ...]] = ("first", "layer_differences", "second", "side_names")
 
     first: Analysis
     second: Analysis
@@ -187,17 +177,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
         """The labels of the query and the key of a head's largest difference, or of another one of it."""
         part, (_, query, key) = self.part_of(head), of or head.largest
         return part.rows.labels[query], part.columns.labels[key]
-
-    @property
-    def layers(self) -> list[LayerDifference]:
-        """One entry a layer: means over its heads."""
-        return [
-            LayerDifference(
-                layer,
-                *(fmean(getattr(head, name) for head in self.heads if head.id.layer == layer) for name in STATISTICS),
-            )
-            for layer in (self.first.stack or self.checkpoint).layers
-        ]
 
     @property
     def largest(self) -> float:

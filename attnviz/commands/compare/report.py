@@ -10,13 +10,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.commands.compare.measure import Comparison, HeadDifference, LargestDifference, LayerDifference
+from attnviz.commands.compare.measure import Comparison, HeadDifference, LargestDifference
 from attnviz.commands.compare.wording import answer, side_lines
 from attnviz.models.wording import rounded, signed, visible
-from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, first_rows, notes, verification_line
+from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 
 _NARROWEST = 16
@@ -31,7 +31,7 @@ DIFFERENCE: tuple[Field[Any], ...] = (
     Field("Distance", name="distance", unit="√nats", write=THOUSANDTHS),
     Field("Variation", name="total_variation", unit="0–1", write=THOUSANDTHS, optional=3),
 )
-"""How much a head differs, on a text or over a corpus, or the mean of a layer."""
+"""How much a head differs, on a text or over a corpus."""
 
 _FIELDS: tuple[Field[HeadDifference], ...] = (
     *HEAD,
@@ -68,7 +68,6 @@ def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
         "verification": [verification_entry(side.verification) for side in sides],
         "rounding": result.floor,
         "largest_possible": result.furthest,
-        "layers": [layer._asdict() | stack_entry(layer.layer) for layer in result.layers],
         "heads": [_head(head, result) for head in result.select(choices.select)],
     }
 
@@ -96,9 +95,6 @@ def _tables(result: Comparison, choices: ViewOptions, width: int) -> Iterator[Re
         return
     table, starred = _heads_table(result, choices, width)
     yield table
-    layer = Field[LayerDifference]("Layer", lambda layer: str(layer.layer))
-    means = [layer, *named(DIFFERENCE, "distance", "divergence", "total_variation")]
-    yield column_table("Layers (means over their heads)", means, result.layers, width=width)
     yield _notes(result, starred)
 
 

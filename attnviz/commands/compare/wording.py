@@ -32,7 +32,8 @@ def answer(result: Comparison) -> str:
         return "Nothing changed: every weight of every head is the same on both sides."
     if not result.any_beyond_rounding:
         return "No weight of any head differs by more than rounding allows: both sides attend the same way."
-    names, layers = [str(layer.layer) for layer in result.layers], [layer.layer for layer in result.layers]
+    layers = sorted({head.id.layer for head in result.heads})
+    names = [str(layer) for layer in layers]
     moved = [head for head in result.heads if not head.rounding]
     touched = {head.id.layer for head in moved}
     n = sum(head.id.layer in touched for head in result.heads)
