@@ -387,7 +387,6 @@ COMMANDS = {
                    flags=("--layer", "-l")),
             Option("head", str, "The head whose numbers are shown: 3, or L2H3 (names the layer). Default: 0."),
             _token("The token whose numbers are shown", "the last of the text"),
-            _switch("every_layer", "Also verify every step of the other layers."),
         ),
         pictures=_figures("explain"),
         output=(_save("stages", "one tensor per step"), *_FILES),

@@ -280,22 +280,6 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
         attnviz.compare_corpus(bert, tuned, trees, seed=1, unfinished=kept)
 
 
-def test_an_interrupted_run_does_not_go_on_with_another_corpus(
-    bert: Checkpoint, tuned: Checkpoint, trees: Path, tmp_path: Path, saved_at_once: None
-):
-    kept, mine = tmp_path / "u", tmp_path / "mine.conllu"
-    whole = trees.read_text()
-    mine.write_text(whole)
-    stop = interrupting(2, signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept, progress=stop)
-    before = kept.read_bytes()
-    mine.write_text(whole.replace("\tthe\t", "\tthese\t"))
-    with pytest.raises(attnviz.OutputError, match="begin anew"):
-        attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
-    assert kept.read_bytes() == before
-
-
 def test_processes_change_nothing(
     bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: attnviz.CorpusComparison, monkeypatch: pytest.MonkeyPatch
 ):
@@ -389,21 +373,6 @@ def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
         "compare-corpus.csv",
         "compare-corpus.json",
     ]
-
-
-def test_a_text_that_only_another_process_reads_is_named_by_that_one(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cased_tokenizer: Any
-):
-    folder = save_checkpoint(sharp_bert(), cased_tokenizer, tmp_path / "cased")
-    capital = tmp_path / "capital.txt"
-    capital.write_text("the cat\nThe cat\n", encoding="utf-8")
-    monkeypatch.setattr(measure, "joined_processes", lambda _: nullcontext())
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
-        monkeypatch.setenv(name, value)
-    done = run("-m", str(folder), models=1, file=capital)
-    assert done.exit_code == 1
-    assert "capital.txt:2: the models read the text differently" in done.stderr
-    assert run("-m", str(folder), models=1, file=tmp_path / "gone.txt").stderr == ""  # the first process says it
 
 
 def test_missing_files_and_limits_without_a_corpus_are_one_line(run: Any, bert_folder: Path):

@@ -29,7 +29,7 @@ def bert() -> Explanation:
 
 @pytest.fixture(scope="module")
 def gpt2() -> Explanation:
-    return of_gpt2(layer=2, every_layer=True)
+    return of_gpt2(layer=2)
 
 
 # --- what is followed ------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_a_broken_layer_fails_only_where_it_is_looked_at() -> None:
     model = sharp_bert()
     model.encoder.layer[2].output.dense.register_forward_hook(lambda *given: given[2] + 1)
     with pytest.raises(VerificationError, match="feed forward output of layer 2"):
-        explain(SENTENCE, model, tokenizer=bert_tokenizer(), every_layer=True)
+        explain(SENTENCE, model, tokenizer=bert_tokenizer(), layer=2)
     assert explain(SENTENCE, model, tokenizer=bert_tokenizer()).layer == 0
 
 
@@ -172,10 +172,7 @@ def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
     assert stages["query"]["norm"] == pytest.approx(float(query.square().sum(-1).sqrt().mean()))
     assert stages["mask"]["mean"] == pytest.approx((n + 1) / (2 * n))
     assert stages["mask"]["norm"] is None
-    assert [layer["stages_compared"] for layer in content["verification"]["layers"]] == [14, 13, 14]
-    assert gpt2.layers is not None
-    assert max(end.worst_error for end in gpt2.layers) < 1e-5
-    assert gpt2.layers[2].output_error == gpt2.output.error
+    assert content["verification"]["stages_compared"] == 14
     with (tmp_path / "explain.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == list(stages)
@@ -192,7 +189,7 @@ def test_positions_are_in_the_document_of_the_first_layer(bert: Explanation) -> 
     terms = content["positions"]["layer"]["terms"]
     assert terms["segment"] is None
     assert sum(share or 0.0 for share in terms.values()) == pytest.approx(1, abs=1e-5)
-    assert (content["verification"]["layers"], content["norm_order"]) == (None, "post-norm")
+    assert content["norm_order"] == "post-norm"
 
 
 def test_steps_are_a_mapping(bert: Explanation) -> None:
@@ -215,10 +212,9 @@ def test_half_precision_is_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["minilm", "tiny-gpt2"])
 def test_the_built_in_models_are_explained(model: str) -> None:
     """L0H2 of MiniLM attends by position: its scores owe nothing to the words, on any text."""
-    result = attnviz.explain(SENTENCE, model, device="cpu", every_layer=True)
-    assert result.layers is not None
-    assert max(end.worst_error for end in result.layers) < 1e-5
-    assert max(end.output_error for end in result.layers) < 1e-6
+    result = attnviz.explain(SENTENCE, model, device="cpu")
+    assert max(check.error for check in result.stages.checks.values()) < 1e-5
+    assert result.output.error < 1e-6
     assert result.positions is not None
     assert result.positions.error < 1e-6
     if model == "minilm":

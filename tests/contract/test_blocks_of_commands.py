@@ -59,7 +59,7 @@ def compare(model: dict[str, Any], text: str) -> Result:
 def explain(model: dict[str, Any], text: str) -> Result:
     if hasattr(model["model"], "decoder"):
         pytest.skip("explain takes no encoder-decoders")
-    return attnviz.explain(text, every_layer=True, **model)
+    return attnviz.explain(text, **model)
 
 
 def ablate(model: dict[str, Any], text: str) -> Result:

@@ -8,7 +8,6 @@ import pytest
 
 import attnviz
 from attnviz.commands.rollout.report import chosen, how, sink_sentence, spread_sentence
-from attnviz.figures.page import heading
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
@@ -56,18 +55,6 @@ def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
     assert f"{of.pooled} × {of.pooled}" in of.caption
 
 
-def test_titles_of_panels_are_never_cut(result: Any):
-    names = [ax.get_title("left") for ax in result.figure("rollout", Style(width=2.4)).axes]
-    assert any(names)
-    assert not [title for title in names if title.endswith("…")]
-
-
-def test_words_above_a_narrow_picture_are_few(long: Any):
-    of, style = plan(long, "rollout", Style(width=3.3)), Style(width=3.3)
-    height = sum(size * 1.35 for _, size, _ in heading(of.title, of.notes, style, 3.3)) / 72
-    assert height <= 0.2 * long.figure("rollout", style).get_size_inches()[1]
-
-
 def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any):
     last, names = result.layers[-1], ("rollout", "norm_rollout", "uniform_rollout")
 
@@ -93,10 +80,3 @@ def test_several_positions_of_a_token_are_named():
     result = attnviz.rollout("the unbelievableness", sharp_bert(), tokenizer=bert_tokenizer(), token="Unbelievableness")
     assert len(result.positions) == 4
     assert chosen(result) == "“unbelievableness” (#2, #3, #4, #5, mean of 4)"
-
-
-@pytest.mark.parametrize("width", [None, 3.3])
-def test_names_of_panels_have_one_size(result: Any, width: float | None):
-    style = Style(width=width)
-    names = [ax._left_title for ax in result.figure("rollout", style).axes if ax.get_title("left")]
-    assert (len(names), len({name.get_fontsize() for name in names})) == (3, 1)

@@ -10,13 +10,13 @@ from rich.console import RenderableType
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.commands.explain.measure import Explanation, LayerEnd
+from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.models.wording import counted, error, visible
 from attnviz.present.documents import model_entry, tokens_entry
-from attnviz.present.fields import Field, entry, plain
+from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import column_table, cut_note, notes
 from attnviz.present.view import ViewOptions
@@ -25,14 +25,6 @@ from attnviz.trace.checks import Verification
 _FIELDS = plain(
     "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",
     "tolerance",
-)  # fmt: skip
-_LAYER_FIELDS: tuple[Field[LayerEnd], ...] = (
-    Field("Layer", name="layer"),
-    Field("Steps\ncompared", lambda end: end.compared, name="stages_compared"),
-    Field("Least close step", lambda end: end.worst, name="worst_stage", left=True, least=8,
-          write=lambda name: name.replace("_", " ")),
-    Field("its error", name="worst_error", unit="of largest", write=error),
-    Field("Output error", name="output_error", unit="of largest", write=error),
 )  # fmt: skip
 
 
@@ -52,7 +44,6 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             "stages_compared": len(checks),
             "pattern_tolerance": checks["pattern"].tolerance,
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
-            "layers": result.layers and [entry(_LAYER_FIELDS, end) for end in result.layers],
         },
         "stages": [_stage(result, stage) for stage in result.stages.values()],
         "positions": result.positions and _positions(result.positions),
@@ -99,9 +90,6 @@ def _tensors(result: Explanation, _: ViewOptions) -> bytes:
 def _tables(result: Explanation, _: ViewOptions, width: int) -> Iterator[RenderableType]:
     yield _heading(result)
     yield _walk_through(result, width)
-    if result.layers is not None:
-        title = "Every layer, each from what the model's layer before it gave"
-        yield column_table(title, _LAYER_FIELDS, result.layers, width=width)
     if result.positions is None:
         why = "for the first layer only (--layer 0), because the embeddings enter there"
         if not embeds_positions(result.checkpoint):
