@@ -24,7 +24,7 @@ from attnviz.present.view import ViewOptions
 
 _WIDE, _ROOM = 100, 80
 """Columns of a terminal from which on a table is complete, and has intervals."""
-GIVES = {
+REPLACEMENT_TEXT = {
     "zero": "a removed head outputs zeros (b_O stays)",
     "mean": "a removed head outputs its mean over all tokens of the texts",
     "uniform": "a removed head attends equally to every visible token",
@@ -186,7 +186,7 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
 def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     checked, intervals = result.verified, result.has_intervals and width >= _ROOM  # numbers are never cut
     yield Text(f"{result.checkpoint.short_name} on {source_line(result)}{of_one_text(result)}", style="bold")
-    yield Text(f"{capital(what_is_measured(result))}. {capital(GIVES[result.method])}.")
+    yield Text(f"{capital(what_is_measured(result))}. {capital(REPLACEMENT_TEXT[result.method])}.")
     more = (
         f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
         f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'input')}"

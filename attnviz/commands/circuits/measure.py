@@ -29,7 +29,7 @@ from attnviz.reference.attention import LayerNorm, Norm, Projection, normed_head
 from attnviz.trace.contributions import without_gradients
 from attnviz.trace.recorder import refuse_not_finite
 
-KINDS = ("query", "key", "value")
+COMPOSITION_INPUTS = ("query", "key", "value")
 """What a later head makes of what an earlier one writes."""
 
 
@@ -52,7 +52,7 @@ class Pair:
     Attributes:
         id: the later head, which reads.
         writer: the earlier head.
-        kind: one of :data:`KINDS`.
+        kind: one of :data:`COMPOSITION_INPUTS`.
         score: 0-1.
         deviations: how many standard deviations the squared score is above that of random rotations.
     """
@@ -100,7 +100,7 @@ class Circuits(Result, OfHeads[HeadCopying]):
         either = wanted[:, None] | wanted
         found = [
             Pair(ids[reader], ids[writer], kind, float(scores[reader, writer]), float(above[reader, writer]))
-            for kind in KINDS
+            for kind in COMPOSITION_INPUTS
             for scores, above in [(self.scores[kind], self.deviations[kind])]
             for reader, writer in (either & ~scores.isnan()).nonzero().tolist()
         ]
@@ -137,8 +137,10 @@ def circuits(
         layers = _Layers(checkpoint)
         squared, spread = layers.compositions(progress)
         copying, untrained, why, linear = _copying(checkpoint, layers)
-    scores = {kind: squared[at].sqrt() for at, kind in enumerate(KINDS)}
-    deviations = {kind: (squared[at] * layers.dimensions - 1) / spread[at] for at, kind in enumerate(KINDS)}
+    scores = {kind: squared[at].sqrt() for at, kind in enumerate(COMPOSITION_INPUTS)}
+    deviations = {
+        kind: (squared[at] * layers.dimensions - 1) / spread[at] for at, kind in enumerate(COMPOSITION_INPUTS)
+    }
     ids = [HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))]
     nothing: list[float | None] = [None] * len(ids)
     heads = zip(ids, copying or nothing, untrained or nothing, strict=True)
@@ -177,7 +179,7 @@ class _Layers:
         """Squared scores and their spread by random rotation, relative to their mean, [3, n, n]; NaN where none is."""
         counts = [self._checkpoint.n_heads_of(layer) for layer in range(len(self._modules))]
         firsts = [sum(counts[:layer]) for layer in range(len(counts))]
-        found = torch.full((2, len(KINDS), sum(counts), sum(counts)), torch.nan, dtype=torch.float64)
+        found = torch.full((2, len(COMPOSITION_INPUTS), sum(counts), sum(counts)), torch.nan, dtype=torch.float64)
         narrow: list[Tensor] = []
         for layer in range(len(self._modules)):
             reads = self._read(layer)

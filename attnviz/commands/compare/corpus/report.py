@@ -30,10 +30,11 @@ def headline(result: CorpusComparison) -> str:
         return "Nothing changed: every head attends the same way on both sides"
     most = moved[0]
     interval = "" if most.interval is None else f" ({span(most.interval, digits=3)})"
-    other_role = counted(sum(head.role_changed for head in result.heads), "head")
+    n_roles = sum(head.role_changed for head in result.heads)
+    roles = f"{counted(n_roles, 'role')} changed" if n_roles else "no role changed"
     return (
         f"{len(moved)} of {counted(len(result.heads), 'head')} moved, most {most.id}: {most.distance:.3f}{interval} of "
-        f"at most {result.largest:.2f}; {other_role} with another role in B"
+        f"at most {result.largest:.2f}; {roles}"
     )
 
 
