@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.rollout.measure import Rollout
-from attnviz.commands.rollout.report import how, last_layer, spread_sentence
+from attnviz.commands.rollout.report import last_layer, method_text, spread_sentence
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted
@@ -36,10 +36,10 @@ def _plan(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
             f"What comes to each position at the output of {last_layer(result)}: the mean attention of that layer "
             f"alone, its rollout, and its rollout by norms, of {of.model} on {of.text_line}",
             "rows: positions at the layer's output; columns: input",
-            spread_sentence(result, brief=True),
+            spread_sentence(result),
             f"cells: the largest of {pooled} × {pooled}" if pooled > 1 else "",
             alone=(
-                how(result),
+                method_text(result),
                 f"colours from 0 to {top:g}{cut}",
             ),
         ),

@@ -65,7 +65,7 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     top = _HEADROOM * float(ends.max()) or plan.largest
     ax.set(xlim=(1 - max(1, _ID_INCHES / apart * 0.75), len(x) + 1), ylim=(0, top), facecolor=greys.paper)
     _name_largest(ax, plan.largest, top, style)
-    _name_heads(ax, ends[:, 1], plan.heads, style)
+    _name_heads(ax, ends[:, 1].tolist(), plan.heads, style)
     least = _RANK_INCHES / apart
     every = next((step for step in (1, 5, 10) if step >= least), 10 * math.ceil(least / 10))
     ticks = [1, *range(max(every, 2), len(x) + 1, every)]
