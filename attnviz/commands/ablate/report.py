@@ -95,6 +95,8 @@ def conclusion(result: Ablation) -> str:
         return f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so these numbers are a first look."
     if result.removable is None:
         return ""
+    if result.removable == 0:
+        return "The loss is clearly higher as soon as the least important head is removed."
     heads = counted(result.removable, "head")
     return f"{heads}, the least important, can go before the loss is clearly higher (in the steps of the curve)."
 
