@@ -285,7 +285,7 @@ def test_the_documents_of_an_ablation() -> None:
     free = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, select="L1")
     content = free.document()
     assert (content["measured"]["importance"], content["measured"]["loss"]) == ("kl", None)
-    assert content["gradient"]["of"] == "loss of the class that the whole model decides for"
+    assert content["gradient_of"] == "loss of the class that the whole model decides for"
     assert 0 <= content["heads"][0]["changed"]["value"] <= 1
 
 
