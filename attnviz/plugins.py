@@ -61,7 +61,11 @@ def declared(kind: str) -> list[Plugin]:
 
 def _line(error: BaseException) -> str:
     """The class of an error and its message, in one line."""
-    why = " ".join("".join(each if each.isprintable() else " " for each in str(error)).split()).rstrip(".")
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 # somebody else's class of errors
+        said = ""
+    why = " ".join("".join(each if each.isprintable() else " " for each in said).split()).rstrip(".")
     return why if type(error) is ValueError else f"{type(error).__name__}: {why}".rstrip(": ")
 
 

@@ -23,6 +23,7 @@ from attnviz.measures.statistics import TextContext, measure
 from attnviz.models import encoding
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, LayerId, Stack, head_named, select_heads
+from attnviz.models.sources import Source
 from attnviz.models.tokens import UnitRows, merge_subwords, shifted_right
 from attnviz.models.words import pieces_of
 from tests.support.drawn import drawing_of
@@ -451,4 +452,4 @@ def test_a_tokenizer_that_lacks_its_library_says_so(tmp_path, monkeypatch):
     (tmp_path / "source.spm").write_bytes(b"")
     monkeypatch.setattr(encoding, "find_spec", lambda _: None)
     with pytest.raises(CheckpointError, match=r"pair of SentencePiece models.*: pip install sentencepiece$"):
-        encoding.load_tokenizer(tmp_path, {})
+        encoding.load_tokenizer(Source("model", tmp_path))

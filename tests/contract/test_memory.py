@@ -134,20 +134,18 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("command", ["heads", "outputs", "explain", "rollout", "ablate", "compare", "profile"])
-def test_a_command_that_runs_out_of_memory_says_so_in_a_line_and_leaves_its_folder(
+def test_a_command_that_runs_out_of_memory_says_so_in_a_line_and_writes_nothing(
     command: str, bert_folder: Path, tmp_path: Path
 ):
     out, texts = tmp_path / "out", sentences(tmp_path / "t.txt", 5)
     text = [str(texts)] if command == "profile" else [SENTENCE, *([SENTENCE[:20]] if command == "compare" else [])]
     options = {"explain": ["--layer", "1"], "heads": FAST, "compare": ["--no-syntax"], "profile": ["--no-syntax"]}
     more = [*options.get(command, []), "--batch-size", "2"] if command == "profile" else options.get(command, [])
-    out.mkdir()
-    (out / "mine.txt").write_text("mine")
     result = CliRunner().invoke(app, [command, *text, "-m", str(bert_folder), "-o", str(out), *more])
     assert result.exit_code == 1, result.output
     (line,) = result.stderr.splitlines()
     assert line == f"attnviz: out of memory; {LESS_MEMORY}."
-    assert [path.name for path in out.rglob("*")] == ["mine.txt"]
+    assert not out.exists()
 
 
 @pytest.mark.usefixtures("short")
@@ -190,7 +188,7 @@ def test_a_long_run_keeps_what_it_has_and_goes_on_with_the_same_numbers(
         failed = run("out")
     kept = tmp_path / "out.unfinished"
     assert failed.exit_code == 1
-    assert f"takes less memory. What was measured is kept in {kept}: the same command goes on" in failed.stderr
+    assert str(kept) in failed.stderr
     resumed = run("out")
     assert "continuing after" in resumed.stderr
     assert resumed.exit_code == 0, resumed.output

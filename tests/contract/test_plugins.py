@@ -16,6 +16,7 @@ from transformers import BertModel, NemotronConfig, NemotronForCausalLM, SeedOss
 from typer.testing import CliRunner, Result
 
 import attnviz
+from attnviz import plugins
 from attnviz.cli.program import app
 from attnviz.commands.heads.findings import _LABELS, heads_named
 from attnviz.commands.heads.tables import FIELDS
@@ -394,6 +395,16 @@ def test_whatever_a_plug_in_raises_is_one_line(bert_folder, seed_folder, tmp_pat
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("printed by a plug-in\nattnviz: attnviz-raising 1.0: the ")
     assert done.stderr.count("\n") == 2
+
+
+def test_an_error_that_cannot_say_what_it_is_is_one_line():
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    plugin = plugins.Plugin("pattern", "two-back", "attnviz-raising 1.0", lambda: None)
+    with pytest.raises(attnviz.AttnvizError, match="SilentError"), plugins.named(plugin):
+        raise SilentError
 
 
 def test_what_a_plug_in_prints_is_not_among_the_results(bert_folder, tmp_path, monkeypatch):
