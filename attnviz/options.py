@@ -161,12 +161,6 @@ def _seed(purpose: str) -> Option:
     return Option("seed", int, purpose, 0, least=0, most=_LARGEST_SEED)
 
 
-def _check_linear_scale(name: str, value: object) -> None:
-    """Raise UsageError for an unknown scale of differences; figures refuse ``log`` themselves, with the reason."""
-    if value not in ("shared", "per-head", "log"):
-        raise UsageError(f"unknown {name} {value!r}: expected one of shared, per-head.")
-
-
 def _top(rows: str, default: int | None) -> Option:
     return Option("top", int, f"{rows} 0 stands for all.", default, "N", least=0)
 
@@ -318,12 +312,12 @@ COMMANDS = {
             _PARSER,
             _MEMORY,
             *_CORPORA,
-            _seed("With --corpus: random seed of the bootstrap, of dropout, and of the verified sample."),
+            _seed("With --corpus: random seed of the bootstrap and of the verified sample."),
         ),
         pictures=(
             _SELECT,
             Option("scale", str, "Colour scale of the heads' pictures: shared by all heads, or per-head.", "shared",
-                   check=_check_linear_scale),
+                   choices=("shared", "per-head")),
             *_figures("compare", before="With --corpus: {compare.corpus}. "),
         ),
         output=(
@@ -377,7 +371,6 @@ COMMANDS = {
                    flags=("--layer", "-l")),
             Option("head", str, "The head whose numbers are shown: 3, or L2H3 (names the layer). Default: 0."),
             _token("The token whose numbers are shown", "the last of the text"),
-            _switch("every_layer", "Also verify every step of the other layers."),
         ),
         pictures=_figures("explain"),
         output=(_save("stages", "one tensor per step"), *_FILES),
@@ -434,8 +427,7 @@ COMMANDS = {
                    any_language=True),
             *_CORPORA,
             _seed("Random seed of the bootstrap, of the random order and of the random projections."),
-            _switch("curve", "Also remove heads together: each layer by two methods, and a growing share of all "
-                    "heads.", True),
+            _switch("curve", "Also remove heads together: each layer, and a growing share of all heads.", True),
             _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
         ),
         pictures=_figures("ablate"),
@@ -449,9 +441,6 @@ COMMANDS = {
             Option("layer", int, "Roll out up to this layer, counted from 0. Default: the last.", least=0),
             Option("residual", float, "What a token keeps of itself in every layer: the weight of the identity, 0 to "
                    "1.", 0.5, "SHARE", check=check_share),
-            _switch("flow", "Also compute the maximum flow from that token to each of the n inputs (needs "
-                    "attnviz[flow]).", False, "--flow/--no-flow"),
-            _switch("all_flows", "Compute the maximum flow from every token (n² flows, up to 128 tokens)."),
             replace(_WORDS, help="Merge word pieces into words after the rollout: inputs summed, outputs averaged."),
             _MEMORY,
         ),
@@ -481,7 +470,6 @@ COMMANDS = {
     "circuits": Command(
         ("circuits",),
         text=(*_MODEL, *_DEVICE),
-        measurement=(_seed("Random seed of the untrained heads that copying is held against."),),
         pictures=(
             replace(_SELECT, help="Heads whose pairs are listed, as for attnviz heads. Default: all heads."),
             *_figures("circuits"),

@@ -18,7 +18,6 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
     its final states move. A classifier is measured by the loss of the class of each text (--label, or a .tsv); without
     labels by the KL divergence of its class probabilities. Of an encoder-decoder it is the loss of the target.
 
-    Heads removed together get a verdict only if two methods agree: --method, and mean (with --method mean: uniform).
     Every layer is verified on a sample.
 
     It writes ablate-heads.png, ablate-curve.png, captions, ablate.json and ablate.csv, and prints the heads ranked.

@@ -29,9 +29,9 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
 
     Both sides are verified. It writes compare.png, one picture per head (differences/L00H00.png), captions,
     compare.json and compare.csv, and prints the heads ranked by Jensen-Shannon distance. With --corpus it
-    writes compare-corpus-distances.png, compare-corpus.json and compare-corpus.csv: mean distances with intervals,
-    beside what dropout does and the largest distance that is possible. After an interruption
-    the same command goes on where it stopped; torchrun -m attnviz compare splits the texts over processes.
+    writes compare-corpus-distances.png, compare-corpus.json and compare-corpus.csv: mean distances with intervals.
+    After an interruption the same command goes on where it stopped; torchrun -m attnviz compare splits the texts
+    over processes.
 
     Examples:
         attnviz compare "The cat ran away" -m minilm -m ./my-bert

@@ -18,18 +18,14 @@ def rollout(run: Run, text: str, pair: str | None, target: str | None, **options
     Examples:
         attnviz rollout "The cat that I saw ran away"
             How much of each token reaches each position.
-        attnviz rollout "The cat ran away" --token cat --flow
-            What reaches one token, with attention flow beside it.
+        attnviz rollout "The cat ran away" --token cat
+            What reaches one token.
     """
     if target is not None:
         raise UsageError(
             "rollout follows attention through the encoder alone; leave out --target, which the decoder reads."
         )
     text = read_text(text)
-    if options["flow"] or options["all_flows"]:
-        from attnviz.commands.rollout.rollout_and_flow import check_flow_library
-
-        check_flow_library()
     source = run.find_model()
     return run.job(
         lambda _, progress, __: attnviz.rollout(text, source, pair=pair, **options, progress=progress),

@@ -55,13 +55,10 @@ def ablation_seconds(**options: Any) -> tuple[float, str, float]:
 
 
 def removals(found: attnviz.Ablation) -> int:
-    """How many sets of heads were removed, each by one method."""
-    first, *second = found.methods
-    removed = {(first, (head.id,)) for head in found.heads}
-    removed |= {(method, (head.id,)) for head in found.heads if head.second for method in second}
-    removed |= {(method, each.heads) for each in found.sets for method in found.methods}
+    """How many sets of heads were removed."""
     points = () if found.curve is None else found.curve.points
-    removed |= {(first, each.heads) for point in points for each in (point.least, point.random)}
+    removed = {(head.id,) for head in found.heads} | {each.heads for each in found.sets}
+    removed |= {each.heads for point in points for each in (point.least, point.random)}
     return len(removed)
 
 

@@ -215,9 +215,8 @@ def test_verify_proves_models_writes_what_it_found_and_fails_where_one_is_not_le
         assert model["peak_bytes"] > 1e8
         worst = max(layer["pattern_error"] for layer in model["verification"]["layers"])
         assert model["errors"]["pattern_error"] == worst
-        explained = attnviz.explain(model["texts"][1], model["model"]["name"], device="cpu", every_layer=True)
-        every = max(layer.worst_error for layer in explained.layers)
-        assert every <= model["errors"]["layer_error"] < 1e-5
+        checks = attnviz.explain(model["texts"][1], model["model"]["name"], device="cpu").stages.checks.values()
+        assert max(check.error for check in checks) <= model["errors"]["layer_error"] < 1e-5
     rows = (tmp_path / "proof" / "models-verify.csv").read_text().splitlines()
     assert len(rows) == 3
     assert rows[0].startswith("name,revision,weights_sha256,dtype,level,")

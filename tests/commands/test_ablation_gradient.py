@@ -1,6 +1,5 @@
 """Importance by gradients against gates put into transformers' whole model, one text alone; and rank correlation."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from attnviz.commands.ablate import passes
-from attnviz.commands.ablate.effects import layer_normalised, spearman
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import ablate
 from attnviz.models.checkpoint import from_loaded
@@ -45,8 +43,6 @@ def test_gate_gradients_of_the_loss(kind: str) -> None:
     assert float(expected.min()) > 1e-3
     for head in result.heads:
         assert head.gradient == pytest.approx(float(expected[head.id]), rel=1e-3, abs=1e-6)
-        norm = float(expected[head.id.layer].norm())
-        assert head.gradient_normalised == pytest.approx(float(expected[head.id]) / norm, rel=1e-3)
 
 
 def test_random_projections_measure_how_far_the_states_move(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,32 +70,3 @@ def test_projections_follow_the_seed_and_the_text_alone() -> None:
     for head in first.heads:
         assert again.head(head.id).gradient == pytest.approx(head.gradient, rel=1e-4)
         assert other.head(head.id).gradient != pytest.approx(head.gradient, rel=1e-4)
-
-
-def test_layers_are_normalised_each_by_itself() -> None:
-    normalised = layer_normalised(torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]]))
-    assert normalised.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0.0, 0.0], [0.0, 1.0]]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        ([1, 2, 3], [0.3, 0.2, 0.1], -1),
-        ([1, 2, 3, 4], [5, 4, 9, 7], 0.6),  # ranks 1 2 3 4 against 2 1 4 3: 1 - 6 * 4 / (4 * 15)
-        (
-            [4, 4, 5],
-            [1, 2, 3],
-            1.5 / math.sqrt(3),
-        ),  # 1.5 1.5 3 against 1 2 3: covariance 1.5, lengths sqrt(1.5), sqrt(2)
-        ([1, 2], [1, 2], None),
-        ([1, 1, 1], [1, 2, 3], None),
-    ],
-)
-def test_spearman_by_hand(first: list[float], second: list[float], expected: float | None) -> None:
-    assert spearman(first, second) == (None if expected is None else pytest.approx(expected))
-
-
-def test_spearman_as_scipy_has_it() -> None:
-    stats = pytest.importorskip("scipy.stats")
-    first, second = torch.randint(0, 12, (2, 200), generator=torch.Generator().manual_seed(0)).tolist()
-    assert spearman(first, second) == pytest.approx(stats.spearmanr(first, second).statistic)

@@ -1,19 +1,17 @@
-"""What an ablation says, from its numbers: verdicts by stated thresholds, sentences, tables and documents."""
+"""What an ablation says, from its numbers: sentences, tables and documents."""
 
 import csv
 import io
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, HeadEffect, SetEffect
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.report import SPEC, compensation_text, interval, source_line
+from attnviz.commands.ablate.report import SPEC, conclusion, interval, source_line
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import amount
 from tests.support.ablations import TEXTS, measured
@@ -25,51 +23,11 @@ def estimate(value: float, low: float | None = None, high: float | None = None) 
     return dict.fromkeys(("loss", "kl"), Estimate(value, low, high))
 
 
-def a_set(
-    together: float, singles: float, low: float | None, high: float | None, layer: int | None = 0,
-    second: SetEffect | None = None,
-) -> SetEffect:  # fmt: skip
+def a_set(together: float, singles: float, low: float | None, high: float | None, layer: int | None = 0) -> SetEffect:
     heads = tuple(HeadId(layer or 0, head) for head in range(4))
-    damage = estimate(together) if low is None else estimate(together, together - 0.05, together + 0.05)
     excess = estimate(together - singles, low, high)
-    return SetEffect(heads, layer, damage, estimate(singles, low, high), excess, second)
-
-
-def agreeing(*numbers: Any) -> SetEffect:
-    """The same by both methods."""
-    return a_set(*numbers, second=a_set(*numbers))
-
-
-MORE, LESS, ALIKE = (1.0, 0.5, 0.1, 0.9), (0.5, 1.0, -0.9, -0.1), (2.0, 1.0, -0.1, 2.1)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [
-        (MORE, "super-additive"),
-        ((1.01, 1.0, 0.005, 0.4), "super-additive"),  # by however little
-        ((0.5, -0.1, 0.1, 0.9), "super-additive"),  # one at a time they even help
-        (LESS, "sub-additive"),
-        (ALIKE, "no difference shown"),
-        ((0.0, 0.0, -0.1, 0.1), "no difference shown"),
-        ((-0.1, -0.3, 0.1, 0.3), "no cost"),  # less of a gain than one at a time
-        ((0.04, -0.3, 0.1, 0.4), "no cost"),  # its own interval has zero in it
-        ((0.0, 0.2, -0.3, -0.1), "no cost"),
-        ((2.0, 1.0, None, None), None),
-    ],
-)
-def test_what_one_method_shows_is_no_verdict(numbers: tuple[Any, ...], expected: str | None) -> None:
-    effect, (together, singles) = a_set(*numbers), numbers[:2]
-    assert (effect.reading("loss"), effect.verdict("loss")) == (expected, None)
-    assert agreeing(*numbers).verdict("loss") == expected
-    assert effect.ratio("loss") == (together / singles if together > 0 and singles > 0 else None)
-
-
-@pytest.mark.parametrize("second", [LESS, ALIKE, (-0.1, -0.3, 0.1, 0.3)])
-def test_methods_that_do_not_agree(second: tuple[Any, ...]) -> None:
-    effect = a_set(*MORE, second=a_set(*second))
-    assert effect.verdict("loss") == "depends on the method"
-    assert {each.reading("loss") for each in effect.by_method} == {"super-additive", a_set(*second).reading("loss")}
+    damage = estimate(together) if low is None else estimate(together, together - 0.05, together + 0.05)
+    return SetEffect(heads, layer, damage, estimate(singles, low, high), excess)
 
 
 @pytest.mark.parametrize(
@@ -92,16 +50,16 @@ NOTHING, DRAWN = a_set(0, 0, -1, 1), a_set(2.0, 0.5, 0.1, 0.9)
 
 @pytest.fixture(scope="module")
 def made_up(plain: Ablation) -> Ablation:
-    """Numbers by hand around a real model: 12 heads, three layers of different verdicts, and a curve."""
+    """Numbers by hand around a real model: 12 heads, three layers with other differences, and a curve."""
     values = [(0.5, 0.4, 0.6)] * 5 + [(0.01, -0.01, 0.03)] * 4 + [(-0.1, -0.2, -0.05)] * 3
     heads = tuple(
-        HeadEffect(id, rank, estimate(*value), 0.5 / rank, 0.25)
+        HeadEffect(id, rank, estimate(*value), 0.5 / rank)
         for rank, (id, value) in enumerate(zip(all_heads(3, 4), values, strict=True), start=1)
     )
     layers = (
-        a_set(4.0, 2.0, 1.5, 2.5, 0, a_set(3.0, 2.0, 0.9, 1.1, 0)),
-        a_set(0.75, 0.5, -0.1, 0.4, 1, a_set(0.7, 0.5, 0.1, 0.3, 1)),
-        a_set(0.1, 0.5, -0.6, -0.2, 2, a_set(0.2, 0.5, -0.5, -0.1, 2)),
+        a_set(4.0, 2.0, 1.5, 2.5, 0),
+        a_set(0.75, 0.5, -0.1, 0.4, 1),
+        a_set(0.1, 0.5, -0.6, -0.2, 2),
     )
     least = {1: a_set(-0.1, -0.1, -0.2, 0.0), 3: a_set(0.0, -0.3, -0.1, 0.1), 6: a_set(0.9, 0.3, 0.5, 1.1)}
     points = tuple(CurvePoint(removed, effect, DRAWN) for removed, effect in [*least.items(), (12, layers[0])])
@@ -116,50 +74,11 @@ def of_one(effect: SetEffect) -> Curve:
     return Curve((), (), (CurvePoint(1, effect, effect),))
 
 
-TOGETHER = agreeing(4.0, 2.0, 1.5, 2.5, None)
-
-
-@pytest.mark.parametrize(
-    ("changes", "facts"),
-    [
-        ({}, ["0.500 nats/token [0.400, 0.600] (L0H0)", "median of 12 is 0.0100", "5 raise the loss and 3 lower it",
-              "super-additive in L0; sub-additive in L2; depends on the method in L1 (mean 0.250 [−0.100, 0.400], no "
-              "difference shown; uniform 0.200 [0.100, 0.300], super-additive)",
-              "the 3 least important heads", "half of all heads (6) gives 0.900", "random order 2.000", "no verdict"]),
-        ({"layers": (agreeing(*ALIKE, 0), agreeing(-1.0, 0.2, -1.5, -0.5, 1), agreeing(-0.1, -0.3, 0.1, 0.3, 2))},
-         [": no difference shown in L0; no cost in L1, L2."]),
-        ({"layers": (), "together": TOGETHER},
-         ["heads (4) together", "super-additive (mean 2.000 [1.500, 2.500], super-additive; uniform 2.000"]),
-        ({"layers": (), "together": agreeing(0.5, -0.2, 0.1, 0.9, None)}, ["super-additive (mean 0.700 [0.100, 0."]),
-        ({"curve": of_one(DRAWN)}, ["clearly higher as soon as"]),
-        ({"curve": of_one(NOTHING)}, ["the least important head can go before"]),
-    ],
-    ids=["as it is", "other layers", "a set", "a set of idle heads", "every head counts", "one head is free"],
-)  # fmt: skip
-def test_sentences_follow_from_the_numbers(made_up: Ablation, changes: dict[str, Any], facts: list[str]) -> None:
-    text = compensation_text(replace(made_up, **changes))
-    assert [fact for fact in facts if fact not in text] == []
-    assert not re.search("compensat|stood in|made up|fail", text)  # no story
-
-
-def test_the_median_of_an_even_number_is_between_the_middle_two(made_up: Ablation) -> None:
-    values = [0.4, 0.3, 0.2, 0.1]
-    heads = [replace(head, damage=estimate(value)) for head, value in zip(made_up.heads[:4], values, strict=True)]
-    assert "the median of 4 is 0.250." in compensation_text(replace(made_up, heads=tuple(heads)))
-    assert "the median of 3 is 0.300." in compensation_text(replace(made_up, heads=tuple(heads[:3])))
-
-
-def test_few_texts_conclude_nothing(plain: Ablation) -> None:
-    text = compensation_text(plain)
-    layer = plain.layers[0]
-    assert layer.second is not None
-    numbers = [amount(each.excess["loss"].value) for each in (layer, layer.second)]
-    assert "4 texts are too few for intervals (at least 30)" in text
-    assert f"mean {numbers[0]}; uniform {numbers[1]}." in text
-    assert not re.search("(super|sub)-additive", text)
-    assert "agree on a verdict" not in " ".join(plain.report(80).split())
+def test_how_many_heads_can_go_follows_from_the_curve(made_up: Ablation, plain: Ablation) -> None:
+    assert "3 heads, the least important, can go" in conclusion(made_up)
+    assert [replace(made_up, curve=of_one(effect)).removable for effect in (DRAWN, NOTHING)] == [0, 1]
+    assert "4 texts are too few for intervals" in conclusion(plain)
     assert plain.removable is None
-    assert "L0H0 alone" in compensation_text(measured(NEXT, "the cat ran", select=["L0H0"]))
 
 
 def test_sources_in_words(plain: Ablation, tmp_path: Path) -> None:
@@ -175,25 +94,24 @@ def test_the_tables(made_up: Ablation, width: int) -> None:
     report = made_up.report(width, top=3)
     rows = [line.split() for line in report.splitlines()]
     (head,) = (row for row in rows if row[:2] == ["1", "L0H0"])
-    (layer,) = (row for row in rows if row[:2] == ["L0", "mean"])
-    assert (head[2], head[-1]) == ("0.500", "0.25")
-    assert layer[2:4] == ["4.000", "2.000"]
-    assert ("[0.400," in head, "[1.500," in layer, "0.200" in report) == (width >= 80, width >= 80, True)
+    (layer,) = (row for row in rows if row[:2] == ["L0", "4.000"])
+    assert (head[2], head[-1]) == ("0.500", "0.500")
+    assert layer[2] == "2.000"
+    assert ("[0.400," in head, "[1.500," in layer) == (width >= 80, width >= 80)
     assert "9 more heads left out" in report
-    assert "agree on a verdict" in " ".join(report.split())
     assert "left out" not in made_up.report(width, top=0)
 
 
 def test_numbers_are_never_cut(made_up: Ablation) -> None:
     """However small they are."""
     tiny = (-1.2e-4, -4.5e-4, -3.4e-4, -1.2e-4)
-    layers = tuple(a_set(*tiny, layer, a_set(*tiny, layer)) for layer in range(3))
+    layers = tuple(a_set(*tiny, layer) for layer in range(3))
     for result in (replace(made_up, layers=layers), replace(made_up, layers=(), together=layers[0], curve=None)):
         for width in (60, 80, 170):
             report = result.report(width)
             assert "…" not in report
-            assert ("[−3.4e-04, −1.2e-04]" in report.split("Removing one head")[0]) == (width >= 80)
-            assert report.count("3.3e-04") >= 2  # both methods
+            assert ("[−3.4e-04, −1.2e-04]" in report) == (width >= 80)
+            assert "3.3e-04" in report
 
 
 def test_tables_without_gradients_and_curve() -> None:
@@ -208,19 +126,11 @@ def test_the_document(made_up: Ablation) -> None:
     assert (content["measured"]["kind"], content["measured"]["importance"]) == ("next-token", "loss")
     assert (content["verification"]["heads_compared"], content["verification"]["rows_verified"]) == (12, 4)
     assert content["heads"][0]["loss"] == {"value": 0.5, "interval": [0.4, 0.6]}
-    verdicts = ["super-additive", "depends on the method", "sub-additive"]
-    assert [layer["verdict"] for layer in content["layers"]] == verdicts
-    first, second = content["layers"][1]["methods"].values()
-    assert list(content["layers"][1]["methods"]) == ["mean", "uniform"]
-    assert (first["reading"], second["reading"]) == ("no difference shown", "super-additive")
-    assert (first["loss"], first["ratio"]) == (content["layers"][1]["loss"], content["layers"][1]["ratio"])
-    assert second["loss"]["difference"]["interval"] == [0.1, 0.3]
-    assert content["heads"][0]["methods"] == {"mean": {name: content["heads"][0][name] for name in ("loss", "kl")}}
     assert content["layers"][0]["loss"]["difference"] == {"value": 2.0, "interval": [1.5, 2.5]}
     assert content["curve"]["points"][1]["removed"] == 3
     assert content["curve"]["points"][1]["loss"]["random_order"]["value"] == 2.0
-    assert content["compensation"] == {"text": compensation_text(made_up), "removable": 3}
-    assert (content["gradient"]["of"], set(content["gradient"]["spearman"])) == ("next-token loss", {"loss", "kl"})
+    assert content["removable"] == 3
+    assert content["gradient_of"] == "next-token loss"
     rows = list(csv.DictReader(io.StringIO(SPEC.csv(content))))
     assert len(rows) == 12
     values = [rows[0][name] for name in ("loss", "loss_low", "loss_high", "cosine", "l2_low")]
@@ -230,20 +140,8 @@ def test_the_document(made_up: Ablation) -> None:
 def test_what_was_not_measured_is_null() -> None:
     content = measured(STATES, "the cat ran", select=["L1"], together=True, gradient=True).document()
     assert content["measured"]["loss"] is content["heads"][0]["loss"] is content["curve"] is None
-    assert content["heads"][0]["cosine"]["interval"] is content["together"]["verdict"] is None
+    assert content["heads"][0]["cosine"]["interval"] is None
     assert (content["layers"], content["together"]["layer"]) == ([], 1)
-    assert content["gradient"]["of"] == "4 random projections of the final states"
-    assert list(content["heads"][0]["methods"]) == ["mean", "uniform"]
+    assert content["gradient_of"] == "4 random projections of the final states"
     bare = measured(NEXT, "the cat ran", select=["L1"])
-    assert (bare.heads[0].gradient, bare.heads[0].gradient_normalised) == (None, None)
-    assert bare.document()["gradient"] is None
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_rerun_without_a_measurement_removes_its_figure(tmp_path: Path) -> None:
-    stale, result = tmp_path / "ablate-curve.png", measured(NEXT, "the cat ran", curve=True)
-    result.save(tmp_path, figures=["curve"])
-    result.save(tmp_path, figures=[])
-    assert stale.exists()  # of the same run
-    measured(NEXT, "the cat ran", curve=False).save(tmp_path, figures=[])
-    assert not stale.exists()
+    assert bare.heads[0].gradient is bare.document()["gradient_of"] is None

@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "analyze": partial(attnviz.analyze, syntax=False),
     "explain": partial(attnviz.explain, layer=1),
     "head_outputs": attnviz.head_outputs,
-    "rollout": partial(attnviz.rollout, flow=True),
+    "rollout": attnviz.rollout,
 }
 MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "bert": lambda: (sharp_bert(model_class=BertForMaskedLM), bert_tokenizer()),
@@ -69,7 +69,7 @@ def test_only_a_string_is_a_text_or_a_pair(name: str) -> None:
         ("analyze", ["verifying"]),
         ("explain", ["verifying"]),
         ("head_outputs", ["verifying", "measuring"]),
-        ("rollout", ["verifying", "rolling out", "flow"]),
+        ("rollout", ["verifying", "rolling out"]),
     ],
 )
 def test_progress_is_told_to_the_end_of_each_step(name: str, expected: list[str]) -> None:

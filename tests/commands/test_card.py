@@ -383,7 +383,7 @@ def test_without_any_role_there_are_no_cards(tmp_path: Path) -> None:
         attnviz.cards(corpus, model, tokenizer=gpt2_tokenizer(), circuits=False, syntax=False)
 
 
-def test_the_verdict_on_a_role_is_of_both_metrics_unless_there_is_a_loss() -> None:
+def test_the_verdict_on_a_role_is_by_the_first_metric() -> None:
     card = result_of("card")
     (effect, *others), metrics = card.ablation.heads, card.ablation.metrics
     (role, *_) = [each for each in effect.roles if each.direction == "dependent_to_head"]
@@ -392,8 +392,6 @@ def test_the_verdict_on_a_role_is_of_both_metrics_unless_there_is_a_loss() -> No
         ("more", more, more): "is 0.250 (95 % interval 0.125 to 0.500), so they depend on it more.",
         ("less", less, less): "is −0.250 (95 % interval −0.500 to −0.125), so they depend on it less.",
         ("no difference shown", none, none): "so it is not shown that they depend on it more.",
-        ("depends on the metric", more, none): "is 0.250 (95 % interval 0.125 to 0.500). By L2 distance it is 0.250 "
-        "(95 % interval −0.500 to 0.500): the verdict depends on the metric.",
         (None, Estimate(0.25, None, None), Estimate(0.25, None, None)): "is 0.250, too few texts for an interval.",
     }  # fmt: skip
     for (verdict, *differences), ending in said.items():

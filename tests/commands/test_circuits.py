@@ -9,7 +9,7 @@ import torch
 from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import attnviz
-from attnviz.commands.circuits.measure import KINDS, rotation_spread
+from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, rotation_spread
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference.attention import repeat_kv
 from tests.models.test_families import model
@@ -80,14 +80,14 @@ def test_composition_is_that_of_full_matrices(family: str) -> None:
     for i, (later, *reads) in enumerate(heads):
         for j, (earlier, written, *_) in enumerate(heads):
             if earlier >= later:
-                assert all(found.scores[kind][i, j].isnan() for kind in KINDS)
+                assert all(found.scores[kind][i, j].isnan() for kind in COMPOSITION_INPUTS)
                 continue
             between = written @ (np.eye(d) - 1 / d) if centred else written
             if not checkpoint.architecture.pre_norm:
                 for modules in checkpoint.modules[earlier:later]:
                     for norm in (modules.attention_norm, modules.feed_forward_norm):
                         between = between @ norm_matrix(checkpoint, norm, d)
-            for kind, read in zip(KINDS, reads[1:], strict=True):
+            for kind, read in zip(COMPOSITION_INPUTS, reads[1:], strict=True):
                 expected = np.linalg.norm(between @ read) / np.linalg.norm(between) / np.linalg.norm(read)
                 assert float(found.scores[kind][i, j]) == pytest.approx(expected, abs=1e-5), (kind, i, j)
 
@@ -105,7 +105,7 @@ def test_the_baseline_and_its_spread_are_those_of_random_rotations() -> None:
 def test_a_model_with_random_weights_is_at_the_baseline() -> None:
     torch.manual_seed(0)
     found = attnviz.circuits(sharp_gpt2(n_layer=4, n_embd=64, n_head=8), tokenizer=gpt2_tokenizer())
-    for kind in KINDS:
+    for kind in COMPOSITION_INPUTS:
         above = found.deviations[kind]
         above = above[~above.isnan()]
         assert len(above) == 6 * 64
@@ -192,7 +192,7 @@ def test_composition_and_copying_are_ratios_whatever_the_size_of_the_weights(of:
         if of in name and name.endswith("weight"):
             parameter.data.mul_(factor)
     found = attnviz.circuits(built, tokenizer=gpt2_tokenizer())
-    for kind in KINDS:
+    for kind in COMPOSITION_INPUTS:
         torch.testing.assert_close(found.scores[kind], expected.scores[kind], equal_nan=True, rtol=1e-3, atol=1e-4)
     copying = ([head.copying for head in each.heads] for each in (found, expected))
     assert next(copying) == pytest.approx(next(copying), abs=1e-4)

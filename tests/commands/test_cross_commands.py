@@ -126,8 +126,6 @@ def test_every_head_is_compared_with_the_one_of_its_id(compared):
         found = compared.head(name)
         assert found.total_variation == pytest.approx(np.abs(a - b).sum(1).mean() / 2, abs=1e-7)
         assert (b - a)[found.largest.query, found.largest.key] == pytest.approx(found.largest.difference, abs=1e-6)
-    assert [str(layer.layer) for layer in compared.layers] == ["E0", "E1", "D0", "D1", "D2", "X0", "X1", "X2"]
-    assert compared.layers[3].distance == pytest.approx(np.mean([head.distance for head in compared.select("D1")]))
 
 
 def test_rows_and_columns_of_a_difference_have_the_names_of_their_own_texts(compared):
@@ -137,7 +135,6 @@ def test_rows_and_columns_of_a_difference_have_the_names_of_their_own_texts(comp
     assert entry["largest"]["key_label"] == compared.first.tokens.labels[entry["largest"]["key"]]
     document = json.loads(json.dumps(compared.document()))
     assert document["target"] == READ
-    assert [layer["stack"][0] for layer in document["layers"]] == list("eedddccc")
     assert READ in compared.report()
 
 
@@ -212,7 +209,6 @@ def test_cross_heads_weigh_what_they_write_of_the_source(written):
     torch.testing.assert_close(found.norms("X0H1"), found.pattern("X0H1") * found.value_norms("X0H1"))
     sink = found.pattern("X0H1")[1:, -1].mean()  # the source ends with </s>, the target begins with <pad>
     assert found.head("X0H1").sink == pytest.approx(float(sink), abs=1e-6)
-    assert [part.table("norm").shape for part in found.parts] == [(2, 4), (3, 4), (3, 4)]
     assert [len(part.queries) for part in found.parts] == [n, m, m]
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import attnviz
 from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.commands.explain.steps import numbers_of, step_of
-from attnviz.errors import OutputError, TextError, UsageError, VerificationError
+from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
 from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE, needs_minilm
@@ -29,7 +29,7 @@ def bert() -> Explanation:
 
 @pytest.fixture(scope="module")
 def gpt2() -> Explanation:
-    return of_gpt2(layer=2, every_layer=True)
+    return of_gpt2(layer=2)
 
 
 # --- what is followed ------------------------------------------------------------------------------------------
@@ -54,26 +54,25 @@ def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "word"),
     [
-        ({"layer": 3}, "no layer 3: expected one from 0 to 2"),
-        ({"layer": -1}, "no layer -1"),
-        ({"head": "4"}, "no head L0H4; it has L0H0 to L2H3"),
-        ({"head": "L9H0"}, "no head L9H0"),
-        ({"head": "x"}, "expected the number of a head, such as 3, or a head such as L2H8"),
-        ({"head": "L1H0", "layer": 0}, "--head L1H0 is not in the layer that --layer names, 0"),
-        ({"token": "zebra"}, "no token “zebra”"),
-        ({"token": "#99"}, "no token"),
-        ({"token": 9}, "positions 0 to 8, found 9"),
-        *(({"head": head}, "expected the number of a head") for head in (True, 1.5, b"2", -1, "9" * 5000)),
-        ({"head": HeadId(-1, 0)}, "no head L-1H0"),
-        *(({"layer": layer}, "expected layer as a whole number") for layer in ("0", 1.5, True, [0])),
-        *(({"token": token}, "expected a token of the text") for token in (True, b"cat", ["cat"])),
+        ({"layer": 3}, "layer 3"),
+        ({"layer": -1}, "layer -1"),
+        ({"head": "4"}, "L0H4"),
+        ({"head": "L9H0"}, "L9H0"),
+        ({"head": "x"}, "the number of a head"),
+        ({"head": "L1H0", "layer": 0}, "--layer"),
+        ({"token": "zebra"}, "“zebra”"),
+        ({"token": 9}, "found 9"),
+        *(({"head": head}, "the number of a head") for head in (True, 1.5, b"2", -1, "9" * 5000)),
+        ({"head": HeadId(-1, 0)}, "L-1H0"),
+        *(({"layer": layer}, "whole number") for layer in ("0", 1.5, True, [0])),
+        *(({"token": token}, "expected token") for token in (True, b"cat", ["cat"])),
         ({"changes": {"type_vocab_size": 1}, "pair": "the dog"}, "one token type only"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_followed(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError if {"layer", "head", "token"} & set(options) else TextError, match=message):
+)
+def test_what_cannot_be_followed(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(UsageError if {"layer", "head", "token"} & set(options) else TextError, match=word):
         of_bert(**options)
 
 
@@ -92,7 +91,7 @@ def test_a_broken_layer_fails_only_where_it_is_looked_at() -> None:
     model = sharp_bert()
     model.encoder.layer[2].output.dense.register_forward_hook(lambda *given: given[2] + 1)
     with pytest.raises(VerificationError, match="feed forward output of layer 2"):
-        explain(SENTENCE, model, tokenizer=bert_tokenizer(), every_layer=True)
+        explain(SENTENCE, model, tokenizer=bert_tokenizer(), layer=2)
     assert explain(SENTENCE, model, tokenizer=bert_tokenizer()).layer == 0
 
 
@@ -100,23 +99,17 @@ def test_a_broken_layer_fails_only_where_it_is_looked_at() -> None:
 
 
 def test_numbers_of_the_followed_token_are_those_of_the_tensors(bert: Explanation) -> None:
-    def row(name: str) -> torch.Tensor:
-        return bert.tensor(name)[2]
-
-    pattern, stream, added = bert.tensor("pattern")[2, 2], row("input"), row("attention_output")
-    cosine = float(stream @ added / stream.norm() / added.norm())
+    pattern, added = bert.tensor("pattern")[2, 2], bert.tensor("attention_output")[2]
+    query, weighted = bert.tensor("split")[0, 2, 2], bert.tensor("weighted")[2, 2]
     told = {
-        "pattern": f" in L0H2 attends most to ‘{bert.tokens.labels[int(pattern.argmax())]}’ {float(pattern.max()):.2f}",
-        "attention_output": f": length {float(added.norm()):.3g}; [",
-        "split": f" in L0H2: query length {float(bert.tensor('split')[0, 2, 2].norm()):.3g}, key",
+        "pattern": f" in L0H2, highest: ‘{bert.tokens.labels[int(pattern.argmax())]}’ {float(pattern.max()):.2f}",
+        "attention_output": f": length {float(added.norm()):.3g} [",
+        "split": f" in L0H2: query length {float(query.norm()):.3g} [",
+        "weighted": f" in L0H2: length {float(weighted.norm()):.3g} [",
         "mask": " may attend to 9 of 9 tokens",
-        "activated": f": {int((row('expanded') > 0).sum())} of 48 inputs are positive",
-        "attention_residual": f" {float(added.norm()):.3g} (their cosine is {cosine:.2f})".replace("-", "−"),
-        "attention_norm": f"standard deviation {float(row('attention_residual').std(correction=0)):.3g} are taken out",
     }
     for name, numbers in told.items():
-        assert numbers_of(bert, name).startswith("‘cat’")
-        assert numbers in numbers_of(bert, name)
+        assert numbers_of(bert, name).startswith(f"‘cat’{numbers}")
 
 
 def test_numbers_of_a_causal_head_leave_out_what_is_masked() -> None:
@@ -147,21 +140,9 @@ def test_every_step_is_told_in_the_order_of_the_model(which: str, request: pytes
     assert text.count("✓") == len(result.stages.checks)
 
 
-def test_no_sentence_takes_the_feed_forward_network_for_the_whole(bert: Explanation, gpt2: Explanation) -> None:
-    gemma = explain("a b", sharp_llama("gemma2"), tokenizer=sentencepiece_tokenizer())
-    sentences = [step_of(result, name).sentence for result in (bert, gpt2, gemma) for name in result.stages]
-    assert len([sentence for sentence in sentences if "network" in sentence]) > 5
-    assert [sentence for sentence in sentences if re.search("[Tt]he network", sentence)] == []
-    assert "no activation" in step_of(of_bert(changes={"hidden_act": "linear"}), "activated").sentence
-
-
-def test_words_name_what_the_layer_reads_and_who_reads_it(bert: Explanation, gpt2: Explanation) -> None:
-    pair = of_bert(pair="the dog")
-    assert step_of(pair, "input").formula == "x = norm(word + position + segment)"
+def test_the_input_is_what_the_model_adds_up() -> None:
+    assert step_of(of_bert(pair="the dog"), "input").formula == "x = norm(word + position + segment)"
     assert step_of(of_gpt2(), "input").formula == "x = word + position"
-    readers = {"layer 1": bert, "final layer norm": gpt2, "last hidden state": of_bert(layer=2)}
-    assert [reader for reader, of in readers.items() if reader not in step_of(of, "output").sentence] == []
-    assert ("Segment" in pair.report(), "Segment" in bert.report()) == (True, False)
 
 
 def test_hostile_tokens_one_token_and_texts_that_were_cut() -> None:
@@ -191,10 +172,7 @@ def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
     assert stages["query"]["norm"] == pytest.approx(float(query.square().sum(-1).sqrt().mean()))
     assert stages["mask"]["mean"] == pytest.approx((n + 1) / (2 * n))
     assert stages["mask"]["norm"] is None
-    assert [layer["stages_compared"] for layer in content["verification"]["layers"]] == [14, 13, 14]
-    assert gpt2.layers is not None
-    assert max(end.worst_error for end in gpt2.layers) < 1e-5
-    assert gpt2.layers[2].output_error == gpt2.output.error
+    assert content["verification"]["stages_compared"] == 14
     with (tmp_path / "explain.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == list(stages)
@@ -211,13 +189,7 @@ def test_positions_are_in_the_document_of_the_first_layer(bert: Explanation) -> 
     terms = content["positions"]["layer"]["terms"]
     assert terms["segment"] is None
     assert sum(share or 0.0 for share in terms.values()) == pytest.approx(1, abs=1e-5)
-    assert (content["verification"]["layers"], content["norm_order"]) == (None, "post-norm")
-
-
-def test_foreign_tensors_are_not_overwritten(bert: Explanation, tmp_path: Path) -> None:
-    (tmp_path / "stages.safetensors").write_text("mine")
-    with pytest.raises(OutputError, match=r"stages\.safetensors"):
-        bert.save(tmp_path, figures=[])
+    assert content["norm_order"] == "post-norm"
 
 
 def test_steps_are_a_mapping(bert: Explanation) -> None:
@@ -240,10 +212,9 @@ def test_half_precision_is_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["minilm", "tiny-gpt2"])
 def test_the_built_in_models_are_explained(model: str) -> None:
     """L0H2 of MiniLM attends by position: its scores owe nothing to the words, on any text."""
-    result = attnviz.explain(SENTENCE, model, device="cpu", every_layer=True)
-    assert result.layers is not None
-    assert max(end.worst_error for end in result.layers) < 1e-5
-    assert max(end.output_error for end in result.layers) < 1e-6
+    result = attnviz.explain(SENTENCE, model, device="cpu")
+    assert max(check.error for check in result.stages.checks.values()) < 1e-5
+    assert result.output.error < 1e-6
     assert result.positions is not None
     assert result.positions.error < 1e-6
     if model == "minilm":
@@ -299,20 +270,6 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         (cohere, "attention_norm", "norm(x) = (x − mean) / √(var + ε) · γ"),
     ):
         assert step_of(result, step).formula == formula
-    row, positive = llama.tensor("input")[2], int((llama.tensor("gate")[2] > 0).sum())
-    multiplied = float(granite.tensor("attention_output")[granite.token].norm()) * 0.22
-    added = float(gemma.tensor("attention_output_norm")[gemma.token].norm())
-    both = sum(neox.tensor(f"{half}_output")[neox.token] for half in ("attention", "feed_forward"))
-    for result, step, number in (
-        (llama, "split", "key-value head 1"),
-        (llama, "rotated", "2 radians"),
-        (llama, "attention_norm", f"{float(row.square().mean().sqrt()):.3g}"),
-        (llama, "activated", f"{positive} of 48"),
-        (gemma, "attention_residual", f"{added:.3g}"),
-        (granite, "attention_residual", f"a vector of length {multiplied:.3g}"),
-        (neox, "output", f"plus a vector of length {float(torch.as_tensor(both).norm()):.3g}"),
-    ):
-        assert number in numbers_of(result, step)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text", "olmo2", "gpt_neox"])

@@ -110,7 +110,7 @@ def test_other_positions_are_asked_for_by_token_or_number():
     [
         ("dog", "no token “dog” in the text: expected one of"),
         (99, "the text has positions 0 to 4, found 99"),
-        (True, "expected a token of the text, .* found True"),
+        (True, "expected token .* found True"),
         ("cat", r"the token “cat” stands in the text 2 times; name one: cat#1 \(#1\), cat#2 \(#3\)\."),
     ],
 )
@@ -353,7 +353,7 @@ def test_a_masked_language_head_is_linearised_along_its_gradient():
         ({"foil": ""}, r"--foil \(foil=...\) '' is 0 tokens \(none\), expected one"),
         ({"answer": " cat", "foil": "Ġcat"}, r"expected two tokens, found ' cat' for both --answer and --foil"),
         ({"answer": 10**6}, r"--answer \(answer=...\) 1000000 is no id of a token: the vocabulary has 0 to 399"),
-        ({"foil": True}, "expected foil as the text of a token or as its id, found True"),
+        ({"foil": True}, "expected foil .* found True"),
     ],
 )
 def test_answers_that_are_no_token_or_several(options, message):

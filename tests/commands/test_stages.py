@@ -452,6 +452,18 @@ def test_a_model_that_computes_something_else_fails_at_the_step(family: str, mod
         steps_of(checkpoint, [1])
 
 
+def test_one_wrong_number_among_many_is_noticed() -> None:
+    checkpoint = gpt2()
+
+    def change(_: Any, __: Any, result: Tensor) -> Tensor:
+        result[0, 3, 5] += 0.005 * result.abs().max()
+        return result
+
+    checkpoint.model.get_submodule("h.1.mlp.c_proj").register_forward_hook(change)
+    with pytest.raises(VerificationError, match=r"feed forward output of layer 1 .*token 3.*dimension 5"):
+        steps_of(checkpoint, [1])
+
+
 @pytest.mark.parametrize(
     ("n_taken", "message"), [(2, "takes 2 experts; expected the 2 with the highest"), (1, "takes 1 expert; expected")]
 )

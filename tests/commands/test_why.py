@@ -76,10 +76,10 @@ def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str,
     taken: list[tuple[float, float]] = []
     follow = attnviz.commands.why.measure.follow  # type: ignore[attr-defined]
 
-    def spied(heads: Callable[[HeadId], scores.HeadScores], found: scores.QueryScores, depth: int) -> Any:
+    def spied(heads: Callable[[HeadId], scores.ScoreDecomposer], found: scores.QueryScores, depth: int) -> Any:
         for source, value in found.totals(side, found.keys[0]):
             if isinstance(source, HeadId):
-                taken.append((float(heads(found.head).taken_from(found, side, source).sum()), value))
+                taken.append((float(heads(found.head).attribute_to_source(found, side, source).sum()), value))
         return follow(heads, found, depth)
 
     monkeypatch.setattr("attnviz.commands.why.measure.follow", spied)
@@ -101,7 +101,7 @@ def _on_one_side(self: Any, parts: Any, positions: Any) -> Any:
     return parts if parts.shape[-2] == 1 else _rotated(self, parts, positions)
 
 
-_rotated, _terms = scores.HeadScores._rotated, scores.HeadScores._terms
+_rotated, _terms = scores.ScoreDecomposer._rotated, scores.ScoreDecomposer._terms
 
 WRONG: dict[str, tuple[str, Any, str, Any]] = {
     "a bias of attention lost": ("gpt2", WrittenParts, "terms", _without("attention bias")),
@@ -118,16 +118,16 @@ WRONG: dict[str, tuple[str, Any, str, Any]] = {
     "a norm's weight without its 1": (
         "gemma2", RMSNorm, "read_by", lambda self, weight: self.weight[:, None] * weight,
     ),
-    "rotation on one side": ("llama", scores.HeadScores, "_rotated", _on_one_side),
+    "rotation on one side": ("llama", scores.ScoreDecomposer, "_rotated", _on_one_side),
     "the scale of the norm of queries": ("qwen3", scores, "_norm_scale", lambda _, x: torch.ones_like(x[..., :1])),
     "the weight of the norm of queries": ("olmo2", scores, "normed_heads", lambda rows, *_, **__: rows),
     "the bias of queries lost": (
         "bert", scores, "constant_term",
         lambda source, part, scale: residual_parts.constant_term(source, 0 * part, scale),
     ),
-    "the scale of scores": ("gpt2", scores.HeadScores, "factor", 1.0),
+    "the scale of scores": ("gpt2", scores.ScoreDecomposer, "factor", 1.0),
     "a bound forgotten": (
-        "olmo", scores.HeadScores, "_terms",
+        "olmo", scores.ScoreDecomposer, "_terms",
         lambda self, side: [term for term in _terms(self, side) if "bound" not in str(term.sources)],
     ),
 }  # fmt: skip

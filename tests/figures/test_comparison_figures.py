@@ -3,7 +3,6 @@
 import copy
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import attnviz
-from attnviz.commands.compare.sides import quoted_texts
 from attnviz.commands.compare.views import root_norm, rounded_up
 from attnviz.commands.compare.wording import side_lines
 from attnviz.commands.heads.measure import analyze
@@ -154,31 +152,6 @@ def test_sides_are_named_by_what_tells_them_apart(result, same):
     pair = attnviz.compare(side(TEXT, pair="he ran"), side(TEXT, pair="it ran"))
     assert pair.compared == "texts"
     assert side_lines(pair)[0] == f"A: “{TEXT}” + “he ran”"
-
-
-BEGINNING = "the committee of the old city decided on a very long day in the middle of the winter that the "
-
-
-def sides_of(texts, pairs=(None, None)):
-    """What A and B are called where they are these texts."""
-    a, b = (SimpleNamespace(text=text, pair=pair) for text, pair in zip(texts, pairs, strict=True))
-    return quoted_texts(a, b)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        ("cat ran", "dog ran", ("…of the winter that the cat ran", "…of the winter that the dog ran")),
-        ("cat", "cat ran", ("…of the winter that the cat", "…of the winter that the cat ran")),
-        ("b" * 99 + "x", "b" * 99 + "y", ("…" + "b" * 30 + "x", "…" + "b" * 30 + "y")),
-        ("\u200b" * 9 + "x", "\u200b" * 9 + "y", ("…" + r"\u200b" * 5 + "x", "…" + r"\u200b" * 5 + "y")),
-    ],
-)
-def test_texts_that_begin_alike_are_quoted_where_they_differ(first, second, expected):
-    assert sides_of([BEGINNING + first, BEGINNING + second]) == tuple(f"“{text}”" for text in expected)
-    pairs = sides_of(["the cat"] * 2, [BEGINNING + first, BEGINNING + second])
-    assert pairs == tuple(f"“the cat” + “{text}”" for text in expected)
-    assert sides_of(["the cat " + BEGINNING, "the dog " + BEGINNING])[0].startswith("“the cat the committee")
 
 
 # --- artists

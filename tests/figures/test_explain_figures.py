@@ -126,17 +126,6 @@ def test_every_panel_and_word_is_drawn(bert: Explanation) -> None:
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(bert.tokens.labels)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_shapes_are_read_from_afar_and_what_is_outlined_stands_in_the_caption(bert: Explanation, theme: str) -> None:
-    style = Style(theme)
-    shapes = [ax.xaxis.label for ax in bert.figure("path", style).axes if ax.get_xlabel().startswith("[")]
-    assert len(shapes) >= 10
-    assert {shape.get_color() for shape in shapes} == {style.greys.ink}
-    assert all(shape.get_fontsize() > 7 for shape in shapes)
-    assert len(planned(bert).notes) == 1
-    assert "Outlined" in planned(bert).caption
-
-
 @pytest.mark.parametrize("width", [None, 3.3])
 @pytest.mark.parametrize("which", ["bert", "parallel"])
 def test_arrows_lead_from_panel_to_panel(which: str, width: float | None, request: pytest.FixtureRequest) -> None:

@@ -123,7 +123,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "explain, hostile": lambda: of_gpt2(HOSTILE_TEXT, {"n_positions": 99}),
     "explain, gated": lambda: attnviz.explain("the cat", sharp_llama("gemma3_text"), **LLAMAS),
     "explain, capped": lambda: attnviz.explain("the cat", sharp_llama("gemma2"), **LLAMAS),
-    "rollout, few": lambda: attnviz.rollout("a", sharp_bert(), flow=True, **BERT),
+    "rollout, few": lambda: attnviz.rollout("a", sharp_bert(), **BERT),
     "rollout, many": lambda: attnviz.rollout(TEXT, long_bert(), **BERT),
     "rollout, hostile": lambda: attnviz.rollout(HOSTILE_TEXT, sharp_gpt2(n_positions=200), **GPT2),
     "why, many": lambda: attnviz.why(TEXT, long_bert(), head="L2H1", depth=4, **BERT),

@@ -14,7 +14,6 @@ from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
 from tests.support.ablations import TEXTS, masked_token_model, next_token_model
 from tests.support.classifiers import sharp_classifier
-from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, sharp_bert
 
 OWN, SHARED = Style(scale="per-head"), Style(scale="shared")
@@ -130,13 +129,6 @@ def test_the_map_of_effects_adds_up_to_the_difference_of_the_logits(gpt2):
     assert f"“{gpt2.effects.answer.text}” minus “{gpt2.effects.foil.text}”" in plan.title
     for head, effect in gpt2.effects.heads.items():
         assert effects.values[head] == effect
-
-
-def test_the_map_of_effects_of_a_model_without_biases_has_no_column_for_them():
-    model = sharp_llama("qwen3")
-    result = attnviz.head_outputs("The cat ran", model, tokenizer=sentencepiece_tokenizer())
-    (effects,) = plan_of(result, "effects").maps
-    assert [name for name, _ in effects.beside] == ["FFN"]
 
 
 @pytest.mark.parametrize(("kind", "columns"), [("bert", ["b_O", "FFN", "LN"]), ("gemma2", ["FFN"])])

@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import attnviz
-from attnviz.commands.rollout.report import chosen, flow_sentence, how, sink_sentence, spread_sentence
-from attnviz.figures.page import heading
+from attnviz.commands.rollout.report import chosen, method_text, spread_sentence
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, sharp_bert
 
 TEXT = "the cat that i saw ran away"
 WORDS = "the cat that i saw ran away one two three four five dog house tree".split()
@@ -22,12 +20,7 @@ LONG = " ".join(WORDS[i * 7 % 15] for i in range(300))
 
 @pytest.fixture(scope="module")
 def result() -> Any:
-    return attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), flow=True)
-
-
-@pytest.fixture(scope="module")
-def every_flow() -> Any:
-    return attnviz.rollout(TEXT, sharp_gpt2(), tokenizer=gpt2_tokenizer(), all_flows=True)
+    return attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer())
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +46,6 @@ def test_the_last_layer_has_attention_rollout_and_norm_rollout_on_one_scale(resu
         assert said in of.caption
 
 
-def test_all_flows_stand_beside_them(every_flow: Any):
-    of = plan(every_flow, "rollout")
-    last = of.tiles[-1]
-    assert last.name == "flow"
-    np.testing.assert_allclose(last.values, every_flow.flows.float().numpy())
-    positive = every_flow.flows[every_flow.flows > 0]
-    assert f"from {positive.min():.3f} to {positive.max():.3f}" in of.caption
-
-
 def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
     of = plan(long, "rollout", Style(width=3.3))
     assert of.pooled > 1
@@ -71,49 +55,24 @@ def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
     assert f"{of.pooled} × {of.pooled}" in of.caption
 
 
-def test_titles_of_panels_are_never_cut(result: Any):
-    names = [ax.get_title("left") for ax in result.figure("rollout", Style(width=2.4)).axes]
-    assert any(names)
-    assert not [title for title in names if title.endswith("…")]
+@pytest.mark.parametrize(
+    ("apart", "said"), [(0.05, "nearly alike"), (0.3, "much in common"), (0.6, "still differ"), (None, "")]
+)
+def test_a_sentence_says_how_alike_rows_are(result: Any, apart: float | None, said: str):
+    rows = dict.fromkeys(("rollout", "norm_rollout", "uniform_rollout"), apart)
+    last = replace(result.layers[-1], rows_apart=rows)
+    sentence = spread_sentence(replace(result, layers=(*result.layers[:-1], last)))
+    assert said in sentence
+    assert (str(apart) in sentence) == bool(said)
 
 
-def test_words_above_a_narrow_picture_are_few(long: Any):
-    of, style = plan(long, "rollout", Style(width=3.3)), Style(width=3.3)
-    height = sum(size * 1.35 for _, size, _ in heading(of.title, of.notes, style, 3.3)) / 72
-    assert height <= 0.2 * long.figure("rollout", style).get_size_inches()[1]
-
-
-def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every_flow: Any):
-    last, names = result.layers[-1], ("rollout", "norm_rollout", "uniform_rollout")
-
-    def spread(apart: float | None) -> str:
-        changed = replace(last, rows_apart=dict.fromkeys(names, apart))
-        return spread_sentence(replace(result, layers=(*result.layers[:-1], changed)))
-
-    for apart, said in ((0.05, "rows are nearly alike"), (0.3, "rows have much in common"), (0.6, "rows still differ")):
-        assert said in spread(apart)
-        assert str(apart) in spread(apart)
-    assert spread(None) == ""
-    assert f"(special tokens) hold {100 * last.sink['rollout']:.0f} %" in sink_sentence(result)
-    assert "(the first token) hold" in sink_sentence(every_flow)
-
-
-def test_sentences_on_one_layer_and_on_inputs_without_flow_say_what_there_is():
-    one = attnviz.rollout("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), layer=0, residual=1.0, flow=True)
-    assert how(one) == "through layer 0, 0 attention + 1 identity"
-    assert "here 1.000, 0 where no path leads." in flow_sentence(one.flow)
+def test_of_one_layer_nothing_is_multiplied():
+    one = attnviz.rollout("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), layer=0, residual=1.0)
+    assert method_text(one) == "through layer 0, 0 attention + 1 identity"
     assert "layers multiplied" not in one.report(100)
-    assert "here from 0.250 to 0.750." in flow_sentence(torch.tensor([0.25, 0.75]))
 
 
 def test_several_positions_of_a_token_are_named():
     result = attnviz.rollout("the unbelievableness", sharp_bert(), tokenizer=bert_tokenizer(), token="Unbelievableness")
     assert len(result.positions) == 4
     assert chosen(result) == "“unbelievableness” (#2, #3, #4, #5, mean of 4)"
-
-
-@pytest.mark.parametrize("width", [None, 3.3])
-def test_names_of_panels_have_one_size(result: Any, width: float | None):
-    style = Style(width=width)
-    names = [ax._left_title for ax in result.figure("rollout", style).axes if ax.get_title("left")]
-    assert (len(names), len({name.get_fontsize() for name in names})) == (3, 1)

@@ -10,7 +10,7 @@ import torch
 
 import attnviz
 from attnviz.commands.compare.differences import mean_differences
-from attnviz.commands.rollout.rollout_and_flow import mixed_with_identity
+from attnviz.commands.rollout.matrices import mixed_with_identity
 from attnviz.measures.head_distances import HeadDistanceTally
 from attnviz.measures.statistics import NOWHERE, with_nowhere
 from attnviz.models.families.llama import GptOss
@@ -120,7 +120,7 @@ def test_the_layer_is_explained_with_its_own_experts(monkeypatch):
     result = attnviz.explain(TEXT, model, tokenizer=tokenizer)
     assert result.d_ff == model.config.intermediate_size
     said = " ".join(result.report(width=200).split())
-    assert "goes nowhere" in said
+    assert "learned sink" in said
     assert "σ(1.702 g)" in said
     monkeypatch.setattr(GptOss, "gated", lambda self, config, activation, gate, up: activation(gate) * up)
     with pytest.raises(attnviz.VerificationError, match="first at feed forward output"):

@@ -61,7 +61,7 @@ def test_heads_of_minilm_on_disk_are_the_same_to_the_bit():
         lambda **at: attnviz.analyze(SENTENCE, "tiny-gpt2", generate=3, syntax=False, **at),
         lambda **at: attnviz.head_outputs(SENTENCE, "tiny-gpt2", **at),
         lambda **at: attnviz.rollout(SENTENCE, "tiny-gpt2", **at),
-        lambda **at: attnviz.explain(SENTENCE, "tiny-gpt2", every_layer=True, **at),
+        lambda **at: attnviz.explain(SENTENCE, "tiny-gpt2", **at),
         lambda **at: attnviz.ablate([SENTENCE], "tiny-gpt2", **at),
         lambda **at: attnviz.ablate([SENTENCE], "tiny-gpt2", method="uniform", curve=False, **at),
     ],
@@ -100,8 +100,7 @@ def test_experts_on_disk_are_explained_the_same_up_to_rounding(tmp_path):
     """Weights in a file need not be aligned, on which the rounding of small products depends."""
     folder = save_checkpoint(sharp_llama("qwen2_moe"), gpt2_tokenizer(), tmp_path / "model")
     plain, spread = (
-        attnviz.explain("the cat ran away", folder, device_map=each, every_layer=True)
-        for each in (None, {"": "cpu", "layers": "disk"})
+        attnviz.explain("the cat ran away", folder, device_map=each) for each in (None, {"": "cpu", "layers": "disk"})
     )
     assert on_meta(spread.checkpoint.model) > 0.3
     for name in plain.stages:

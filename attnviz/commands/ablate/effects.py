@@ -1,14 +1,13 @@
 """Effects of removing heads: metrics of a batch, and estimates of heads and sets with intervals."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
-from attnviz.commands.ablate.inputs import METRICS, STATES, InputBatch, kind_of, metrics_of
+from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
 from attnviz.commands.ablate.matched import RoleTokens
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.models.checkpoint import Checkpoint
@@ -21,12 +20,7 @@ from attnviz.trace.recorder import refuse_not_finite
 REPLICATES, _TAIL = 1000, 0.025
 """Bootstrap samples of the texts, enough for the ends of a 95 % interval."""
 
-VERDICTS = _SUPER, _SUB, _NONE, _NO_COST, _DEPENDS = (
-    "super-additive", "sub-additive", "no difference shown", "no cost", "depends on the method",
-)  # fmt: skip
-"""Verdicts on heads removed together; see :meth:`SetEffect.verdict`."""
-
-MORE, LESS, SAME, BY_METRIC = "more", "less", _NONE, "depends on the metric"
+MORE, LESS, SAME = "more", "less", "no difference shown"
 """Verdicts on the tokens of a role; see :class:`RoleEffect`."""
 
 _CHUNK = 2**24
@@ -160,8 +154,7 @@ class RoleEffect:
         n, texts: tokens of the queries, and as many matches; texts that have some.
         queries, others: mean damage of each, by metric.
         difference: queries less others.
-        verdict: by the loss, else by both metrics: :data:`MORE`, ``less``, ``no difference shown``, or ``depends on the
-            metric``; None without intervals.
+        verdict: by the first metric: :data:`MORE`, ``less``, ``no difference shown``; None without intervals.
     """
 
     role: str
@@ -182,8 +175,6 @@ class HeadEffect:
     rank: int  # from 1 for the largest effect by the first metric
     damage: dict[str, Estimate]  # by metric, per token: positive where the metric gets worse without the head
     gradient: float | None  # importance by Michel et al. 2019; None if not measured
-    gradient_normalised: float | None  # divided by the l2 norm over the heads of its layer
-    second: dict[str, Estimate] | None = None  # damage by the second method; None if not measured
     roles: tuple[RoleEffect, ...] = ()  # on the tokens of the roles that were asked for, and have some
 
     def __repr__(self) -> str:
@@ -193,46 +184,13 @@ class HeadEffect:
 
 @dataclass(frozen=True)
 class SetEffect:
-    """Effect of removing several heads at once by one method, beside their effects one at a time."""
+    """Effect of removing several heads at once, beside their effects one at a time."""
 
     heads: tuple[HeadId, ...]
     layer: int | None  # None for a set over layers
     damage: dict[str, Estimate]  # of the set, by metric, per token; positive as for a head
     singles: dict[str, Estimate]  # sum of what its heads do one at a time
     excess: dict[str, Estimate]  # effect of the set minus that sum
-    second: "SetEffect | None" = None  # the same heads by the second method; None if not measured
-
-    @property
-    def by_method(self) -> tuple["SetEffect", ...]:
-        """The set by each measured method, in the order of ``Ablation.methods``."""
-        return (self,) if self.second is None else (self, self.second)
-
-    def ratio(self, metric: str) -> float | None:
-        """Effect of the set divided by the sum of its heads one at a time; None unless both are positive."""
-        together, singles = self.damage[metric].value, self.singles[metric].value
-        return together / singles if together > 0 and singles > 0 else None
-
-    def reading(self, metric: str) -> str | None:
-        """Verdict of this method alone, which is not enough by itself; None without intervals.
-
-        ``no difference shown``: the interval of :attr:`excess` has zero in it. ``no cost``: it has not, but what the
-        set costs is not clearly above zero, whatever single heads do. ``super-additive``: the set does more than the
-        sum of its heads one at a time. ``sub-additive``: less.
-        """
-        side = self.excess[metric].side
-        if not side:
-            return None if side is None else _NONE
-        return _NO_COST if self.damage[metric].side != 1 else _SUPER if side > 0 else _SUB
-
-    def verdict(self, metric: str) -> str | None:
-        """Joint verdict of two methods, of :data:`VERDICTS`: their common :meth:`reading` or ``depends on the method``.
-
-        None without intervals, or with one method.
-        """
-        readings = [each.reading(metric) for each in self.by_method]
-        if len(readings) < 2 or None in readings:
-            return None
-        return readings[0] if readings[0] == readings[1] else _DEPENDS
 
 
 @dataclass(frozen=True)
@@ -257,18 +215,23 @@ class Bootstrap:
     """Bootstrap over texts: from sums per text to means per token with intervals."""
 
     def __init__(
-        self, seed: int, texts: Sequence[Text], counts: Tensor, kind: str, sums: Sequence[Mapping[HeadSet, Tensor]],
+        self,
+        seed: int,
+        texts: Sequence[Text],
+        counts: Tensor,
+        kind: str,
+        sums: Mapping[HeadSet, Tensor],
         roles: Sequence[RoleTokens] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Weights of the texts.
 
         ``counts``: measured positions, [n_texts, n_sums], of all and then of the queries and matches of each role;
-        ``sums``: by method, of heads and sets, [n_texts, n_sums, n_metrics] each.
+        ``sums``: of heads and sets, [n_texts, n_sums, n_metrics] each.
         """
         replicates = REPLICATES if len(texts) >= ENOUGH_TEXTS else 0
         self._weights = text_weights(seed, [text.number for text in texts], replicates)
         self._names, self._counts, self._roles = [metric.name for metric in metrics_of(kind)], counts, roles
-        self.sums = [dict(each) for each in sums]
+        self.sums = dict(sums)
 
     def estimates(self, sums: Tensor) -> dict[str, Estimate]:
         """Estimates by metric of all positions, from sums [n_texts, n_sums, n_metrics]."""
@@ -295,62 +258,34 @@ class Bootstrap:
                 queries, others = (self._means(sums, 1 + 2 * number + side) for side in (0, 1))
                 here, elsewhere = (self._estimates(means, texts) for means in (queries, others))
                 difference = self._estimates(queries - others, texts)
-                yield RoleEffect(*role, n, texts, here, elsewhere, difference, self._verdict(difference))
-
-    def _verdict(self, difference: Mapping[str, Estimate]) -> str | None:
-        """What differences show, by the loss alone where there is one."""
-        deciding = self._names[:1] if METRICS[self._names[0]].signed else self._names
-        shown = {difference[name].side for name in deciding}
-        return BY_METRIC if len(shown) > 1 else {1: MORE, -1: LESS, 0: SAME, None: None}[shown.pop()]
+                verdict = {1: MORE, -1: LESS, 0: SAME, None: None}[difference[self._names[0]].side]
+                yield RoleEffect(*role, n, texts, here, elsewhere, difference, verdict)
 
     def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
         """Heads by the first metric, the most important first; ``importance`` by gradients: [n_layers, n_heads]."""
-        damage, *more = (
-            {head: self.estimates(total) for heads, total in sums.items() if len(heads) == 1 for head in heads}
-            for sums in self.sums
-        )
+        damage = {
+            head: self.estimates(total) for heads, total in self.sums.items() if len(heads) == 1 for head in heads
+        }
         ranked = sorted(damage, key=lambda head: (-damage[head][self._names[0]].value, head))
-        normalised = None if importance is None else layer_normalised(importance)
         return tuple(
             HeadEffect(
                 id=head,
                 rank=rank,
                 damage=damage[head],
                 gradient=None if importance is None else float(importance[head]),
-                gradient_normalised=None if normalised is None else float(normalised[head]),
-                second=more[0].get(head) if more else None,
-                roles=tuple(self._of_roles(self.sums[0][frozenset([head])])),
+                roles=tuple(self._of_roles(self.sums[frozenset([head])])),
             )
             for rank, head in enumerate(ranked, start=1)
         )
 
     def of_set(self, heads: HeadSet) -> SetEffect:
-        """Effect of a set beside its heads one at a time, by every method that removed it."""
-        effects = [self._of_set(heads, sums) for sums in self.sums if heads in sums]
-        return replace(effects[0], second=effects[1] if len(effects) > 1 else None)
-
-    def _of_set(self, heads: HeadSet, sums: Mapping[HeadSet, Tensor]) -> SetEffect:
+        """Effect of a set beside its heads one at a time."""
         members = sorted(heads)
-        singles = torch.stack([sums[frozenset([head])] for head in members]).sum(0)
+        singles = torch.stack([self.sums[frozenset([head])] for head in members]).sum(0)
         return SetEffect(
             heads=tuple(members),
             layer=members[0].layer if len({head.layer for head in members}) == 1 else None,
-            damage=self.estimates(sums[heads]),
+            damage=self.estimates(self.sums[heads]),
             singles=self.estimates(singles),
-            excess=self.estimates(sums[heads] - singles),
+            excess=self.estimates(self.sums[heads] - singles),
         )
-
-
-def layer_normalised(importance: Tensor) -> Tensor:
-    """Importance [n_layers, n_heads] divided by its l2 norm per layer, as in the paper; 0 in a layer of zeros."""
-    return normalize(importance, dim=-1, eps=torch.finfo(importance.dtype).tiny)
-
-
-def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's rank correlation, ties sharing their mean rank; None for fewer than three values, or equal ones."""
-    if len(first) < 3:
-        return None
-    values = torch.tensor([first, second], dtype=torch.float64)
-    below, alike = (compare(values[:, None], values[:, :, None]).sum(2) for compare in (torch.lt, torch.eq))
-    correlation = float(torch.corrcoef(below + (alike + 1) / 2)[0, 1])
-    return None if math.isnan(correlation) else correlation

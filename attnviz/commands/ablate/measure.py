@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Unpack
 
 import torch
 
-from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEffect, HeadSet, SetEffect, spearman
+from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEffect, HeadSet, SetEffect
 from attnviz.commands.ablate.inputs import (
     CLASSES,
     STATES,
@@ -51,7 +51,6 @@ class Ablation(Result):
     checkpoint: Checkpoint
     sources: Sources
     options: dict[str, Any]  # arguments of :func:`ablate` by name
-    methods: tuple[str, ...]  # of removal; the second only for :attr:`sets`, for their verdicts
     kind: str  # next-token, masked-token, states, labelled-class or class
     n_texts: int  # that were measured
     n_cut: int  # of these, longer than the model and cut
@@ -64,6 +63,11 @@ class Ablation(Result):
     together: SetEffect | None  # the selected heads as one set; None if not requested
     curve: Curve | None  # more and more heads; None if not requested
     text_notes: tuple[str, ...] = ()  # sentences on how the texts were read
+
+    @property
+    def method(self) -> str:
+        """What takes the place of a removed head: ``zero``, ``mean`` or ``uniform``."""
+        return str(self.options["method"])
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -84,13 +88,6 @@ class Ablation(Result):
     def has_intervals(self) -> bool:
         """Whether there were enough texts for a bootstrap."""
         return self.heads[0].damage[self.metrics[0].name].low is not None
-
-    @property
-    def rank_correlations(self) -> dict[str, float | None]:
-        """Spearman's correlation of importance by gradients with each metric, by name; None if undefined."""
-        gradients = [head.gradient for head in self.heads if head.gradient is not None]
-        damage = {metric.name: [head.damage[metric.name].value for head in self.heads] for metric in self.metrics}
-        return {name: spearman(gradients, values) if gradients else None for name, values in damage.items()}
 
     @property
     def removable(self) -> int | None:
@@ -120,7 +117,7 @@ class Ablation(Result):
         """One line: model, method, and the most important head."""
         most, metric = self.heads[0], self.metrics[0]
         return (
-            f"<Ablation ({self.methods[0]}) of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')} on "
+            f"<Ablation ({self.method}) of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')} on "
             f"{counted(self.n_texts, 'text')}, {most.id} first ({metric.title} {most.damage[metric.name].value:.3g})>"
         )
 
@@ -157,8 +154,7 @@ def ablate(
         texts: texts and corpora (``.txt``, a sentence a line; ``.conllu``; for a classifier also ``.tsv`` with the
             columns text and label). Existing files are corpora.
         model: see :data:`attnviz.models.opening.Model`.
-        method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.trace.removal.Replacement`. Heads that
-            are removed together are removed by ``mean`` too, or by ``uniform`` where this is ``mean``.
+        method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.trace.removal.Replacement`.
         select: heads to remove (``L2H8``, ``L0-3``, …); default all.
         together: remove the selected heads as one set as well; layers and the curve are then left out.
         role: relations such as ``obj``: also measure the tokens of the words that attend by it, in each direction,
@@ -168,8 +164,7 @@ def ablate(
         limit: sentences of each corpus that are read; default all.
         batch_size: inputs that the model reads at once; it changes results only by rounding.
         seed: of the bootstrap, the random order and the random projections.
-        curve: also remove heads together: those of each layer, by two methods, which doubles the passes, and ever more
-            of all, the least important first.
+        curve: also remove heads together: those of each layer, and ever more of all, the least important first.
         gradient: also measure the importance by gradients (Michel et al. 2019).
         label: the class of all these texts, by name or number, for a model with a head for sequence classification.
         target: of an encoder-decoder, what its decoder reads for one text, and whose loss is measured; default for each
@@ -207,30 +202,27 @@ def ablate(
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     layers = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)] if curve else []
     groups = [frozenset(heads)] if together else [each for each in layers if len(each) > 1]
-    methods = (method, "uniform" if method == "mean" else "mean")[: 1 + bool(groups)]
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
         sources = with_targets(checkpoint, sources, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
         inputs, measured = model_inputs(checkpoint, sources.texts, kind, truncate, warn)
         means = None
-        if "mean" in methods:
+        if method == "mean":
             whole, _ = model_inputs(checkpoint, measured, STATES, truncate, lambda _: None)
             means = mean_values(checkpoint, whole, batch_size, partial(tell, "means"))
-        replacements = [Replacement(each, means if each == "mean" else None) for each in methods]
+        replacement = Replacement(method, means)
         if len(inputs) > MANY:
-            how = f"{counted(len(heads), 'head')} to remove by {counted(len(methods), 'method')}"
-            warn(f"{len(inputs):,} inputs, each with {how}; a --limit reads fewer sentences")
+            removed = f"{counted(len(heads), 'head')} to remove"
+            warn(f"{len(inputs):,} inputs, each with {removed}; a --limit reads fewer sentences")
         passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles))
         tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed) if gradient else None
         singles: list[HeadSet] = [frozenset([head]) for head in heads]
-        grouped = [head for head in singles if any(head <= group for group in groups)]
-        wanted = list(zip(replacements, ([*singles, *groups], [*grouped, *groups]), strict=False))
-        sums = passes.run(wanted, partial(tell, "removing"), tally)
+        sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"), tally)
         bootstrap = Bootstrap(seed, measured, passes.counts, kind, sums, roles)
         ranked = bootstrap.ranked_heads(None if tally is None else tally.importance)
         removal = None
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]
-            removal = _removal_curve(passes, replacements[0], order, bootstrap, seed, partial(tell, "curve"))
+            removal = _removal_curve(passes, replacement, order, bootstrap, seed, partial(tell, "curve"))
     encoded = {each.text: each.item for each in inputs}.values()
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     sets, n_positions = tuple(map(bootstrap.of_set, groups)), int(passes.counts[:, 0].sum())
@@ -238,7 +230,6 @@ def ablate(
         checkpoint=checkpoint,
         sources=sources,
         options=options,
-        methods=methods,
         kind=kind,
         n_texts=len(measured),
         n_cut=len({each.text for each in inputs if each.item.cut}),
@@ -263,9 +254,8 @@ def _removal_curve(
     few = {2**power for power in range(n.bit_length()) if 2**power <= n / 12}
     counts = sorted({1, *few, *(-(-n * eighth // 8) for eighth in range(1, 9))})
     pairs: list[tuple[HeadSet, HeadSet]] = [(frozenset(order[:k]), frozenset(shuffled[:k])) for k in counts]
-    known = bootstrap.sums[0]
-    new = list(dict.fromkeys(heads for pair in pairs for heads in pair if heads not in known))
+    new = list(dict.fromkeys(heads for pair in pairs for heads in pair if heads not in bootstrap.sums))
     if new:
-        known.update(*passes.run([(replacement, new)], tell))
+        bootstrap.sums.update(passes.run(replacement, new, tell))
     points = [CurvePoint(len(least), bootstrap.of_set(least), bootstrap.of_set(drawn)) for least, drawn in pairs]
     return Curve(order=tuple(order), random_order=tuple(shuffled), points=tuple(points))

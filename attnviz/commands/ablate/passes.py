@@ -39,9 +39,6 @@ _AT_ONCE = 2048
 _LOGITS_COMPARED = 8
 """Positions of the first input of a verified batch whose logits are compared with the whole model's."""
 
-_Removal = tuple[removal.Replacement, HeadSet]
-"""A set of heads, and their replacement."""
-
 
 class GradientTally:
     """Sums the sensitivity of a model to each head over texts (Michel et al. 2019, section 4.1).
@@ -174,11 +171,12 @@ class Passes:
 
     def run(
         self,
-        wanted: Sequence[tuple[removal.Replacement, Sequence[HeadSet]]],
+        replacement: removal.Replacement,
+        wanted: Sequence[HeadSet],
         tell: Tell,
         gradients: GradientTally | None = None,
-    ) -> list[dict[HeadSet, Tensor]]:
-        """The metrics without each set of heads, by each replacement, in sums: [n_texts, n_sums, n_metrics], float64.
+    ) -> dict[HeadSet, Tensor]:
+        """The metrics without each set of heads, in sums: [n_texts, n_sums, n_metrics], float64.
 
         All share the unchanged passes. The first run verifies a sample of the batches; ``gradients`` is filled on the
         way.
@@ -186,9 +184,8 @@ class Passes:
         Raises:
             VerificationError: the heads, resumed passes, or the head for logits do not reproduce the model.
         """
-        removals = [(replacement, heads) for replacement, sets in wanted for heads in sets]
         n_metrics = len(metrics_of(kind_of(self._checkpoint)))
-        sums = torch.zeros(len(removals), *self.counts.shape, n_metrics, dtype=torch.float64)
+        sums = torch.zeros(len(wanted), *self.counts.shape, n_metrics, dtype=torch.float64)
         clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
         first = not self._attention.texts_verified
         tell(done := 0, len(self._inputs))
@@ -201,31 +198,34 @@ class Passes:
                 if verifying:
                     self._verify(inputs, kept)
                 metrics = BatchMetrics(self._checkpoint, inputs, kept.final, self._weights)
-                for numbers, changes in self._changes(removals, inputs, kept, metrics):
+                for numbers, changes in self._changes(replacement, wanted, inputs, kept, metrics):
                     sums[numbers] = sums[numbers].index_add(1, texts, changes)
                 if gradients is not None:
                     gradients.add(inputs, kept, metrics)
                 if metrics.clean is not None:
                     self.clean = clean.index_add_(1, texts, metrics.clean)
                 tell(done := done + len(inputs.inputs), len(self._inputs))
-        totals = iter(sums)
-        return [dict(zip(sets, totals, strict=False)) for _, sets in wanted]
+        return dict(zip(wanted, sums, strict=True))
 
     def _changes(
-        self, removals: Sequence[_Removal], inputs: InputBatch, kept: removal.KeptPass, metrics: BatchMetrics
+        self,
+        replacement: removal.Replacement,
+        wanted: Sequence[HeadSet],
+        inputs: InputBatch,
+        kept: removal.KeptPass,
+        metrics: BatchMetrics,
     ) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield numbers of removals and their changes per row; removals of one method and first layer share passes."""
-        alike: dict[tuple[str, int], list[int]] = {}
-        for number, (replacement, heads) in enumerate(removals):
-            alike.setdefault((replacement.method, min(heads).layer), []).append(number)
+        """Yield numbers of sets and their changes per row; sets of one first layer share passes."""
+        by_layer: dict[int, list[int]] = {}
+        for number, heads in enumerate(wanted):
+            by_layer.setdefault(min(heads).layer, []).append(number)
         tensors = inputs.batch.inputs
         masks = [tensors[name] for name in ("attention_mask", "decoder_attention_mask") if name in tensors]
         copies = max(1, _AT_ONCE // masks[0].numel())
-        for (_, layer), numbers in alike.items():
-            replacement, _ = removals[numbers[0]]
+        for layer, numbers in by_layer.items():
             for first in range(0, len(numbers), copies):
                 some = numbers[first : first + copies]
-                variants = [removals[number][1] for number in some]
+                variants = [wanted[number] for number in some]
                 with removal.removed_heads(self._checkpoint, variants, replacement, *masks):
                     final = removal.resume(self._checkpoint, kept, layer, len(some))
                 yield some, metrics.changes(final)

@@ -1,21 +1,19 @@
 """JSON, CSV and tables of an ablation, and sentences shared with its figures."""
 
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
-from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.commands.ablate.effects import VERDICTS, CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
-from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, METRICS, STATES, Metric
+from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
+from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, METRICS, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import amount, counted, error, percent, quoted, rounded, visible
+from attnviz.models.wording import amount, counted, error, percent, quoted, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.figure_context import capital
@@ -26,12 +24,7 @@ from attnviz.present.view import ViewOptions
 
 _WIDE, _ROOM = 100, 80
 """Columns of a terminal from which on a table is complete, and has intervals."""
-_COLUMN = 14
-"""Characters in a line of a verdict, which takes at most two lines, one per method."""
-
-
-_LESS = "together, minus the sum of one at a time"
-GIVES = {
+REPLACEMENT_TEXT = {
     "zero": "a removed head outputs zeros (b_O stays)",
     "mean": "a removed head outputs its mean over all tokens of the texts",
     "uniform": "a removed head attends equally to every visible token",
@@ -51,17 +44,12 @@ def source_line(result: Ablation) -> str:
 
 def of_one_text(result: Ablation) -> str:
     """What the mean over a single text cannot show, or ''."""
-    if result.n_texts > 1 or result.methods[0] != "mean":
+    if result.n_texts > 1 or result.method != "mean":
         return ""
     return (
         ": a head is replaced by its mean over this text alone, so that what it does alike at all its tokens, such as "
         "telling this text from others, does not show; give more texts, or --method zero"
     )
-
-
-def first_order(result: Ablation) -> str:
-    """Note on importance by gradients if heads are removed by another method than ``zero``, or ''."""
-    return "" if result.methods[0] == "zero" else "to first order what zero does, not " + result.methods[0]
 
 
 def what_is_measured(result: Ablation) -> str:
@@ -100,95 +88,17 @@ def interval(estimate: Estimate) -> str:
     return "" if low is None or high is None else f"[{amount(low)}, {amount(high)}]"
 
 
-def _with_interval(estimate: Estimate, unit: str = "") -> str:
-    """An estimate with unit and interval, if it has them."""
-    return " ".join(filter(None, (amount(estimate.value), unit, interval(estimate))))
-
-
-def compensation_text(result: Ablation) -> str:
-    """Paragraph on the effect of heads together, compared with one at a time."""
-    metric = result.metrics[0]
-    sentences = [_singles(result, metric)]
+def conclusion(result: Ablation) -> str:
+    """Whether the numbers have intervals, and how many heads can go."""
     if not result.has_intervals:
         few = "1 text is" if result.n_texts == 1 else f"{result.n_texts} texts are"
-        sentences.append(
-            f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so these numbers do not show whether heads do "
-            "more together than one at a time."
-        )
-        for each in result.sets[:1]:
-            name = "selected heads" if each.layer is None else f"{len(each.heads)} heads of layer {each.layer}"
-            sentences.append(f"The {name} {_LESS}: {_less_the_sum(each, result)}.")
-    else:
-        if result.together is not None:
-            verdict, n = result.together.verdict(metric.name), len(result.together.heads)
-            numbers = _less_the_sum(result.together, result)
-            sentences.append(f"The selected heads ({n}) {_LESS}: {verdict} ({numbers}).")
-        elif result.layers:
-            sentences.append(_layers(result, metric))
-        sentences += _curve(result, metric)
-    if result.kind == STATES and result.sets:
-        sentences.append(
-            "Part of an excess may come from the measure: in cosine distance, changes in unrelated directions add up, "
-            "but changes in one direction give more than their sum."
-        )
-    return " ".join(sentences)
-
-
-def _singles(result: Ablation, metric: Metric) -> str:
-    values, most = [head.damage[metric.name] for head in result.heads], result.heads[0].id
-    largest = _with_interval(values[0], metric.unit if "/" in metric.unit else "")
-    if len(values) == 1:
-        return f"Removing {most} alone gives a {metric.title} of {largest}."
-    text = (
-        f"Removing one head at a time ({result.methods[0]}) gives a {metric.title} of at most {largest} ({most}); "
-        f"the median of {len(values)} is {amount(median(value.value for value in values))}."
-    )
-    if not metric.signed or not result.has_intervals:
-        return text
-    raised, lowered = (sum(value.side == side for value in values) for side in (1, -1))
-    return (
-        f"{text} {raised} raise the loss and {lowered} lower it (zero is outside the 95 % interval of the head); "
-        f"{len(values) - raised - lowered} are undecided."
-    )
-
-
-def _less_the_sum(effect: SetEffect, result: Ablation) -> str:
-    """Excess of a set over its heads one at a time, by each method."""
-    name, parts = result.metrics[0].name, list[str]()
-    for method, by_one in zip(result.methods, effect.by_method, strict=False):
-        reading = by_one.reading(name) if effect.second else None
-        parts.append(f"{method} {_with_interval(by_one.excess[name])}" + (f", {reading}" if reading else ""))
-    return "; ".join(parts)
-
-
-def _layers(result: Ablation, metric: Metric) -> str:
-    """Layers by joint verdict, with the numbers of those without agreement."""
-    names: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
-    for layer in result.layers:
-        verdict, name = layer.verdict(metric.name) or VERDICTS[-1], HeadId(layer.layer or 0, 0).layer_name
-        names[verdict].append(f"{name} ({_less_the_sum(layer, result)})" if verdict == VERDICTS[-1] else name)
-    parts = "; ".join(f"{verdict} in {', '.join(those)}" for verdict, those in names.items() if those)
-    return f"The heads of a layer {_LESS}, by {' and '.join(result.methods)}: {parts}."
-
-
-def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
-    if result.curve is None:
-        return
-    if (free := result.removable) is not None:
-        several = f"the {free} least important heads can go together" if free > 1 else "the least important head can go"
-        ends = f"{several} before the loss is clearly higher (in the steps of the curve)"
-        missed = "the loss is clearly higher as soon as the least important head is removed"
-        yield f"By {result.methods[0]} alone, {ends if free else missed}."
-    n = len(result.curve.order)
-    half = min(result.curve.points, key=lambda point: abs(2 * point.removed - n))
-    if 1 < half.removed < n:
-        least, drawn = (amount(each.damage[metric.name].value) for each in (half.least, half.random))
-        more = _with_interval(half.least.excess[metric.name])
-        yield (
-            f"Removing the less important half of all heads ({half.removed}) gives {least}, removing as many in a "
-            f"random order {drawn}. Minus the sum of one at a time, the former is {more}. That is by one method, "
-            f"{result.methods[0]}, so it is no verdict."
-        )
+        return f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so these numbers are a first look."
+    if result.removable is None:
+        return ""
+    if result.removable == 0:
+        return "The loss is clearly higher as soon as the least important head is removed."
+    heads = counted(result.removable, "head")
+    return f"{heads}, the least important, can go before the loss is clearly higher (in the steps of the curve)."
 
 
 def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
@@ -216,17 +126,12 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "verification": verification_entry(checked.attention)
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
-        "heads": [
-            entry(_FIELDS, head)
-            | {"methods": dict(zip(result.methods, filter(None, (head.damage, head.second)), strict=False))}
-            | {"roles": [vars(role) for role in head.roles]}
-            for head in result.heads
-        ],
+        "heads": [entry(_FIELDS, head) | {"roles": [vars(role) for role in head.roles]} for head in result.heads],
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
         "curve": _curve_entry(result),
-        "gradient": {"of": of, "spearman": result.rank_correlations} if options["gradient"] else None,
-        "compensation": {"text": compensation_text(result), "removable": result.removable},
+        "gradient_of": of if options["gradient"] else None,
+        "removable": result.removable,
     }
 
 
@@ -244,21 +149,12 @@ def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> d
 
 
 def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
-    first = result.metrics[0].name
-    by_method = zip(result.methods, effect.by_method, strict=True)
     return {
         "layer": effect.layer,
         **stack_entry(effect.layer),
         "heads": [str(head) for head in effect.heads],
-        **_method_entry(effect, result),
-        "verdict": effect.verdict(first),
-        "methods": {method: _method_entry(one, result) | {"reading": one.reading(first)} for method, one in by_method},
+        **{metric.name: _effect_entry(effect, metric.name) for metric in result.metrics},
     }
-
-
-def _method_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
-    numbers = {metric.name: _effect_entry(effect, metric.name) for metric in result.metrics}
-    return {**numbers, "ratio": effect.ratio(result.metrics[0].name)}
 
 
 def _curve_entry(result: Ablation) -> dict[str, Any] | None:
@@ -286,14 +182,13 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
         for name in METRICS
     ),
     Field("Gradient", name="gradient", write=lambda gradient: amount(gradient or 0.0)),
-    Field("in its\nlayer", name="gradient_normalised"),
 )
 
 
 def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     checked, intervals = result.verified, result.has_intervals and width >= _ROOM  # numbers are never cut
     yield Text(f"{result.checkpoint.short_name} on {source_line(result)}{of_one_text(result)}", style="bold")
-    yield Text(f"{capital(what_is_measured(result))}. {capital(GIVES[result.methods[0]])}.")
+    yield Text(f"{capital(what_is_measured(result))}. {capital(REPLACEMENT_TEXT[result.method])}.")
     more = (
         f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
         f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'input')}"
@@ -306,8 +201,7 @@ def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[Rend
         yield _set_table(result, width, intervals)
     if result.curve is not None:
         yield _curve_table(result, result.curve.points, width, intervals)
-    yield Text(compensation_text(result))
-    yield notes(*_notes(result))
+    yield notes(conclusion(result), *_notes(result))
 
 
 def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: bool) -> list[Any]:
@@ -322,7 +216,7 @@ def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) 
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
         columns += _measured(of, capital(metric.title), metric.unit, wide and intervals)
     if result.options["gradient"]:
-        columns += named(_FIELDS, "gradient", "gradient_normalised")
+        columns += named(_FIELDS, "gradient")
     title, order = "Heads removed one at a time", "the one that matters most first"
     return first_rows(title, columns, result.heads, top, "ablate.csv", width=width, order=order)
 
@@ -337,8 +231,6 @@ def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) 
         Field("On others", lambda row: amount(row[1].others[metric.name].value)),
         *_measured(lambda row: row[1].difference[metric.name], "Differ-\nence", "", intervals),
         Field("n", lambda row: row[1].n, optional=1),
-        *[Field[tuple[HeadId, RoleEffect]]("Verdict", lambda row: row[1].verdict, left=True, least=10, fold=True)]
-        * intervals,
     ]
     rows = [(head.id, role) for head in result.heads for role in head.roles]
     rows.sort(key=lambda row: -row[1].difference[metric.name].value)
@@ -347,41 +239,18 @@ def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) 
 
 
 def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
-    """Table of sets: a line per method, and the verdict of both."""
     metric = result.metrics[0]
-    columns: list[Field[_SetLine]] = [
-        Field("Set", lambda line: line.name, left=True),
-        Field("Method", lambda line: line.method, left=True),
-        Field("Together", lambda line: amount(line.effect.damage[metric.name].value)),
-        Field("One at\na time", lambda line: amount(line.effect.singles[metric.name].value)),
-        Field("Ratio", lambda line: line.effect.ratio(metric.name)),
-        *_measured(lambda line: line.effect.excess[metric.name], "Differ-\nence", "", intervals),
+    columns: list[Field[SetEffect]] = [
+        Field("Together", lambda effect: amount(effect.damage[metric.name].value)),
+        Field("One at\na time", lambda effect: amount(effect.singles[metric.name].value)),
+        *_measured(lambda effect: effect.excess[metric.name], "Differ-\nence", "", intervals),
     ]
-    if width < _WIDE:
-        del columns[4]
-    if result.together is not None:
-        del columns[0]
-    if result.has_intervals:
-        columns.append(Field("Verdict", lambda line: line.verdict, left=True))
-    which = "Heads" if result.together is None else "Selected heads"
+    which = "Selected heads"
+    if result.together is None:
+        which = "Heads of a layer"
+        columns.insert(0, Field("Layer", lambda effect: effect.heads[0].layer_name, left=True))
     title = f"{which} removed together ({metric.title}, {metric.unit})"
-    return column_table(title, columns, _set_lines(result), width=width)
-
-
-class _SetLine(NamedTuple):
-    """A set by one method, with its line of the joint verdict."""
-
-    name: str
-    method: str
-    effect: SetEffect
-    verdict: str
-
-
-def _set_lines(result: Ablation) -> Iterator[_SetLine]:
-    for each in result.sets:
-        names = (HeadId(0 if each.layer is None else each.layer, 0).layer_name, "")  # layer E0 counts as 0, too
-        verdict = [*wrap(each.verdict(result.metrics[0].name) or "", _COLUMN), "", ""]
-        yield from map(_SetLine, names, result.methods, each.by_method, verdict)
+    return column_table(title, columns, result.sets, width=width)
 
 
 def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int, intervals: bool) -> Table:
@@ -397,14 +266,11 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int, int
 
 def _notes(result: Ablation) -> Iterator[str]:
     if result.options["gradient"]:
-        loss = _loss_words(result)
-        known, projected = result.rank_correlations, f"; L is {loss}" if result.kind in (STATES, CLASS) else ""
-        zero = first_order(result) and f"; {first_order(result)}"
-        correlations = ", ".join(f"{metric.title} {rounded(known[metric.name])}" for metric in result.metrics)
-        yield (
-            "Gradient: mean over texts of |Att·dL/dAtt| (Michel et al. 2019), beside it divided by the l2 norm over "
-            f"its layer{projected}{zero}. Spearman's rank correlation with it: {correlations}."
-        )
+        loss = f"; L is {_loss_words(result)}" if result.kind in (STATES, CLASS) else ""
+        first_order = ""
+        if result.method != "zero":
+            first_order = f", to first order what zero does, not {result.method}"
+        yield f"Gradient: mean over texts of |Att·dL/dAtt| (Michel et al. 2019){loss}{first_order}."
     if result.options["repeats"]:
         yield "Repeated tokens: those of the second copy; others: the same tokens of the first, which nothing predicts."
     elif result.options["role"]:
@@ -412,19 +278,13 @@ def _notes(result: Ablation) -> Iterator[str]:
             "On its tokens: those of words that attend by the relation; on others: for each the nearest other token "
             "of a word in its text."
         )
-    if any(role.verdict for role in result.heads[0].roles):
-        first, second, *_ = result.metrics
-        both = "the loss" if first.signed else f"{first.title} and {second.title}, which must agree"
-        yield f"Verdict: whether its tokens depend on the head more than the others, by {both}."
     if result.curve is not None:
         yield "The order was found on the same texts: on others the sum of the least important heads would be larger."
-    if result.sets:
-        verdicts = (
-            " Both methods must agree on a verdict. Super-additive (sub-additive): more (less) than the sum, zero "
-            "outside the 95 % interval of the difference. No cost: together not clearly above zero. A verdict does "
-            "not say why."
+    if result.sets and result.kind == STATES:
+        yield (
+            "Together: part of the difference may come from the measure, since cosine distances add up only for "
+            "changes in unrelated directions."
         )
-        yield f"With the method {result.methods[1]}, {GIVES[result.methods[1]]}.{verdicts * result.has_intervals}"
     if result.has_intervals:
         yield "Intervals: 95 % each, bootstrap over texts; they hold for texts like these, not for all texts."
 
@@ -433,4 +293,4 @@ SPEC = CommandSpec[Ablation](
     content=lambda result, choices: with_intervals(_content(result, choices)),
     tables=_tables,
     fields=_FIELDS,
-)  # fmt: skip
+)

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from attnviz.commands.ablate.effects import Estimate, HeadEffect
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.report import GIVES, source_line, what_is_measured
+from attnviz.commands.ablate.report import REPLACEMENT_TEXT, source_line, what_is_measured
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten
 from attnviz.figures.style import Style, figure_style, outer_ink
@@ -40,7 +40,7 @@ def _plan(
 ) -> EffectsPlan:
     """Plan a figure with caption and notes; ``more`` stands in both."""
     model, source = result.checkpoint.short_name, source_line(result)
-    measured, method = what_is_measured(result), GIVES[result.methods[0]]
+    measured, method = what_is_measured(result), REPLACEMENT_TEXT[result.method]
     on, _, unchanged = measured.partition("; ")
     last = " ".join(f"{capital(part)}." for part in more if part)
     notes = (f"{source}: {on}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last)
@@ -70,7 +70,7 @@ def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
         f"{result.metrics[0].title} on removing ever more of {len(result.heads)} heads, the least important first "
         "(line), beside the sum of what these do one at a time (dashed) and a random order (dotted)"
     )
-    more = "the order was found on the same texts", "above the dashed line: more than the sum, by this method"
+    more = "the order was found on the same texts", "above the dashed line: more than the sum"
     yield _plan(result, "curve", " without more and more of its heads", what, _intervals(result, "bands"), *more)
 
 

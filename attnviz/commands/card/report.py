@@ -81,7 +81,7 @@ def head_content(card: Card) -> dict[str, Any]:
             "untrained": circuits.head(card.head).untrained,
         },
         "ablation": ablation and {
-            "texts": ablation.n_texts, "method": ablation.methods[0],
+            "texts": ablation.n_texts, "method": ablation.method,
             **with_intervals(ablation.head(card.head).damage),
             "roles": [with_intervals(vars(role)) for role in ablation.head(card.head).roles],
         },

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from statistics import NormalDist, median
 from typing import Any, NamedTuple
 
-from attnviz.commands.ablate.effects import BY_METRIC, LESS, MORE, SAME, Estimate, RoleEffect
+from attnviz.commands.ablate.effects import LESS, MORE, SAME, Estimate, RoleEffect
 from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
@@ -286,16 +286,13 @@ def _on_relation(card: Card) -> RoleEffect | None:
 
 def _on_tokens(role: RoleEffect, metrics: Sequence[Metric], on: str, others: str) -> Iterator[str]:
     """The effect on the tokens of a role, and on matched ones."""
-    first, second = metrics
+    first = metrics[0]
     here, elsewhere, difference = (each[first.name] for each in (role.queries, role.others, role.difference))
     yield (
         f"On {on} {_moved(here, first)}, {others} {_moved(elsewhere, first, True)}; the difference is "
         f"{amount(difference.value)}{_interval(difference)}"
         + (f"{_VERDICTS[role.verdict]}." if role.verdict in _VERDICTS else ".")
     )
-    if role.verdict == BY_METRIC:
-        other = role.difference[second.name]
-        yield f"By {second.title} it is {amount(other.value)}{_interval(other)}: the verdict depends on the metric."
 
 
 def _moved(estimate: Estimate, metric: Metric, again: bool = False) -> str:

@@ -29,7 +29,7 @@ from attnviz.reference.attention import LayerNorm, Norm, Projection, normed_head
 from attnviz.trace.contributions import without_gradients
 from attnviz.trace.recorder import refuse_not_finite
 
-KINDS = ("query", "key", "value")
+COMPOSITION_INPUTS = ("query", "key", "value")
 """What a later head makes of what an earlier one writes."""
 
 
@@ -52,7 +52,7 @@ class Pair:
     Attributes:
         id: the later head, which reads.
         writer: the earlier head.
-        kind: one of :data:`KINDS`.
+        kind: one of :data:`COMPOSITION_INPUTS`.
         score: 0-1.
         deviations: how many standard deviations the squared score is above that of random rotations.
     """
@@ -76,7 +76,6 @@ class Circuits(Result, OfHeads[HeadCopying]):
         no_copying: reason why copying is None, or ''.
         linearised: whether copying leaves out the activation of a masked-language head.
         rotary: whether queries and keys are rotated by positions, which is left out.
-        seed: of the random weights.
     """
 
     command: ClassVar[str] = "circuits"
@@ -89,7 +88,6 @@ class Circuits(Result, OfHeads[HeadCopying]):
     no_copying: str
     linearised: bool
     rotary: bool
-    seed: int
 
     def pairs(self, select: Sequence[str | HeadId] = ()) -> list[Pair]:
         """All pairs with a selected head on either side, the furthest above the baseline first.
@@ -101,7 +99,7 @@ class Circuits(Result, OfHeads[HeadCopying]):
         either = wanted[:, None] | wanted
         found = [
             Pair(ids[reader], ids[writer], kind, float(scores[reader, writer]), float(above[reader, writer]))
-            for kind in KINDS
+            for kind in COMPOSITION_INPUTS
             for scores, above in [(self.scores[kind], self.deviations[kind])]
             for reader, writer in (either & ~scores.isnan()).nonzero().tolist()
         ]
@@ -115,7 +113,6 @@ class Circuits(Result, OfHeads[HeadCopying]):
 def circuits(
     model: Model | None = None,
     *,
-    seed: int = 0,
     progress: Progress | None = None,
     **opening: Unpack[ModelOptions],
 ) -> Circuits:
@@ -127,7 +124,6 @@ def circuits(
 
     Args:
         model: see :data:`attnviz.models.opening.Model`.
-        seed: of the random weights that copying is held against.
         progress: callback for every layer.
         opening: see :class:`attnviz.options.ModelOptions`.
 
@@ -139,16 +135,24 @@ def circuits(
     with without_gradients(checkpoint.device):
         layers = _Layers(checkpoint)
         squared, spread = layers.compositions(progress)
-        copying, untrained, why, linear = _copying(checkpoint, layers, seed)
-    scores = {kind: squared[at].sqrt() for at, kind in enumerate(KINDS)}
-    deviations = {kind: (squared[at] * layers.dimensions - 1) / spread[at] for at, kind in enumerate(KINDS)}
+        copying, untrained, why, linear = _copying(checkpoint, layers)
+    scores = {kind: squared[at].sqrt() for at, kind in enumerate(COMPOSITION_INPUTS)}
+    deviations = {
+        kind: (squared[at] * layers.dimensions - 1) / spread[at] for at, kind in enumerate(COMPOSITION_INPUTS)
+    }
     ids = [HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))]
     nothing: list[float | None] = [None] * len(ids)
     heads = zip(ids, copying or nothing, untrained or nothing, strict=True)
     return Circuits(
-        checkpoint, tuple(HeadCopying(*head) for head in heads), scores, deviations, layers.dimensions**-0.5, why,
-        not linear, layers.rotary, seed,
-    )  # fmt: skip
+        checkpoint=checkpoint,
+        heads=tuple(HeadCopying(*head) for head in heads),
+        scores=scores,
+        deviations=deviations,
+        baseline=layers.dimensions**-0.5,
+        no_copying=why,
+        linearised=not linear,
+        rotary=layers.rotary,
+    )
 
 
 class _Layers:
@@ -174,7 +178,7 @@ class _Layers:
         """Squared scores and their spread by random rotation, relative to their mean, [3, n, n]; NaN where none is."""
         counts = [self._checkpoint.n_heads_of(layer) for layer in range(len(self._modules))]
         firsts = [sum(counts[:layer]) for layer in range(len(counts))]
-        found = torch.full((2, len(KINDS), sum(counts), sum(counts)), torch.nan, dtype=torch.float64)
+        found = torch.full((2, len(COMPOSITION_INPUTS), sum(counts), sum(counts)), torch.nan, dtype=torch.float64)
         narrow: list[Tensor] = []
         for layer in range(len(self._modules)):
             reads = self._read(layer)
@@ -254,7 +258,7 @@ def _evenness(wide: Tensor) -> Tensor:
     return _size(wide @ wide.mT) / _size(wide).square()
 
 
-def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[float], list[float], str, bool]:
+def _copying(checkpoint: Checkpoint, layers: _Layers) -> tuple[list[float], list[float], str, bool]:
     """Copying of all heads, that of random ones, why there is none, and whether the language head is linear."""
     head: Any = None if checkpoint.encoder_only else checkpoint.language_head
     if head is None:
@@ -282,7 +286,7 @@ def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[f
     for layer, (output, value) in enumerate(zip(layers.outputs, layers.values, strict=True)):
         own.append(_copied(to_logits(output) @ across @ value))
         across = layers.after(layer, across)
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
 
     def fresh(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=draw).to(words)

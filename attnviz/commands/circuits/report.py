@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.circuits.measure import KINDS, Circuits, HeadCopying, Pair
+from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, Circuits, HeadCopying, Pair
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, signed, visible
 from attnviz.present.documents import model_entry
@@ -16,7 +16,7 @@ from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, listed_of, notes, titled
 from attnviz.present.view import ViewOptions
 
-_PAIR = plain("id", "from", *KINDS, *(f"{kind}_deviations" for kind in KINDS))
+_PAIR = plain("id", "from", *COMPOSITION_INPUTS, *(f"{kind}_deviations" for kind in COMPOSITION_INPUTS))
 _HEADS: tuple[Field[HeadCopying], ...] = (
     *HEAD,
     Field("Copying", name="copying", unit="−1 to 1", write=signed),
@@ -49,7 +49,7 @@ def left_out(result: Circuits) -> str:
 def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
     return {
         "model": model_entry(result.checkpoint),
-        "options": {"select": list(choices.select), "seed": result.seed},
+        "options": {"select": list(choices.select)},
         "baseline": result.baseline,
         "heads": [entry(_HEADS, head) for head in result.select(choices.select)],
         "no_copying": result.no_copying or None,
@@ -74,7 +74,7 @@ def _tables(result: Circuits, choices: ViewOptions, width: int) -> Iterator[Rend
         f"{counted(len(result.heads), 'head')} of {visible(model.name)} ({model.runs_as}), from the weights alone."
     )
     pairs = result.pairs(choices.select)
-    for kind in KINDS:
+    for kind in COMPOSITION_INPUTS:
         of_kind = [pair for pair in pairs if pair.kind == kind]
         if of_kind:
             listed = listed_of(len(of_kind[: choices.top or None]), len(of_kind))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.colors import Normalize
 
-from attnviz.commands.circuits.measure import KINDS, Circuits
+from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, Circuits
 from attnviz.commands.circuits.report import left_out
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
@@ -23,7 +23,7 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
     pooled, _ = tile_pooling(names, 1, _INCHES, choices.style)
     layers = [head.id.layer for head in result.heads]
     rules = [at for at in range(1, len(layers)) if layers[at] != layers[at - 1]]
-    for kind in KINDS:
+    for kind in COMPOSITION_INPUTS:
         values = max_pool(result.scores[kind].nan_to_num().numpy().astype(np.float32), pooled)
         shown = f"cells: the largest of {pooled} × {pooled}" if pooled > 1 else ""
         yield TilesPlan(

@@ -6,7 +6,6 @@ A is the first side and B the second; every difference is B - A, so that a posit
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
@@ -15,9 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.commands.compare.differences import STATISTICS, Difference, DifferenceTally
-from attnviz.commands.compare.dropout import noise_on_text
-from attnviz.commands.compare.sides import check_comparable, model_names, quoted_texts
+from attnviz.commands.compare.differences import Difference, DifferenceTally
+from attnviz.commands.compare.sides import check_comparable, model_names, quoted_text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
@@ -78,15 +76,6 @@ class HeadDifference(Difference):
         return f"{self.before.shown} → {self.after.shown}" if self.label_changed else self.after.shown
 
 
-class LayerDifference(NamedTuple):
-    """Means over the heads of one layer; units as in :class:`HeadDifference`."""
-
-    layer: int
-    divergence: float
-    distance: float
-    total_variation: float
-
-
 class Axis(NamedTuple):
     """Tokens (or words) of both sides, [n] each.
 
@@ -124,8 +113,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
         floor: a weight may differ by so much from rounding alone: the largest error of A's verification and that of
             B's together, at least the step of the coarser number format.
         furthest: the largest possible distance, a little less in causal models, whose first token sees itself alone.
-        dropout: probability of dropout of hidden states in A, the largest of any module; 0 where the heads have no
-            noise, for the reason in ``no_noise``.
     """
 
     command: ClassVar[str] = "compare"
@@ -135,7 +122,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
     heads: tuple[HeadDifference, ...]
     floor: float
     furthest: float
-    dropout: float
 
     @property
     def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
@@ -145,14 +131,8 @@ class Comparison(Result, OfHeads[HeadDifference]):
     @property
     def compared(self) -> str:
         """``texts`` where one model read two texts, else ``models``."""
-        return _compared(self.first, self.second)
-
-    @property
-    def no_noise(self) -> str:
-        """Why there is no distance by dropout, or ''."""
-        if self.dropout:
-            return ""
-        return _no_noise(self.first, self.second) or "A has no module that drops hidden states"
+        same = (self.first.text, self.first.pair) == (self.second.text, self.second.pair)
+        return "models" if same else "texts"
 
     @property
     def reading_notes(self) -> list[str]:
@@ -198,17 +178,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
         return part.rows.labels[query], part.columns.labels[key]
 
     @property
-    def layers(self) -> list[LayerDifference]:
-        """One entry a layer: means over its heads."""
-        return [
-            LayerDifference(
-                layer,
-                *(fmean(getattr(head, name) for head in self.heads if head.id.layer == layer) for name in STATISTICS),
-            )
-            for layer in (self.first.stack or self.checkpoint).layers
-        ]
-
-    @property
     def largest(self) -> float:
         """The largest absolute difference of any weight of any head."""
         return max(abs(head.largest.difference) for head in self.heads)
@@ -232,7 +201,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
     def side_names(self) -> tuple[str, str]:
         """Names of A and B: the models, or the quoted texts."""
         if self.compared == "texts":
-            return quoted_texts(self.first, self.second)
+            return quoted_text(self.first), quoted_text(self.second)
         return model_names(self.first.checkpoint, self.second.checkpoint)
 
     def __repr__(self) -> str:
@@ -305,15 +274,13 @@ def compare(
         blocks = noting_largest(blocks, largest, of_content, queries, keys)
         tally.add(layer, blocks, torch.ones(1, len(queries), dtype=torch.bool))
         found |= {HeadId(layer, head): each for head, each in enumerate(zip(largest, of_content, strict=True))}
-    heads, dropout, noise = [], 0.0, dict[HeadId, float]()
-    if not _no_noise(first, second):
-        dropout, noise = noise_on_text(first)
+    heads = []
     for each in tally.ranked():
         before, after = (side.head(each.id).labelled for side in (first, second))
         most, content = found[each.id]
         heads.append(
             HeadDifference(
-                **(vars(each) | {"noise": noise.get(each.id)}),
+                **vars(each),
                 largest=most,
                 largest_content=content if content.difference else None,
                 before=before,
@@ -321,19 +288,7 @@ def compare(
                 rounding=abs(most.difference) <= floor,
             )
         )
-    return Comparison(first, second, tuple(heads), floor, tally.largest, dropout)
-
-
-def _compared(first: Analysis, second: Analysis) -> str:
-    """``texts`` where one model read two texts, else ``models``."""
-    return "models" if (first.text, first.pair) == (second.text, second.pair) else "texts"
-
-
-def _no_noise(first: Analysis, second: Analysis) -> str:
-    """Why no distance by dropout is measured, or ''."""
-    if _compared(first, second) == "texts":
-        return "it is noise on one text, and here are two"
-    return "of encoder-decoders it is measured with --corpus alone" if first.checkpoint.stacks else ""
+    return Comparison(first, second, tuple(heads), floor, tally.largest)
 
 
 def _sides(first: object, second: object, models: object, words: bool) -> tuple[Analysis, Analysis]:

@@ -10,13 +10,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.commands.compare.measure import Comparison, HeadDifference, LargestDifference, LayerDifference
-from attnviz.commands.compare.wording import answer, dropout_note, side_lines
+from attnviz.commands.compare.measure import Comparison, HeadDifference, LargestDifference
+from attnviz.commands.compare.wording import answer, side_lines
 from attnviz.models.wording import rounded, signed, visible
-from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, first_rows, notes, verification_line
+from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 
 _NARROWEST = 16
@@ -31,15 +31,11 @@ DIFFERENCE: tuple[Field[Any], ...] = (
     Field("Distance", name="distance", unit="√nats", write=THOUSANDTHS),
     Field("Variation", name="total_variation", unit="0–1", write=THOUSANDTHS, optional=3),
 )
-"""How much a head differs, on a text or over a corpus, or the mean of a layer."""
-
-NOISE = Field[Any]("Dropout", name="noise", write=THOUSANDTHS)
-"""How far dropout moves a head."""
+"""How much a head differs, on a text or over a corpus."""
 
 _FIELDS: tuple[Field[HeadDifference], ...] = (
     *HEAD,
     *DIFFERENCE,
-    NOISE,
     Field(
         name="largest",
         csv={"largest_difference": ("difference",), "largest_query": ("query",), "largest_key": ("key",)}
@@ -71,8 +67,7 @@ def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
         "differing": [position for position, differs in enumerate(result.rows.differing) if differs],
         "verification": [verification_entry(side.verification) for side in sides],
         "rounding": result.floor,
-        "yardsticks": {"dropout": result.dropout or None, "largest": result.furthest},
-        "layers": [layer._asdict() | stack_entry(layer.layer) for layer in result.layers],
+        "largest_possible": result.furthest,
         "heads": [_head(head, result) for head in result.select(choices.select)],
     }
 
@@ -100,16 +95,13 @@ def _tables(result: Comparison, choices: ViewOptions, width: int) -> Iterator[Re
         return
     table, starred = _heads_table(result, choices, width)
     yield table
-    layer = Field[LayerDifference]("Layer", lambda layer: str(layer.layer))
-    means = [layer, *named(DIFFERENCE, "distance", "divergence", "total_variation")]
-    yield column_table("Layers (means over their heads)", means, result.layers, width=width)
     yield _notes(result, starred)
 
 
 def _heads_table(result: Comparison, choices: ViewOptions, width: int) -> tuple[Table, bool]:
     """Table of heads by Jensen-Shannon distance, with labels and the largest difference; whether any has a star."""
     columns: list[Field[HeadDifference]] = [
-        *named(_FIELDS, "rank", "id", "distance", *["noise"] * bool(result.dropout), "total_variation"),
+        *named(_FIELDS, "rank", "id", "distance", "total_variation"),
         Field("Label (A → B)", lambda head: visible(head.labels), left=True, least=_NARROWEST),
         Field(
             "Largest difference of content", unit="B − A", fit=partial(_largest, result), left=True, least=_NARROWEST
@@ -140,9 +132,6 @@ def _notes(result: Comparison, starred: bool) -> Text:
     return notes(
         "Distance: square root of the Jensen-Shannon divergence, averaged over queries: 0 for equal patterns, 0.833 "
         "for no key in common. Variation: share of the attention that went to other keys, averaged over queries.",
-        f"No yardstick of dropout: {result.no_noise}."
-        if result.no_noise
-        else f"Dropout: {dropout_note(result.dropout, 'this text')}; the mean of up to four pairs of passes.",
         f"A single label holds on both sides. {_rounding(result)} One text shows what changed here, not what changes "
         "in general.",
         f"A {result.unit} marked * differs between the sides; A's is shown." if starred else "",

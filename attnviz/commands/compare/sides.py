@@ -1,7 +1,5 @@
 """Checks that two sides can be compared, and names that tell them apart."""
 
-from collections.abc import Sequence
-
 import torch
 
 from attnviz.commands.heads.analysis import Analysis
@@ -10,9 +8,6 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import refuse_undeclared
 from attnviz.models.tokens import merge_subwords
 from attnviz.models.wording import counted, quoted, visible
-
-_BEFORE_DIFFERENCE = 30
-"""Most characters quoted before the first difference of two texts."""
 
 
 def check_comparable(first: Analysis, second: Analysis) -> None:
@@ -140,28 +135,6 @@ def _same_weights(first: Analysis, second: Analysis) -> bool:
     )
 
 
-def quoted_text(side: Analysis, starts: Sequence[int] = (0, 0)) -> str:
-    """Quote the text, and the second one of a pair, from a character on."""
-    texts = [text for text in (side.text, side.pair) if text is not None]
-    return " + ".join(quoted(f"…{text[start:]}" if start else text) for text, start in zip(texts, starts, strict=False))
-
-
-def quoted_texts(first: Analysis, second: Analysis) -> tuple[str, str]:
-    """Quote both texts; if their beginnings are the same, from just before the first difference."""
-    sides = quoted_text(first), quoted_text(second)
-    if sides[0] != sides[1]:
-        return sides
-    starts = [_near_difference(a, b) for a, b in ((first.text, second.text), (first.pair, second.pair))]
-    return quoted_text(first, starts), quoted_text(second, starts)
-
-
-def _near_difference(first: str | None, second: str | None) -> int:
-    """Index of about a word before the first difference; 0 without one."""
-    if first is None or second is None or first == second:
-        return 0
-    ends = (index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-    start = differs = next(ends, min(len(first), len(second)))
-    while start and len(visible(first[start - 1 : differs])) <= _BEFORE_DIFFERENCE:
-        start -= 1
-    word = first.find(" ", start, differs)
-    return word + 1 if start and word >= 0 else start
+def quoted_text(side: Analysis) -> str:
+    """Quote the text, and the second one of a pair."""
+    return " + ".join(quoted(text) for text in (side.text, side.pair) if text is not None)

@@ -128,7 +128,6 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
                 f"Attention of {head.id} in B minus that in A, query by row and key by column, {sides}",
                 f"{_COLOURS}, on a square-root scale to ±{end:g} ({whose})",
                 f"Jensen-Shannon distance {head.distance:.3f} (root nats), rank {head.rank} of {len(result.heads)}",
-                "" if head.noise is None else f"by dropout alone it differs by {head.noise:.3f}",
                 _pooled(pooled),
                 _NOTHING if head.rounding else "",
             ),

@@ -32,32 +32,23 @@ def answer(result: Comparison) -> str:
         return "Nothing changed: every weight of every head is the same on both sides."
     if not result.any_beyond_rounding:
         return "No weight of any head differs by more than rounding allows: both sides attend the same way."
-    names, layers = [str(layer.layer) for layer in result.layers], [layer.layer for layer in result.layers]
+    layers = sorted({head.id.layer for head in result.heads})
+    names = [str(layer) for layer in layers]
     moved = [head for head in result.heads if not head.rounding]
     touched = {head.id.layer for head in moved}
     n = sum(head.id.layer in touched for head in result.heads)
     which = "every head" if len(moved) == n else f"{len(moved)} of {counted(n, 'head')}"
     same, other = ([at for at, layer in enumerate(layers) if (layer in touched) == has] for has in (False, True))
     half = f", half of them by {_distance(median(head.distance for head in moved))} or less" * (len(moved) > 1)
-    above = sum(head.noise is not None and head.distance > head.noise for head in moved)
     n_labels = sum(head.label_changed for head in result.heads)
     parts = [
         f"{_layers(same, names)} identical" if same else "",
         f"{which} of {_layers(other, names)} moved{half}",
-        f"{above} by more than dropout" if result.dropout else "",
         f"most {moved[0].id}, {_distance(moved[0].distance)} of at most {result.furthest:.2f}",
         f"{counted(n_labels, 'label') if n_labels else 'no label'} changed",
     ]
     sentence = "; ".join(filter(None, parts))
     return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-def dropout_note(dropout: float, texts: str) -> str:
-    """What the distance by dropout is, of the probability ``dropout``, for a note."""
-    return (
-        f"the distance between two passes of A over {texts} with its own dropout (up to {dropout:g}), which a trained "
-        "model withstands"
-    )
 
 
 def _layers(at: Sequence[int], names: Sequence[str]) -> str:

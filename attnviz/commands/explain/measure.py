@@ -19,17 +19,6 @@ from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
 
 
-@dataclass(frozen=True)
-class LayerEnd:
-    """Errors of one layer, as shares of a step's largest value."""
-
-    layer: int
-    compared: int  # steps
-    worst: str  # the step that differs most, as a share of its tolerance
-    worst_error: float
-    output_error: float
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class Explanation(TextResult):
     """Result of :func:`explain`: every tensor of one layer from its input to its output, recomputed and verified.
@@ -45,7 +34,6 @@ class Explanation(TextResult):
     stages: VerifiedStages  # every step of the layer by name; each has ``name``, ``tensor`` and ``check``
     # content and position in the scores; None in other layers, or without position embeddings
     positions: PositionShares | None
-    layers: tuple[LayerEnd, ...] | None  # errors of every layer; None if only this one was verified
 
     @property
     def layer(self) -> int:
@@ -117,7 +105,6 @@ def explain(
     layer: int | None = None,
     head: str | int | HeadId | None = None,
     token: str | int | None = None,
-    every_layer: bool = False,
     truncate: bool = False,
     progress: Progress | None = None,
     **opening: Unpack[ModelOptions],
@@ -134,9 +121,8 @@ def explain(
         layer: counted from 0; default that of ``head``, or the first.
         head: to follow with numbers, as ``3``, ``L2H3`` or a HeadId; default the layer's first.
         token: to follow, as figures show it, ``#3`` or 3; default the last of the text.
-        every_layer: verify the steps of all layers, not only of this one.
         truncate: cut a text that is longer than the model.
-        progress: callback for every verified layer.
+        progress: callback once the layer is verified.
         opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
@@ -151,22 +137,12 @@ def explain(
     # of a word of several pieces the last
     position = last if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]
     kept: list[VerifiedStages] = []
-    ends: list[LayerEnd] = []
-    layers = range(checkpoint.n_layers) if every_layer else [followed.layer]
-
-    def visit(stages: VerifiedStages) -> None:
-        worst, checks = stages.worst, stages.checks
-        ends.append(LayerEnd(stages.layer, len(checks), worst, checks[worst].error, checks["output"].error))
-        if stages.layer == followed.layer:
-            kept.append(stages)
-        tell(progress, "verifying", len(ends), len(layers))
-
-    verify_stages(checkpoint, tokens, layers, visit)
+    verify_stages(checkpoint, tokens, [followed.layer], kept.append)
+    tell(progress, "verifying", 1, 1)
     (stages,) = kept
     split = followed.layer == 0 and embeds_positions(checkpoint)
     positions = position_shares(checkpoint, tokens, stages) if split else None
-    every = tuple(ends) if every_layer else None
-    return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions, every)
+    return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions)
 
 
 def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:

@@ -87,17 +87,6 @@ class PositionShares:
     tolerance: float
     segments: bool  # whether the text has two segments, which the model tells apart
 
-    def variance_share(self, head: int) -> float:
-        """The share of the layer's variance that is of one head, which weighs so much in :attr:`layer`."""
-        total = sum(each.spread**2 for each in self.heads)
-        return self.heads[head].spread ** 2 / total if total else 0.0
-
-    def without(self, head: int) -> dict[str, float]:
-        """The layer's share of each of :data:`GROUPS` over all other heads; 0 where none of their scores differ."""
-        others = [each for number, each in enumerate(self.heads) if number != head]
-        total = sum(each.spread**2 for each in others) or 1.0
-        return {name: sum((each.groups[name] or 0.0) * each.spread**2 for each in others) / total for name in GROUPS}
-
 
 def embeds_positions(checkpoint: Checkpoint) -> bool:
     """Whether positions enter as embeddings; rotary ones enter as rotations in every layer."""

@@ -10,32 +10,21 @@ from rich.console import RenderableType
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.commands.explain.measure import Explanation, LayerEnd
+from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import experts_line, norm_order, numbers_of, step_of
-from attnviz.models.wording import counted, error, percent, rounded, visible
+from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
+from attnviz.models.wording import counted, error, visible
 from attnviz.present.documents import model_entry, tokens_entry
-from attnviz.present.fields import Field, entry, plain
+from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import column_table, cut_note, notes
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
 
-_TOKENS = 24
-"""Tokens whose experts the terminal shows."""
-
 _FIELDS = plain(
     "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",
     "tolerance",
-)  # fmt: skip
-_LAYER_FIELDS: tuple[Field[LayerEnd], ...] = (
-    Field("Layer", name="layer"),
-    Field("Steps\ncompared", lambda end: end.compared, name="stages_compared"),
-    Field("Least close step", lambda end: end.worst, name="worst_stage", left=True, least=8,
-          write=lambda name: name.replace("_", " ")),
-    Field("its error", name="worst_error", unit="of largest", write=error),
-    Field("Output error", name="output_error", unit="of largest", write=error),
 )  # fmt: skip
 
 
@@ -55,7 +44,6 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             "stages_compared": len(checks),
             "pattern_tolerance": checks["pattern"].tolerance,
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
-            "layers": result.layers and [entry(_LAYER_FIELDS, end) for end in result.layers],
         },
         "stages": [_stage(result, stage) for stage in result.stages.values()],
         "positions": result.positions and _positions(result.positions),
@@ -102,11 +90,6 @@ def _tensors(result: Explanation, _: ViewOptions) -> bytes:
 def _tables(result: Explanation, _: ViewOptions, width: int) -> Iterator[RenderableType]:
     yield _heading(result)
     yield _walk_through(result, width)
-    if "experts" in result.stages:
-        yield notes(f"Experts that each token takes, with their weights: {_experts(result)}.")
-    if result.layers is not None:
-        title = "Every layer, each from what the model's layer before it gave"
-        yield column_table(title, _LAYER_FIELDS, result.layers, width=width)
     if result.positions is None:
         why = "for the first layer only (--layer 0), because the embeddings enter there"
         if not embeds_positions(result.checkpoint):
@@ -155,14 +138,6 @@ def _walk_through(result: Explanation, width: int) -> Text:
     return text
 
 
-def _experts(result: Explanation) -> str:
-    """The experts of the first tokens, in words."""
-    labels = [visible(label) for label in result.tokens.labels]
-    first = [f"‘{label}’ {experts_line(result, token)}" for token, label in enumerate(labels[:_TOKENS])]
-    more = f"; those of all {counted(len(labels), 'token')} are in explain.json" * (len(labels) > _TOKENS)
-    return f"{'; '.join(first)}{more}"
-
-
 def _check(stage: Stage, unseen: str) -> tuple[str, str]:
     check = stage.check
     if check is None:
@@ -184,20 +159,7 @@ def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
     yield column_table("Scores of layer 0: shares of their variance", columns, heads, width=width, last=last)
     sums = f"the verified scores within {error(shares.error)} of the largest (tolerance {shares.tolerance:.0e})"
     yield notes(
-        _of_one_head(shares),
         f"{READING} A part that works against the others has a negative share. The parts add up to {sums}.",
-    )
-
-
-def _of_one_head(shares: PositionShares) -> str:
-    """A sentence on a head that makes most of the last row by itself, with that row of the others; '' without one."""
-    most = max(range(len(shares.heads)), key=shares.variance_share)
-    if len(shares.heads) == 1 or shares.variance_share(most) <= 1 / 2:
-        return ""
-    share, others = percent(shares.variance_share(most)), shares.without(most)
-    return (
-        f"All heads: L0H{most} alone has {share} of the variance in this row; without it the row would be content "
-        f"{rounded(others['content'])}, position {rounded(others['position'])}."
     )
 
 

@@ -5,7 +5,7 @@ tokens, in GPT-2 the first and those of :mod:`attnviz.trace.sinks`); means and s
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import ClassVar, Unpack
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.arguments import as_found
 from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
@@ -188,15 +187,6 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
                 "the decoder or of cross-attention."
             )
         return promotions[id]
-
-    @checked
-    def table(self, number: str) -> Numbers:
-        """A field of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
-        names = [each.name for each in fields(HeadContribution) if each.name != "id"]
-        if number not in names:
-            raise UsageError(f"expected one of {', '.join(names)}, found {as_found(number)}.")
-        numbers = np.array([getattr(head, number) for head in sorted(self.heads, key=lambda head: head.id)], np.float64)
-        return numbers.reshape(len(self.layers), -1)
 
     @cached_property
     def largest(self) -> float:

@@ -1,4 +1,4 @@
-"""The command ``attnviz rollout``: attention rollout and flow through all layers."""
+"""The command ``attnviz rollout``: attention rollout through all layers."""
 
 from attnviz.present.report import View
 

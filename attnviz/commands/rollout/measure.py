@@ -1,4 +1,4 @@
-"""Measure attention rollout and flow on one text, from verified layers."""
+"""Measure attention rollout on one text, from verified layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +8,7 @@ from typing import ClassVar, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from attnviz.commands.rollout.rollout_and_flow import (
-    check_flow_library,
-    maximum_flows,
+from attnviz.commands.rollout.matrices import (
     mixed_with_identity,
     norm_patterns,
     rolled_out,
@@ -32,29 +30,25 @@ from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
 
-MOST_FLOWS = 128
-"""Tokens up to which the flow between all pairs is found: n² problems."""
-
 _SUMMARISED = ("attention", "rollout", "norm_rollout", "uniform", "uniform_rollout")
 
-METHODS = ("attention", "rollout", "norm_rollout", "flow")
+METHODS = ("attention", "rollout", "norm_rollout")
 """The ways to share an output token's attention among the input tokens; each is a field of :class:`InputShares`."""
 
 
 class InputShares(NamedTuple):
-    """Shares of the input tokens in one output token, [n] by method; None if not measured."""
+    """Shares of the input tokens in one output token, [n] by method."""
 
     attention: Tensor  # the mean pattern of the heads of the layer shown
     rollout: Tensor  # of mean patterns
     norm_rollout: Tensor  # of norms
-    flow: Tensor | None  # maximum flows, divided by their sum
     uniform: Tensor  # as attention, were it the same for all keys that a query may see
     uniform_rollout: Tensor  # the rollout of that
 
 
 @dataclass(frozen=True)
 class LayerShares:
-    """Summary of the rollout up to one layer, by method (no flow) and for uniform attention.
+    """Summary of the rollout up to one layer, by method and for uniform attention.
 
     Attributes:
         layer: counted from 0.
@@ -88,9 +82,6 @@ class Rollout(TextResult):
         uniform_rollout: [n, n], the rollout of uniform attention up to the layer shown.
         layers: one entry per layer, like all of the above up to the chosen one.
         positions: of the output token whose inputs are ranked; several where it occurs more than once.
-        flow: [n], maximum flow from it to each input token, divided by the sum; None if not requested.
-        max_flow: [n], the same before that, 0-1 each; None likewise, and with words.
-        flows: [n, n], ``flow`` of every output token; None if not requested.
     """
 
     command: ClassVar[str] = "rollout"
@@ -106,9 +97,6 @@ class Rollout(TextResult):
     uniform_rollout: Tensor
     layers: tuple[LayerShares, ...]
     positions: tuple[int, ...]
-    flow: Tensor | None
-    max_flow: Tensor | None
-    flows: Tensor | None
 
     @property
     def figure_context(self) -> FigureContext:
@@ -125,8 +113,7 @@ class Rollout(TextResult):
         """Shares of the input tokens in the chosen token; of several positions the mean."""
         rows = list(self.positions)
         matrices = (self.means[-1], self.weights[-1], self.norms[-1], self.uniform, self.uniform_rollout)
-        attention, rollout, norms, uniform, uniform_rollout = (matrix[rows].mean(0) for matrix in matrices)
-        return InputShares(attention, rollout, norms, self.flow, uniform, uniform_rollout)
+        return InputShares(*(matrix[rows].mean(0) for matrix in matrices))
 
     def __repr__(self) -> str:
         size = counted(len(self.units), self.units.name)
@@ -143,8 +130,6 @@ def rollout(
     layer: int | None = None,
     residual: float = 0.5,
     token: str | int | None = None,
-    flow: bool = False,
-    all_flows: bool = False,
     truncate: bool = False,
     memory: int | str | None = None,
     progress: Progress | None = None,
@@ -164,18 +149,14 @@ def rollout(
         layer: up to which to roll out, counted from 0; default the last.
         residual: share of the identity in every layer, 0-1.
         token: whose inputs to rank: a token, ``#3`` or 3; default the first ([CLS]), in a causal model the last.
-        flow: also find the maximum flow from that token to every input.
-        all_flows: find it from every token: n² problems.
         truncate: cut a text that is longer than the model instead of raising.
         memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
-        progress: callback for every layer verified and rolled out, and of every flow.
+        progress: callback for every layer verified and rolled out.
         opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
     """
-    if flow or all_flows:
-        check_flow_library()
     of_block = block_memory(memory)
     opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
@@ -188,31 +169,32 @@ def rollout(
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
     positions = default if token is None else find_positions(units, token)
     n = len(tokens)
-    if all_flows and n > MOST_FLOWS:
-        raise UsageError(
-            f"the flow between all pairs of {n} tokens is {n**2:,} problems; expected at most {MOST_FLOWS} tokens: "
-            "shorten the text, or ask for the flow from one token alone (--flow)."
-        )
-    queries = list(range(n)) if all_flows else [each for position in positions for each in units.members[position]]
     attention = verify_attention(checkpoint, tokens, progress=progress, memory=of_block)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
     learned = checkpoint.architecture.learned_sinks
     weights, norms = (_rollout(patterns, units, residual, learned) for patterns in (means, norm_means))
-    plain, shares = _flows(means, residual, queries, learned, progress) if flow or all_flows else (None, None)
-    flows = None if shares is None else merge_pattern(shares, units.members)
     means, norm_means = merge_pattern(means, units.members), merge_pattern(norm_means, units.members)
     windows = checkpoint.windows[:n_layers]
-    even = {window: uniform_pattern(allowed_units(n, causal, window)) for window in set(windows)}
-    uniform = [even[window] for window in windows]
+    uniform_by_window = {window: uniform_pattern(allowed_units(n, causal, window)) for window in set(windows)}
+    uniform = [uniform_by_window[window] for window in windows]
     layers, uniform_rollout = _summaries(units, uniform, residual, errors, (means, weights, norms))
-    here = list(positions)
     return Rollout(
-        text, pair, checkpoint, tokens, units, attention, residual, means, norm_means, weights, norms,
-        merge_pattern(uniform[-1], units.members), uniform_rollout, layers, positions,
-        flow=None if flows is None else flows[here].mean(0),
-        max_flow=None if plain is None or words else plain[here].mean(0),
-        flows=flows if all_flows else None,
-    )  # fmt: skip
+        text=text,
+        pair=pair,
+        checkpoint=checkpoint,
+        tokens=tokens,
+        units=units,
+        attention=attention,
+        residual=residual,
+        means=means,
+        norm_means=norm_means,
+        weights=weights,
+        norms=norms,
+        uniform=merge_pattern(uniform[-1], units.members),
+        uniform_rollout=uniform_rollout,
+        layers=layers,
+        positions=positions,
+    )
 
 
 def _patterns(
@@ -247,19 +229,6 @@ def _rollout(patterns: Tensor, units: Positions, residual: float, learned_sinks:
     for layer, matrix in enumerate(rolled_out(mixed)):
         rolled[layer] = merge_pattern(matrix, units.members)
     return rolled
-
-
-def _flows(
-    means: Tensor, residual: float, queries: Sequence[int], learned_sinks: bool, progress: Progress | None
-) -> tuple[Tensor, Tensor]:
-    """Maximum flows from some tokens, and each token's divided by their sum; [n, n], 0 in the rows of all others."""
-    mixed, n_tokens = mixed_with_identity(means, residual, learned_sinks).numpy(), means.shape[-1]
-    plain, shares = torch.zeros(2, n_tokens, n_tokens, dtype=torch.float64)
-    for done, query in enumerate(queries, start=1):
-        flows = torch.from_numpy(maximum_flows(mixed, query))
-        plain[query], shares[query] = flows, flows / flows.sum()  # as the authors' own code divides them
-        tell(progress, "flow", done, len(queries))
-    return plain, shares
 
 
 def _summaries(

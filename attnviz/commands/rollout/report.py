@@ -11,7 +11,7 @@ from torch import Tensor
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
 from attnviz.models.opening import encoder_note
 from attnviz.models.tokens import text_at
-from attnviz.models.wording import error, percent, shortened_token
+from attnviz.models.wording import error, shortened_token
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
@@ -39,56 +39,25 @@ def last_layer(result: Rollout) -> str:
     return f"layer {result.layer}{', the last' if result.layer == result.checkpoint.n_layers - 1 else ''}"
 
 
-def how(result: Rollout) -> str:
+def method_text(result: Rollout) -> str:
     """Sentence on the layers multiplied and the share of the residual."""
     share = result.residual
     layers, each = (f"layers 0 to {result.layer}", " in every layer") if result.layer else ("layer 0", "")
     return f"through {layers}, {1 - share:g} attention + {share:g} identity{each}"
 
 
-def spread_sentence(result: Rollout, *, brief: bool = False) -> str:
-    """Sentence on the distance between rows of the rollout, long or short; '' for a single row."""
-    last = result.layers[-1].rows_apart
-    rollout, norms, uniform = last["rollout"], last["norm_rollout"], last["uniform_rollout"]
-    if rollout is None or norms is None or uniform is None:
+def spread_sentence(result: Rollout) -> str:
+    """Whether rows of the rollout still differ after the last layer; '' for a single row."""
+    apart = [result.layers[-1].rows_apart[name] for name in ("rollout", "norm_rollout")]
+    known = [value for value in apart if value is not None]
+    if not known:
         return ""
-    larger = max(rollout, norms)
-    verdict = "rows still differ" if larger >= _APART else "rows have much in common"
-    if larger < _ALIKE:
+    verdict = "rows have much in common"
+    if max(known) >= _APART:
+        verdict = "rows still differ"
+    elif max(known) < _ALIKE:
         verdict = f"rows are nearly alike: the rollout says little about one {result.units.name} in particular"
-    if brief:
-        return f"after layer {result.layer} {verdict.partition(':')[0]} (distance {rollout:.2f})"
-    first = result.layers[0].rows_apart["rollout"]
-    before = f", after layer 0 alone {first:.2f}" if result.layer and first is not None else ""
-    return (
-        f"After layer {result.layer} {verdict} (mean distance between two rows, 0 to 1: {rollout:.3f}, by norms "
-        f"{norms:.3f}, with uniform attention {uniform:.3f}{before})."
-    )
-
-
-def sink_sentence(result: Rollout) -> str:
-    """Sentence on the share of sinks in the rollout; '' if not measurable."""
-    last, unit = result.layers[-1].sink, result.units.name
-    if last["rollout"] is None:
-        return ""
-    rollout, norms, uniform = (percent(last[name]) for name in ("rollout", "norm_rollout", "uniform_rollout"))
-    return (
-        f"Sinks ({result.sinks}) hold {rollout} of the rollout of all other {unit}s, {norms} by norms; "
-        f"{uniform} if attention were uniform."
-    )
-
-
-def flow_sentence(flows: Tensor | None, over: str = "here") -> str:
-    """Sentence on the flow and how far it separates inputs; '' without a flow."""
-    if flows is None:
-        return ""
-    unreached = ", 0 where no path leads" if bool((flows == 0).any()) else ""
-    low, high = (f"{float(value):.3f}" for value in (flows[flows > 0].min(), flows.max()))
-    return (
-        "Flow: the largest flow that could reach each input if attention weights were capacities, as a share of the "
-        f"sum over the inputs; {over} {low if low == high else f'from {low} to {high}'}{unreached}. The more paths "
-        "lead down, the more even it is."
-    )
+    return f"After layer {result.layer} {verdict} (distance {known[0]:.2f})."
 
 
 def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
@@ -103,7 +72,6 @@ def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
             "layer": result.layer,
             "residual": result.residual,
             "from": positions,
-            "flow": "all" if result.flows is not None else "token" if result.flow is not None else None,
             "tokens_cut_off": result.tokens.truncated,
         },
         "tokens": tokens_entry(result.tokens),
@@ -118,17 +86,15 @@ def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
 
 
 def _inputs(result: Rollout) -> list[dict[str, Any]]:
-    units, measured = result.units, {**result.inputs._asdict(), "max_flow": result.max_flow}
+    units = result.units
     columns = {"position": range(len(units)), "text": units.labels, "special": units.special, "sink": units.sink}
-    columns |= {name: [None] * len(units) if row is None else row.tolist() for name, row in measured.items()}
+    columns |= {name: row.tolist() for name, row in result.inputs._asdict().items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _tensors(result: Rollout, _: ViewOptions) -> bytes:
-    """``rollout`` and ``norm_rollout``, [n_layers, n, n] each, and ``flow`` [n, n]."""
+    """``rollout`` and ``norm_rollout``, [n_layers, n, n] each."""
     tensors = {"rollout": result.weights.contiguous(), "norm_rollout": result.norms.contiguous()}
-    if result.flows is not None:
-        tensors["flow"] = result.flows.contiguous()
     labels, share = json.dumps(list(result.units.labels)), f"{result.residual:g}"
     about = {"unit": result.units.name, "labels": labels, "model": result.checkpoint.name, "residual": share}
     content: bytes = save(tensors, about)
@@ -146,12 +112,11 @@ def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[Rende
         "Layers (on sinks, and mean distance between two rows; 0–1)", _LAYER_COLUMNS, result.layers, width=width
     )
     yield notes(
-        f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {how(result)}"
+        f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {method_text(result)}"
         f"{', layers multiplied' if result.layer else ''}; norm "
         "rollout: the norm of what attention adds (Kobayashi et al. 2020) in place of the weight; uniform: of uniform "
         "attention. Feed-forward networks and layer norms are left out.",
-        flow_sentence(result.flow),
-        sink_sentence(result),
+        f"Sinks: {result.sinks}." if result.sinks else "",
         spread_sentence(result),
         encoder_note(result.checkpoint),
     )
@@ -160,7 +125,6 @@ def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[Rende
 def _ranked_inputs(result: Rollout) -> list[Field[int]]:
     """Table of the chosen token's inputs by rank, a column per method, each ranked by itself."""
     labels = result.units.labels
-    rows = {name: row for name, row in result.inputs._asdict().items() if name in METHODS and row is not None}
     digits = len(str(len(labels) - 1)) + 1
 
     def column(name: str, row: Tensor) -> Field[int]:
@@ -172,7 +136,7 @@ def _ranked_inputs(result: Rollout) -> list[Field[int]]:
 
         return Field(METHOD_NAMES[name].capitalize(), fit=written, left=True, least=_NUMBER + digits)
 
-    return [Field("Rank", lambda rank: rank + 1), *(column(*of_method) for of_method in rows.items())]
+    return [Field("Rank", lambda rank: rank + 1), *(column(name, getattr(result.inputs, name)) for name in METHODS)]
 
 
 _LAYER_COLUMNS: list[Field[LayerShares]] = [
@@ -190,9 +154,8 @@ SPEC = CommandSpec[Rollout](
     content=_content,
     tables=_tables,
     fields=plain(
-        "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "flow", "max_flow", "uniform",
-        "uniform_rollout",
+        "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "uniform", "uniform_rollout"
     ),
     entries="inputs",
     tensors=("rollout.safetensors", _tensors),
-)  # fmt: skip
+)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.rollout.measure import Rollout
-from attnviz.commands.rollout.report import flow_sentence, how, last_layer, spread_sentence
+from attnviz.commands.rollout.report import last_layer, method_text, spread_sentence
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted
@@ -18,35 +18,29 @@ _TARGET = 2.0
 
 
 def _plan(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan the mean attention of the layer shown, the rollouts up to it, and the flows if all were found.
-
-    They stand on one scale that covers nearly all shares.
-    """
+    """Plan the mean attention of the layer shown and the rollouts up to it, on one scale for nearly all shares."""
     of, units, attention = result.figure_context, result.units, f"attention of layer {result.layer}"
     matrices = [
         (f"{attention} (mean of {counted(result.checkpoint.n_heads, 'head')})", (attention,), result.means[-1]),
         ("rollout", (), result.weights[-1]),
         ("norm rollout", ("by norms",), result.norms[-1]),
-        *([] if result.flows is None else [("flow", (), result.flows)]),
     ]
     pooled, _ = tile_pooling(units.labels, len(matrices), _TARGET, choices.style)
     tiles = tuple(Tile(name, max_pool(matrix.float().numpy(), pooled), shorter) for name, shorter, matrix in matrices)
     every = np.concatenate([tile.values.ravel() for tile in tiles])
     top, largest = next((top for top in _TOPS if top >= np.quantile(every, _COVERED)), 1.0), float(every.max())
     cut = f" (larger ones, up to {largest:.2g}, look the same)" if largest > 1.001 * top else ""
-    flow = "" if result.flows is None else ", and the maximum flow, rows divided by their sum"
     yield TilesPlan(
         stem="rollout",
         **of.caption_and_notes(
             f"What comes to each position at the output of {last_layer(result)}: the mean attention of that layer "
-            f"alone, its rollout, and its rollout by norms{flow}, of {of.model} on {of.text_line}",
+            f"alone, its rollout, and its rollout by norms, of {of.model} on {of.text_line}",
             "rows: positions at the layer's output; columns: input",
-            spread_sentence(result, brief=True),
+            spread_sentence(result),
             f"cells: the largest of {pooled} × {pooled}" if pooled > 1 else "",
             alone=(
-                how(result),
+                method_text(result),
                 f"colours from 0 to {top:g}{cut}",
-                flow_sentence(result.flows, "over all rows"),
             ),
         ),
         title=f"{of.model}: rollout to layer {result.layer}",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from attnviz.commands.why.scores import SIDES, HeadScores, QueryScores
+from attnviz.commands.why.scores import SIDES, QueryScores, ScoreDecomposer
 from attnviz.models.head_ids import HeadId
 from attnviz.trace.residual_parts import Source
 
@@ -12,7 +12,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainLink:
     """The score of one head and key, and where most of it came from.
 
     Attributes:
@@ -37,9 +37,9 @@ class Step:
     key_share: float | None = None
 
 
-def follow(heads: Callable[[HeadId], HeadScores], scores: QueryScores, depth: int) -> tuple[Step, ...]:
+def follow(heads: Callable[[HeadId], ScoreDecomposer], scores: QueryScores, depth: int) -> tuple[ChainLink, ...]:
     """Follow the first key's score, ``depth`` heads at most; ends where no earlier head raises it, or has one key."""
-    steps: list[Step] = []
+    steps: list[ChainLink] = []
     while True:
         of_head, key = heads(scores.head), scores.keys[0]
         sides = {side: scores.totals(side, key) for side in SIDES}
@@ -52,12 +52,12 @@ def follow(heads: Callable[[HeadId], HeadScores], scores: QueryScores, depth: in
         branches = tuple((each, key.share(part)) for each, part in largest)
         rest = key.share(key.difference - sum(part for _, part in largest))
         position = scores.query if side == "query" else key.key
-        step = Step(scores, side, source, branches, rest, position)
+        step = ChainLink(scores, side, source, branches, rest, position)
         if source is None:
             return (*steps, step)
-        taken = of_head.taken_from(scores, side, source)
+        taken = of_head.attribute_to_source(scores, side, source)
         most = int(taken.argmax())
         steps.append(replace(step, key=most, key_share=float(taken[most] / taken.sum())))
         if len(steps) == depth or len(heads(source).allowed(position)) == 1:
             return tuple(steps)
-        scores = heads(source).take_apart(position, most, 1)
+        scores = heads(source).decompose(position, most, 1)

@@ -6,8 +6,8 @@ from typing import ClassVar, Unpack
 
 import torch
 
-from attnviz.commands.why.chain import Step, follow
-from attnviz.commands.why.scores import HeadScores, KeyScore, QueryScores
+from attnviz.commands.why.chain import ChainLink, follow
+from attnviz.commands.why.scores import KeyScore, QueryScores, ScoreDecomposer
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
@@ -49,7 +49,7 @@ class Account(TextResult):
 
     attention: VerifiedAttention
     scores: QueryScores
-    chain: tuple[Step, ...]
+    chain: tuple[ChainLink, ...]
     depth: int
     named: bool
     effects: DirectEffects | None
@@ -152,10 +152,10 @@ def why(
         )
 
     @cache
-    def scores_of(of: HeadId) -> HeadScores:
-        return HeadScores(verified, written, calls[of.layer], of)
+    def scores_of(of: HeadId) -> ScoreDecomposer:
+        return ScoreDecomposer(verified, written, calls[of.layer], of)
 
-    scores = scores_of(chosen).take_apart(at_query, at_key, _KEYS)
+    scores = scores_of(chosen).decompose(at_query, at_key, _KEYS)
     chain = follow(scores_of, scores, depth)
     effects, ablated = None, {}
     if not no_effects:

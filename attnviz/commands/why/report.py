@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from attnviz.commands.why.chain import Step
+from attnviz.commands.why.chain import ChainLink
 from attnviz.commands.why.measure import Account
 from attnviz.commands.why.scores import SIDES, KeyScore
 from attnviz.models.head_ids import HeadId
@@ -141,7 +141,7 @@ def _effects(result: Account, effects: DirectEffects) -> dict[str, Any]:
     }
 
 
-def _step(step: Step, labels: tuple[str, ...]) -> dict[str, Any]:
+def _step(step: ChainLink, labels: tuple[str, ...]) -> dict[str, Any]:
     key = step.scores.keys[0]
     return {
         "head": str(step.scores.head),

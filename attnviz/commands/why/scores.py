@@ -109,7 +109,7 @@ class QueryScores:
 
 
 @dataclass(frozen=True, eq=False)
-class HeadScores:
+class ScoreDecomposer:
     """Takes the scores of one head apart; of a pass whose attention was verified.
 
     Attributes:
@@ -182,7 +182,7 @@ class HeadScores:
         """What products of queries and keys are multiplied by."""
         return self.parameters.scale * self.parameters.query_scale
 
-    def take_apart(self, query: int, key: int | None, most: int) -> QueryScores:
+    def decompose(self, query: int, key: int | None, most: int) -> QueryScores:
         """The scores of a query: of one key, or of the ``most`` strongest.
 
         Raises:
@@ -242,7 +242,7 @@ class HeadScores:
             means.append(parts.sum(1) / len(allowed))
         return torch.cat(products), torch.stack(means).sum(0)
 
-    def taken_from(self, scores: QueryScores, side: str, source: HeadId) -> Tensor:
+    def attribute_to_source(self, scores: QueryScores, side: str, source: HeadId) -> Tensor:
         """What an earlier head's part of the first key's difference took from each of that head's keys, [n_keys].
 
         It is A (v W_O read by this head, on the key side less its mean over the keys divided by the sum of A, which is

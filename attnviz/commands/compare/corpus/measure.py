@@ -1,19 +1,16 @@
-"""Compare every head of two models over a corpus: mean distance with interval, noise level and maximum.
+"""Compare every head of two models over a corpus.
 
-The distance of a head is the mean over texts, with an interval from a bootstrap over them. Beside it stand the distance
-that dropout makes between two passes of A over the same texts, and the largest possible one.
+The distance of a head is the mean over texts, with an interval from a bootstrap over them.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor
 
 from attnviz.commands.compare.differences import Difference, DifferenceTally
-from attnviz.commands.compare.dropout import pass_twice
 from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.errors import TextError
 from attnviz.judge.roles import Role, judged_roles, passed_by_head, statistic_candidates, syntax_candidates
@@ -39,8 +36,7 @@ _MOST_WEIGHTS = 1 << 26
 """Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
 
 Visit = Callable[[int, Tensor], None]
-_Stream = Callable[[Visit], None]
-"""Runs a model, and visits each layer with its patterns."""
+"""Takes a layer and its patterns."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -71,7 +67,6 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         heads: one entry a head, the most different first.
         largest: mean over texts of the largest possible distance: in a causal model the first token of a
             text sees itself alone and cannot differ.
-        dropout: probability of dropout of hidden states in A, the largest of any module; 0 without dropout.
         text_notes: sentences on how A reads the corpus.
     """
 
@@ -89,7 +84,6 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
     parser: str | None
     heads: tuple[HeadChange, ...]
     largest: float
-    dropout: float
     text_notes: tuple[str, ...] = ()
 
     @property
@@ -109,13 +103,8 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
 
     @property
     def judged(self) -> bool:
-        """Whether there are enough texts for intervals and verdicts."""
+        """Whether there are enough texts for intervals."""
         return self.texts >= ENOUGH_TEXTS
-
-    @property
-    def changed(self) -> list[HeadChange]:
-        """The heads that differ by more than noise, the most different first."""
-        return [head for head in self.heads if head.changed]
 
     @property
     def source(self) -> str:
@@ -125,8 +114,8 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
 
     def __repr__(self) -> str:
         first, second = self.side_names
-        heads = f"{len(self.changed)} of {counted(len(self.heads), 'head')} changed"
-        return f"<CorpusComparison of {first} with {second} on {self.source}: {heads}>"
+        most = self.heads[0]
+        return f"<CorpusComparison of {first} with {second} on {self.source}: {most.id} first ({most.distance:.3f})>"
 
 
 @checked
@@ -157,7 +146,7 @@ def compare_corpus(
         corpus: ``.txt`` (a text a line) or ``.conllu`` (gold trees).
         limit: texts that are read.
         batch_size: texts that the models read at once; it changes no result but by rounding.
-        seed: of the bootstrap, of dropout, and of which batches are verified.
+        seed: of the bootstrap, and of which batches are verified.
         syntax: find relations in a ``.txt`` file where spaCy and a pipeline are installed, for the roles of heads.
         parser: the spaCy pipeline to use; default an installed English one.
         device: as for :func:`attnviz.analyze`, for models by name.
@@ -211,31 +200,27 @@ class _Run:
             )
             for model in self.models
         ]
-        self.tally, self._drops = DifferenceTally(settings.checkpoint), True  # until a pass of A has dropped nothing
+        self.tally = DifferenceTally(settings.checkpoint)
         parts: dict[str, Additive] = {"differences": self.tally}
         for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
             parts |= {f"attention {side}": attention, f"statistics {side}": statistics, f"relations {side}": relations}
         self.run = LongRun(settings, parts, self.count, lambda text: ready(text, settings.parse))
 
     def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
-        """Compare A with B on a batch of the corpus, and A with itself, twice with dropout."""
+        """Compare A with B on a batch of the corpus; the patterns of A are kept until those of B come."""
         _check_same_tokens(self.models[1], batch)
-        for piece in pieces(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
-            weights = text_weights(self.settings.seed, [item.source.number for item in piece.items])
-            self.tally.begin(weights, map(len, piece.items))
-            self._compare(piece, *(partial(self._read, piece, weights, side) for side in (0, 1)))
-            if self._drops:
-                self._drop(piece)
+        for part in pieces(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
+            weights = text_weights(self.settings.seed, [item.source.number for item in part.items])
+            self.tally.begin(weights, map(len, part.items))
+            patterns_of_a: dict[int, Tensor] = {}
+            self._read(part, weights, 0, patterns_of_a.__setitem__)
 
-    def _compare(self, batch: Batch, one: _Stream, other: _Stream) -> None:
-        """Compare two streams of a batch's patterns; the first is kept until the other comes."""
-        kept: dict[int, Tensor] = {}
+            def compare(
+                layer: int, pattern: Tensor, of_a: dict[int, Tensor] = patterns_of_a, queries: Tensor = part.valid
+            ) -> None:
+                self.tally.add(layer, [(0, of_a.pop(layer), pattern)], queries)
 
-        def compare(layer: int, pattern: Tensor) -> None:
-            self.tally.add(layer, [(0, kept.pop(layer), pattern)], batch.valid)
-
-        one(kept.__setitem__)
-        other(compare)
+            self._read(part, weights, 1, compare)
 
     def _read(self, batch: Batch, weights: Tensor, side: int, visit: Visit) -> None:
         """Run a batch through A or B, whose patterns the tallies of its roles read, too."""
@@ -248,17 +233,6 @@ class _Run:
             visit(layer, pattern)
 
         self.attention[side].run(batch, read)
-
-    def _drop(self, batch: Batch) -> None:
-        """Run a batch twice through A with dropout, and compare the passes."""
-
-        def compare(layer: int, _: int, one: Tensor, other: Tensor) -> None:
-            self.tally.add(layer, [(0, one, other)], batch.valid, noise=True)
-
-        names = [f"dropout:{self.settings.seed}:{{}}:{item.source.number}" for item in batch.items]
-        dropped = pass_twice(self.models[0], batch.inputs, batch.valid, names, compare)
-        self._drops = bool(dropped)
-        self.tally.add_dropout(dropped)
 
     def result(self) -> CorpusComparison | None:
         """Measure, merge all processes and judge the heads; None in all processes but the first."""
@@ -273,7 +247,7 @@ class _Run:
             *self.models, settings.corpora[0], done.texts, done.tokens, done.left_out, settings.seed,
             (first.verification, second.verification), first.texts_verified, parser,
             tuple(HeadChange(**vars(head), before=before[head.id], after=after[head.id]) for head in ranked),
-            self.tally.largest, self.tally.dropout, text_notes(settings, self.run.measured),
+            self.tally.largest, text_notes(settings, self.run.measured),
         )  # fmt: skip
 
 

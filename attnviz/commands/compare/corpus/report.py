@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
-from attnviz.commands.compare.report import DIFFERENCE, NOISE, THOUSANDTHS
-from attnviz.commands.compare.wording import dropout_note, side_lines
+from attnviz.commands.compare.report import DIFFERENCE, THOUSANDTHS
+from attnviz.commands.compare.wording import side_lines
 from attnviz.judge.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
 from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -23,12 +23,19 @@ from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 
 
-def changed_line(result: CorpusComparison) -> str:
-    """Sentence on how many heads changed, or why there is no verdict."""
-    if not result.judged:
-        return f"Too few texts to say which heads changed: {counted(result.texts, 'text')}, expected {ENOUGH_TEXTS}"
-    beyond = "by more than dropout" if result.dropout else "at all (no dropout to compare with)"
-    return f"{len(result.changed)} of {counted(len(result.heads), 'head')} changed {beyond}"
+def headline(result: CorpusComparison) -> str:
+    """Sentence on the head that moved most, and on roles."""
+    moved = [head for head in result.heads if head.distance]
+    if not moved:
+        return "Nothing changed: every head attends the same way on both sides"
+    most = moved[0]
+    interval = "" if most.interval is None else f" ({span(most.interval, digits=3)})"
+    n_roles = sum(head.role_changed for head in result.heads)
+    roles = f"{counted(n_roles, 'role')} changed" if n_roles else "no role changed"
+    return (
+        f"{len(moved)} of {counted(len(result.heads), 'head')} moved, most {most.id}: {most.distance:.3f}{interval} of "
+        f"at most {result.largest:.2f}; {roles}"
+    )
 
 
 def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
@@ -44,8 +51,7 @@ def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
         "verification": [
             {**verification_entry(each), "texts_verified": result.texts_verified} for each in result.verifications
         ],
-        "yardsticks": {"dropout": result.dropout or None, "largest": result.largest},
-        "changed": len(result.changed) if result.judged else None,
+        "largest_possible": result.largest,
         "heads": [entry(_FIELDS, head) for head in result.select(choices.select)],
     }  # fmt: skip
 
@@ -69,13 +75,6 @@ _FIELDS: tuple[Field[HeadChange], ...] = (
         csv={"low": (0,), "high": (1,)}, write=partial(span, digits=3), optional=2,
     ),
     *named(DIFFERENCE, "divergence", "total_variation"),
-    NOISE,
-    Field(value=lambda head: head.above_noise and list(head.above_noise), name="above_noise", csv={}),
-    *plain("p", "q"),
-    Field(
-        "Changed", lambda head: head.changed if head.interval else None, name="changed",
-        write={True: "yes", False: "no"}.get, left=True,
-    ),
     Field(value=lambda head: _role(head.before), name="role_before", csv={"role_before": ("name",)}),
     Field(value=lambda head: _role(head.after), name="role_after", csv={"role_after": ("name",)}),
     *plain("role_changed"),
@@ -87,41 +86,30 @@ def _tables(result: CorpusComparison, choices: ViewOptions, width: int) -> Itera
     yield Text("\n".join(side_lines(result)), style="bold")
     models = zip(result.verifications, (result.first, result.second), strict=True)
     yield Text("\n").join(verification_line(each, model, sample=sample) for each, model in models)
-    yield Text(changed_line(result), style="bold")
+    yield Text(f"{headline(result)}.", style="bold")
     columns: list[Field[HeadChange]] = [
-        *named(_FIELDS, "rank", "id", "distance", "interval", "noise", "changed"),
+        *named(_FIELDS, "rank", "id", "distance", "interval"),
         Field("Role (A → B)", _roles, left=True, least=12),
         *named(_FIELDS, "total_variation"),
     ]
-    last = ["", "largest", THOUSANDTHS(result.largest), *[""] * 5]
+    last = ["", "largest", THOUSANDTHS(result.largest), *[""] * 3]
     heads, order = result.select(choices.select), "the most different first"
     yield first_rows("Heads", columns, heads, choices.top, "compare-corpus.csv", width=width, order=order, last=last)
     yield _notes(result)
 
 
 def _notes(result: CorpusComparison) -> Text:
-    few = f"With fewer than {ENOUGH_TEXTS} texts there are no intervals, and no head is said to have changed."
-    changed = (
-        "Changed: the interval of the distance is above dropout, and so is that of their difference, text by text; "
-        f"both at {ERROR_RATE} over all heads together (Bonferroni), and the rate of false discoveries is at most "
-        f"{ERROR_RATE} (Benjamini-Yekutieli 2001)."
-    )
-    dropout = (
-        f"Dropout: {dropout_note(result.dropout, 'the same texts')}."
-        if result.dropout
-        else "A has no module that drops hidden states, so there is no noise to compare with: changed means different "
-        "from 0."
-    )
-    many = "" if result.texts >= ENOUGH_FOR_ROLES else (
-        f" Shares of attention give no role with fewer than {ENOUGH_FOR_ROLES} texts."
-    )  # fmt: skip
+    intervals = f"Intervals: at {ERROR_RATE} over all heads together (Bonferroni), by a bootstrap over texts."
+    if not result.judged:
+        intervals = f"With fewer than {ENOUGH_TEXTS} texts there are no intervals."
+    shares = ""
+    if result.texts < ENOUGH_FOR_ROLES:
+        shares = f" Shares of attention give no role with fewer than {ENOUGH_FOR_ROLES} texts."
     return notes(
         "Distance: square root of the Jensen-Shannon divergence averaged over the queries of a text, then the mean "
         f"over texts. The largest possible here is {result.largest:.3f}.",
-        dropout,
-        changed if result.judged else few,
-        f"Role: the clearest on this corpus, without the control by an untrained copy that profile has.{many} "
-        f"It is another in B for {counted(sum(head.role_changed for head in result.heads), 'head')}.",
+        intervals,
+        f"Role: the clearest on this corpus, without the control by an untrained copy that profile has.{shares}",
         encoder_note(result.first),
         f"{counted(result.left_out, 'text')} left out." if result.left_out else "",
     )
@@ -133,6 +121,6 @@ SPEC = CommandSpec(
     fields=_FIELDS,
     patterns=True,
     all_selected=True,
-    paper=("rank", "id", "distance", "low", "high", "changed", "role_before", "role_after"),
-)  # fmt: skip
+    paper=("rank", "id", "distance", "low", "high", "role_before", "role_after"),
+)
 """The command's presentation."""

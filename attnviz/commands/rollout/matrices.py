@@ -1,4 +1,4 @@
-"""Attention rollout and attention flow: the share of each input token at each position, through all layers.
+"""Attention rollout: the share of each input token at each position, through all layers.
 
 Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3. Of layer l let A be the mean pattern of
 the heads, rows = queries. What a position passes on is part attention, part its own vector (the residual)::
@@ -9,29 +9,16 @@ the heads, rows = queries. What a position passes on is part attention, part its
 Rows sum to 1, and where attention is causal, so is the rollout. In a norm rollout the norm of what attention adds from
 key k to query q, ``||sum_h A_h[q, k] f_h(x_k)||`` (Kobayashi et al. 2020: a large weight on a short vector moves
 little), takes the place of the weight.
-
-The flow takes the weights Â for capacities: a node a position and layer, an edge from each position at a layer's output
-to each at its input; the largest flow between two nodes is the attention flow. Every pair of output and input token is
-a problem of its own. They are solved by SciPy's Dinic, whose capacities are whole numbers: a weight of 1 is 2^30, so
-that a flow is right to about a millionth.
 """
 
-import importlib.util
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-from attnviz.errors import AttnvizError
 
 _AT_ONCE = 1 << 23
 """Numbers in the vectors of one block of queries: 32 MiB in float32."""
-
-_WHOLE = 1 << 30
 
 
 def mixed_with_identity(patterns: Tensor, residual: float = 0.5, learned_sinks: bool = False) -> Tensor:
@@ -98,46 +85,3 @@ def rows_apart(matrix: Tensor) -> float | None:
     ranks = torch.arange(n, dtype=torch.float64, device=matrix.device)[:, None]
     over_pairs = ((2 * ranks - (n - 1)) * ordered).sum()  # of |a - b|, over all pairs and columns
     return max(0.0, float(over_pairs) / (n * (n - 1)))
-
-
-def check_flow_library() -> None:
-    """Raise AttnvizError where SciPy is not installed."""
-    if importlib.util.find_spec("scipy") is None:
-        raise AttnvizError(
-            "the maximum flow (--flow) is found with SciPy, which is not installed; type: pip install 'attnviz[flow]'"
-        )
-
-
-def maximum_flows(mixed: NDArray[Any], query: int) -> NDArray[np.float64]:
-    """The largest flow from one output token (``query``) to each input token, [n], 0-1 each; n problems.
-
-    The graph has the output token at the top, all positions between the layers, and one input token at the bottom.
-    Edges to the other input tokens lead nowhere else and are left out: it has 2 + (n_layers - 1) n nodes, and from one
-    input token to the next only the capacities of the lowest edges change. ``mixed``, [n_layers, n, n], has the
-    capacities, 0-1, from each position (row) to each position below (column).
-    """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_flow
-
-    n = mixed.shape[-1]
-    if len(mixed) == 1:  # an idle layer above it leaves every flow as it is
-        mixed = np.concatenate([mixed, np.eye(n, dtype=mixed.dtype)[None]])
-    n_layers, positions = len(mixed), np.arange(n)
-    capacities = np.rint(mixed * np.float64(_WHOLE)).astype(np.int32)
-    sink = 1 + (n_layers - 1) * n
-    above, below, sizes = [np.zeros(n, np.int64)], [1 + positions], [capacities[-1, query]]
-    for step, layer in enumerate(range(n_layers - 2, 0, -1)):
-        above.append(np.repeat(1 + step * n + positions, n))
-        below.append(np.tile(1 + (step + 1) * n + positions, n))
-        sizes.append(capacities[layer].ravel())
-    above.append(sink - n + positions)
-    below.append(np.full(n, sink))
-    sizes.append(np.ones(n, np.int32))
-    edges = tuple(np.concatenate(parts) for parts in (above, below, sizes))
-    there = edges[2] > 0
-    graph = csr_array((edges[2][there], (edges[0][there], edges[1][there])), shape=(sink + 1, sink + 1))
-    flows = np.zeros(n)
-    for key in range(n):
-        graph.data[-n:] = capacities[0, :, key]  # rows end with one edge each, to the sink
-        flows[key] = maximum_flow(graph, 0, sink).flow_value / _WHOLE
-    return flows
