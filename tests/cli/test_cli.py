@@ -318,7 +318,7 @@ def test_minilm_is_the_default_its_heads_are_verified_and_its_shipped_profile_is
     assert found["verification"]["heads_compared"] == 72
     assert {"heads/L00H02.png", "heads/L02H08.png"} < set(names_in(folder))
     assert re.search(
-        r"L0H2 +previous(-token)?\?? +1\.00 \(0\.12\) 6 previous-token +1\.00 \(0\.06\) 28,092", result.stdout
+        r"L0H2 +previous(-token)?\?? +1\.00 \(0\.12\) 6 previous-token +1\.00 \(0\.06\) 26,332", result.stdout
     )
     assert "Corpus: en_ewt-ud-dev.conllu" in plain(result)
     assert max(map(len, result.stdout.splitlines())) <= 80

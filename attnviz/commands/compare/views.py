@@ -116,6 +116,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
         labels, keys = Labels(*part.rows), None if part.first.context.source is None else Labels(*part.columns)
         pooled, every = _pooling(part, style)
         named = FigureContext("", (), len(labels.texts), result.unit).named(every)
+        named_note = f"{capital(named)}." if named else ""
         end, largest = _end([head] if own else result.heads), head.largest
         query, key = (shortened_token(label, LONGEST_LABEL) for label in part.ends(head))
         query_cell, key_cell = largest.query // pooled, largest.key // pooled
@@ -133,7 +134,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
             ),
             title=f"{head.id}  Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)}",
             evidence=f"{evidence} · {_NOTHING if head.rounding else outlined}",
-            notes=(*side_lines(result), _pooled_note(pooled), named),
+            notes=(*side_lines(result), _pooled_note(pooled), named_note),
             values=values,
             labels=labels,
             keys=keys,
