@@ -21,7 +21,6 @@ from attnviz.models.encoding import encodings, load_tokenizer, tokenize, unknown
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
-from attnviz.models.families.undeclared import Undeclared
 from attnviz.models.head_ids import LayerId, Stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of, with_values
@@ -217,8 +216,6 @@ class Checkpoint:
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Attention window of each layer, in tokens including the query; None for no window."""
-        if isinstance(self.architecture, Undeclared):
-            return self.architecture.windows
         return tuple(self.architecture.window(self.config, layer) for layer in range(self.n_layers))
 
     @property
@@ -284,15 +281,13 @@ def load_checkpoint(
     source: Source,
     device: torch.device,
     dtype: torch.dtype | None,
-    any_family: bool = False,
     device_map: DeviceMap | None = None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); that
-    of token or class logits is loaded, any other is left out. ``any_family`` also takes a family of which the patterns
-    alone are recomputed. With a ``device_map`` accelerate places every part of the model, and ``device`` is ignored.
-    Without a ``dtype`` it is the checkpoint's own.
+    of token or class logits is loaded, any other is left out. With a ``device_map`` accelerate places every part of
+    the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
@@ -303,7 +298,7 @@ def load_checkpoint(
     if any("\ud800" <= character <= "\udfff" for character in str(source.folder)):
         raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
     dtype = own_dtype(source.folder) if dtype is None else dtype
-    config, architecture = _config_in(source.folder, dtype, any_family)
+    config, architecture = _config_in(source.folder, dtype)
     kind = dequantised_from(source.folder)
     if kind and device_map is not None:
         raise CheckpointError(
@@ -335,7 +330,7 @@ def load_checkpoint(
     return loaded
 
 
-def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> Checkpoint:
+def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     """Wrap a transformers model that is already in memory; it is neither moved nor converted.
 
     Raises:
@@ -350,12 +345,11 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
         )
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
-    architecture = architecture_of(getattr(model, "config", None), dtype, any_family)
+    architecture = architecture_of(getattr(model, "config", None), dtype)
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
-    if not isinstance(architecture, Undeclared):
-        check_parts(architecture, base)
+    check_parts(architecture, base)
     check_weights(with_values(model, model.named_parameters()), "the loaded model")
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
@@ -369,10 +363,10 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
     )  # fmt: skip
 
 
-def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any, Architecture]:
+def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     """The config and its architecture, checked before any weight is read."""
     model_type = read_json(folder / "config.json").get("model_type")
-    if not isinstance(model_type, str) or (model_type not in ARCHITECTURES and not any_family):
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
             f"reproduce{instead_of(model_type)}."
@@ -381,7 +375,7 @@ def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any,
     config = read_config(folder)
     config.chunk_size_feed_forward = 0  # saves memory, changes no number, and fails where it does not divide a text
     try:
-        return config, architecture_of(config, dtype, any_family)
+        return config, architecture_of(config, dtype)
     except ArchitectureError as error:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
@@ -457,24 +451,23 @@ def _model_and_heads(
     """
     named = getattr(config, "architectures", None) or ()
     classifies = (bool(of_adapter) or classification_class(architecture) in named) and not architecture.stacks(config)
-    if not isinstance(architecture, Undeclared):
-        whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
-        bare = architecture.base_model(whole)
-        report["missing_keys"] = [key for key in report["missing_keys"] if key not in of_adapter]
-        report["mismatched_keys"] = [each for each in report["mismatched_keys"] if each[0] not in of_adapter]
-        inside = f"{whole.base_model_prefix}."
-        pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
-        missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
-        if not missing:
-            for kind in ("missing_keys", "unexpected_keys"):
-                report[kind] = [key.removeprefix(inside) for key in report[kind]]
-            # the pooler is no part of the model with this head, and may be in its checkpoint
-            report["unexpected_keys"] = [
-                key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
-            ]
-            check_report(folder, architecture, report)
-            head = None if classifies else architecture.language_head(whole)
-            return whole, bare, head, classifier_of(architecture, whole)
+    whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
+    bare = architecture.base_model(whole)
+    report["missing_keys"] = [key for key in report["missing_keys"] if key not in of_adapter]
+    report["mismatched_keys"] = [each for each in report["mismatched_keys"] if each[0] not in of_adapter]
+    inside = f"{whole.base_model_prefix}."
+    pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
+    missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
+    if not missing:
+        for kind in ("missing_keys", "unexpected_keys"):
+            report[kind] = [key.removeprefix(inside) for key in report[kind]]
+        # the pooler is no part of the model with this head, and may be in its checkpoint
+        report["unexpected_keys"] = [
+            key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
+        ]
+        check_report(folder, architecture, report)
+        head = None if classifies else architecture.language_head(whole)
+        return whole, bare, head, classifier_of(architecture, whole)
     model, report = build(f"{architecture.class_prefix}Model")
     check_report(folder, architecture, report)
     return model, architecture.base_model(model), None, None

@@ -24,7 +24,6 @@ from tests.conftest import SENTENCE, needs_minilm
 from tests.support.encoder_decoders import saved
 from tests.support.llamas import sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
-from tests.support.undeclared import undeclared_model
 
 MINILM = {"": "cpu", "encoder.layer": "disk", "embeddings.word_embeddings": "disk"}
 TINY_GPT2 = {"": "cpu", "transformer.h": "disk", "wte": "disk"}
@@ -106,17 +105,6 @@ def test_experts_on_disk_are_explained_the_same_up_to_rounding(tmp_path):
     assert on_meta(spread.checkpoint.model) > 0.3
     for name in plain.stages:
         torch.testing.assert_close(spread.tensor(name), plain.tensor(name), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("family", "layers"), [("helium", "layers"), ("ultrabert", "layers")])
-def test_a_family_that_is_not_declared_is_the_same_from_disk(tmp_path, family, layers):
-    folder = save_checkpoint(undeclared_model(family), gpt2_tokenizer(), tmp_path / "model")
-    plain, spread = (
-        attnviz.analyze("the cat ran away", folder, device_map=each, any_family=True, syntax=False)
-        for each in (None, {"": "cpu", layers: "disk"})
-    )
-    assert on_meta(spread.checkpoint.model) > 0.3
-    assert document_without_place(spread) == document_without_place(plain)
 
 
 @pytest.mark.parametrize("model_class", [BertForMaskedLM, GPT2LMHeadModel])

@@ -34,7 +34,6 @@ from tests.support.blocks import SIZES, in_blocks
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.mutations import MODELING, OUTPUT_MUTATIONS, PATTERN_MUTATIONS, change_parameters, state_of
 from tests.support.recorded import batch, recorded, verified_batch, whole, whole_pattern
-from tests.support.undeclared import UNDECLARED, undeclared_model
 
 WORDS = "the cat that i saw ran away unbelievableness dogs houses and was he they in".split()
 LONG = " ".join(random.Random(1).choices(WORDS, k=60))
@@ -220,22 +219,6 @@ class _Quiet:
 
     def end(self, *_: Any) -> None:
         pass
-
-
-@pytest.mark.parametrize("family", ["seed_oss", "ministral", "ernie"])
-def test_families_that_are_not_declared_come_in_blocks(monkeypatch, family):
-    model = undeclared_model(family)
-    tokenizer = llamas.sentencepiece_tokenizer()
-    given: dict[str, Any] = {"tokenizer": tokenizer, "syntax": False, "any_family": True}
-    expected = attnviz.analyze(SENTENCE, model, **given)
-    in_blocks(monkeypatch, 4)
-    found = attnviz.analyze(SENTENCE, model, **given)
-    assert_same(findings(found), findings(expected), 1e-6)
-    for layer in range(2):
-        blocks = list(found.attention.rows(layer))
-        assert len(blocks) > 1
-        torch.testing.assert_close(whole(blocks), whole_pattern(expected.attention, layer), rtol=0, atol=1e-6)
-    assert family in UNDECLARED
 
 
 NOTHING_TO_SEE = [("llama", "left"), ("mistral", "left"), ("mistral", "right")]

@@ -78,12 +78,12 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
     parts = [(part, as_selected(of_part, names)) for part in analysis.parts if (of_part := part.select(choices.select))]
     whole = choices.top is not None or width >= _WIDE
     verified = verification_line(analysis.verification, analysis.checkpoint)
-    if analysis.verification.level < 4:
+    if not analysis.verification.level:
         yield verified
     for part, heads in parts:
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
-        lines = [*answer(part, heads), *[verified] * (part is parts[-1][0] and analysis.verification.level == 4)]
+        lines = [*answer(part, heads), *[verified] * (part is parts[-1][0] and bool(analysis.verification.level))]
         if lines:
             yield Group(*lines)
     told = [

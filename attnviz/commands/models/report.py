@@ -192,7 +192,7 @@ def families_report(document: dict[str, Any], width: int) -> RenderableType:
 _FAMILY_NOTES = (
     f"model_type: as config.json has it. {_LEVEL}",
     "encoder: of an encoder-decoder its encoder alone. –: refused, in one line. All other architectures are refused by "
-    "name, unless heads --any-family asks for patterns below level 4; so is Whisper, whose encoder reads sound.",
+    "name; so is Whisper, whose encoder reads sound.",
 )
 
 
