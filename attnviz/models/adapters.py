@@ -49,9 +49,7 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
         absent = tuple(f"{_ROOT}{head}." for head in may_lack if head not in parts)
         beside: Any = PeftModel(root, config).eval()
         fit: Any = set_peft_model_state_dict(beside, {key: saved[key] for key in saved if not key.startswith(absent)})
-        state = beside.state_dict()
-        read = {state[key].data_ptr() for key in state.keys() - fit.missing_keys}  # which layers of some kinds share
-        missing = [k for k in fit.missing_keys if ".default" in k and state[k].data_ptr() not in read]
+        missing = [key for key in fit.missing_keys if ".default" in key]
         if misfit := [*fit.unexpected_keys, *missing]:
             raise CheckpointError(
                 f"the adapter in {adapter.folder} does not fit its base model: {len(misfit)} weights are left over or "

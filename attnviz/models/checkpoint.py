@@ -16,7 +16,7 @@ from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.models.adapters import merge_adapter, saved_classes
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
-from attnviz.models.configs import check_sizes, dequantised_from, empty_model, read_config, refuse_other_weights
+from attnviz.models.configs import check_sizes, empty_model, read_config, refuse_other_weights
 from attnviz.models.encoding import encodings, load_tokenizer, tokenize, unknown_id, without_sampling
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
@@ -31,7 +31,6 @@ from attnviz.models.weights import (
     check_report,
     check_weights,
     each_weight,
-    float8_as_float32,
     own_dtype,
     parameters_sha256,
     read_weights,
@@ -59,7 +58,6 @@ class Checkpoint:
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
         encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
         weight_devices: devices of a model with a device map, ``cpu`` and ``disk`` among them; else empty.
-        dequantised_from: the kind of quantisation of the files, whose weights are dequantised here; else empty.
         adapter: what was merged into the weights; None for nothing.
         image_token: the token in place of which the whole model reads an image; None of other models.
         whole: the transformers model with its head, whose logits are compared with those of the head alone; None
@@ -77,7 +75,6 @@ class Checkpoint:
     classifier: Classifier | None = None
     encoder_only: bool = False
     weight_devices: tuple[str, ...] = ()
-    dequantised_from: str = ""
     adapter: Source | None = None
     image_token: int | None = None
     whole: nn.Module | None = None
@@ -210,8 +207,7 @@ class Checkpoint:
     @property
     def runs_as(self) -> str:
         """Number format and devices in words: ``float32, cpu``."""
-        kind = f" dequantised from {self.dequantised_from}" if self.dequantised_from else ""
-        return f"{str(self.dtype).removeprefix('torch.')}{kind}, {self.device_names}"
+        return f"{str(self.dtype).removeprefix('torch.')}, {self.device_names}"
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -291,20 +287,14 @@ def load_checkpoint(
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
-        CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
-            or can only be read by running code from a pickle; or the tokenizer is missing.
+        CheckpointError: weights are missing, unexpected, of the wrong shape, truncated, corrupt, pickled or quantised;
+            or the tokenizer is missing.
         OutOfMemoryError: the weights take more memory than is free.
     """
     if any("\ud800" <= character <= "\udfff" for character in str(source.folder)):
         raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
     dtype = own_dtype(source.folder) if dtype is None else dtype
     config, architecture = _config_in(source.folder, dtype)
-    kind = dequantised_from(source.folder)
-    if kind and device_map is not None:
-        raise CheckpointError(
-            f"{source.folder / 'config.json'} has weights in {kind}, dequantised as they are read, which cannot "
-            "wait on a disk; expected one device (--device) instead of --device-map (device_map=...)."
-        )
     tokenizer, note = without_sampling(load_tokenizer(source))
     of_other = "" if source.tokenizer is None else f"The tokenizer is that of {source.tokenizer.title}."
     n_bytes = sum(path.stat().st_size for path in weight_files(source.folder))
@@ -320,7 +310,7 @@ def load_checkpoint(
     digest, weight_devices = weights_sha256(source), weight_devices_of(whole)
     loaded = Checkpoint(
         source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
-        weight_devices=weight_devices, dequantised_from=kind, adapter=source.adapter,
+        weight_devices=weight_devices, adapter=source.adapter,
         image_token=getattr(config, "image_token_id", None), notes=tuple(filter(None, [of_other, note])),
         whole=whole if head or classifier else None,
     )  # fmt: skip
@@ -383,16 +373,13 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
 def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
     """Read and check all weights of a checkpoint, without masks that old versions saved.
 
-    Safetensors are checked one by one and then mapped into memory, so that only parts that a pass needs stay there.
+    They are checked one by one and then mapped into memory, so that only parts that a pass needs stay there.
     Without ``keep`` they are only checked.
     """
     files = weight_files(folder)
-    mapped = all(path.suffix == ".safetensors" for path in files)
-    weights = {} if mapped else read_weights(files)
-    each = each_weight(files) if mapped else weights.items()
-    plain = float8_as_float32(each, str(folder)) if dequantised_from(folder) else each
-    check_weights(((name, value) for name, value in plain if not name.endswith(architecture.old_buffers)), str(folder))
-    return {} if not keep else read_weights(files) if mapped else weights
+    learned = ((name, value) for name, value in each_weight(files) if not name.endswith(architecture.old_buffers))
+    check_weights(learned, str(folder))
+    return read_weights(files) if keep else {}
 
 
 def _built(

@@ -57,7 +57,6 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "d_head": model.d_head,
         "device": model.device_names,
         "dtype": str(model.dtype).removeprefix("torch."),
-        **({"dequantised_from": model.dequantised_from} if model.dequantised_from else {}),
     }
 
 

@@ -82,7 +82,7 @@ class VerifiedRows:
 
 
 @dataclass(frozen=True)
-class _Heads:
+class _LayerQK:
     """What the patterns of a layer are computed from.
 
     Attributes:
@@ -176,7 +176,7 @@ class VerifiedAttention:
                     pattern = source.rows(start, stop)
                 yield VerifiedRows(check, self.verification.tolerance, pattern, start, n_queries, n_keys, end)
 
-    def _heads(self, layer: int) -> _Heads:
+    def _heads(self, layer: int) -> _LayerQK:
         """What a layer's patterns are computed from, checked against its fingerprint."""
         kept, model = self._kept[layer], self.checkpoint
         x, source = kept.inputs
@@ -292,7 +292,7 @@ class Verifier(Observer):
         self.checks: dict[int, LayerCheck] = {}
         self.mismatches: list[tuple[float, str]] = []
         self.kept: dict[int, _KeptLayer] = {}
-        self._heads: _Heads
+        self._heads: _LayerQK
         self._parameters: HeadParameters
         self._compared: LayerComparison
         self._groups = 1
@@ -424,7 +424,7 @@ def _reason(
 
 def _heads_of(
     checkpoint: Checkpoint, layer: int, x: Tensor, source: Tensor | None, mask: Tensor | None = None
-) -> tuple[_Heads, HeadParameters, Tensor]:
+) -> tuple[_LayerQK, HeadParameters, Tensor]:
     """A layer's queries and keys, its parameters and its values, [batch, n_heads, n_keys, d_head]."""
     keys = x if source is None else source
     mask = torch.ones(keys.shape[:2], dtype=torch.long, device=x.device) if mask is None else mask
@@ -432,10 +432,10 @@ def _heads_of(
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         query, key = attention.queries_and_keys(x, keys, parameters)
         value = attention.values(keys, parameters)
-    return _Heads(query, key, parameters, mask, source is not None), parameters, value
+    return _LayerQK(query, key, parameters, mask, source is not None), parameters, value
 
 
-def _of_heads(heads: _Heads, chosen: Sequence[int]) -> _Heads:
+def _of_heads(heads: _LayerQK, chosen: Sequence[int]) -> _LayerQK:
     """Some of the heads of a layer."""
     numbers, scoring, bias = list(chosen), heads.scoring, heads.scoring.position_bias
     if bias is not None:
@@ -445,7 +445,7 @@ def _of_heads(heads: _Heads, chosen: Sequence[int]) -> _Heads:
     return replace(heads, query=heads.query[:, numbers], key=heads.key[:, numbers], scoring=scoring)
 
 
-def _fingerprint(heads: _Heads, value: Tensor) -> Tensor:
+def _fingerprint(heads: _LayerQK, value: Tensor) -> Tensor:
     """A few numbers a head that change when any weight does, or when weights or heads are permuted.
 
     Products of queries, keys, values and a few rows of the pattern with fixed random vectors, [batch, n_heads, 8].

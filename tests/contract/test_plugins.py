@@ -206,26 +206,26 @@ def test_a_family_of_another_kind_of_norm_and_activation_is_a_declaration_too(ne
 
 
 @pytest.mark.parametrize(
-    ("attribute", "wrong", "message"),
+    ("attribute", "wrong", "lacks"),
     [
-        ("epsilon_setting", "rms_norm_eps", "but NemotronConfig has no 'rms_norm_eps'; it has norm_eps"),
-        ("network_names", Llama.network_names, "but NemotronMLP has no 'gate_proj'; it has up_proj, down_proj, act_fn"),
-        ("norm_names", ("ln", None, None, None), "has no 'ln'; it has self_attn, mlp, input_layernorm, post_att"),
-        ("projection_names", ("qkv", "o_proj"), "but NemotronAttention has no 'qkv'; it has q_proj, k_proj, v_proj"),
+        ("epsilon_setting", "rms_norm_eps", "NemotronConfig has no 'rms_norm_eps'; it has norm_eps"),
+        ("network_names", Llama.network_names, "NemotronMLP has no 'gate_proj'; it has up_proj"),
+        ("norm_names", ("ln", None, None, None), "has no 'ln'"),
+        ("projection_names", ("qkv", "o_proj"), "NemotronAttention has no 'qkv'"),
         ("attention_at", "attn", "NemotronDecoderLayer has no 'attn'"),
-        ("network_at", "mlp.dense", "but NemotronMLP has no 'dense'"),
-        ("layers_at", "h", "but NemotronModel has no 'h'; it has embed_tokens, layers, norm"),
-        ("final_norm_at", "ln_f", "but NemotronModel has no 'ln_f'"),
-        ("words_at", "wte", "but NemotronModel has no 'wte'"),
-        ("activation_setting", "activation", "but NemotronConfig has no 'activation'."),
-        ("class_prefix", "Nemotrom", "but transformers has no 'NemotromModel'; it has NemotronModel"),
+        ("network_at", "mlp.dense", "NemotronMLP has no 'dense'"),
+        ("layers_at", "h", "NemotronModel has no 'h'"),
+        ("final_norm_at", "ln_f", "NemotronModel has no 'ln_f'"),
+        ("words_at", "wte", "NemotronModel has no 'wte'"),
+        ("activation_setting", "activation", "NemotronConfig has no 'activation'"),
+        ("class_prefix", "Nemotrom", "transformers has no 'NemotromModel'"),
     ],
 )
-def test_a_declaration_that_names_what_is_not_there_is_one_message(nemotron_folder, attribute, wrong, message):
+def test_a_declaration_that_names_what_is_not_there_is_one_message(nemotron_folder, attribute, wrong, lacks):
     attnviz.register(type("Nemotron", (Llama,), {**NEMOTRON, attribute: wrong}))
-    with pytest.raises(attnviz.ArchitectureError, match=re.escape(message)) as raised:
+    declared = re.escape(f"declared with {attribute} = {wrong!r}, but ")
+    with pytest.raises(attnviz.ArchitectureError, match=f"{declared}.*{lacks}"):
         attnviz.explain("one two three", nemotron_folder)
-    assert f"the family 'nemotron' is declared with {attribute} = {wrong!r}, but" in str(raised.value)
 
 
 def test_a_setting_that_the_relative_has_and_the_family_lacks_is_named(nemotron_folder):
@@ -340,21 +340,20 @@ def test_of_two_packages_with_one_name_the_first_counts(broken, mine, seed_folde
     )
 
 
-def test_a_mask_of_another_shape_or_kind_is_refused_by_name(bert_folder):
-    for mask in (lambda text: torch.ones(text.n, text.n), lambda text: torch.ones(text.n, dtype=torch.bool)):
-        attnviz.register(replace(BACK, mask=mask))
-        with pytest.raises(attnviz.UsageError, match=r"mask of the pattern 'two_back' is \[.*\] of torch"):
-            attnviz.analyze(TEXT, bert_folder, syntax=False)
-    for mask, why in ((lambda text: text.nothing, "AttributeError: .*'nothing'"), (lambda _: 3, "is 3; expected")):
-        attnviz.register(replace(BACK, mask=mask))
-        with pytest.raises(attnviz.UsageError, match=f"pattern 'two.back' .*{why}"):
-            attnviz.analyze(TEXT, bert_folder, syntax=False)
-
-
-@pytest.mark.parametrize("make", [torch.Tensor.to_sparse, lambda mask: mask.to("meta")])
-def test_a_mask_without_plain_values_is_refused(bert_folder, make):
-    attnviz.register(replace(BACK, mask=lambda text: make(text.distances == -2)))
-    with pytest.raises(attnviz.UsageError, match=r"mask of the pattern 'two_back' is .*(sparse_coo|meta)"):
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda text: torch.ones(text.n, text.n),
+        lambda text: torch.ones(text.n, dtype=torch.bool),
+        lambda text: text.nothing,
+        lambda _: 3,
+        lambda text: (text.distances == -2).to_sparse(),
+        lambda text: (text.distances == -2).to("meta"),
+    ],
+)
+def test_a_mask_of_another_shape_or_kind_is_refused_by_name(bert_folder, mask):
+    attnviz.register(replace(BACK, mask=mask))
+    with pytest.raises(attnviz.UsageError, match=r"pattern 'two.back'"):
         attnviz.analyze(TEXT, bert_folder, syntax=False)
 
 
@@ -468,35 +467,31 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, mi
 
 
 @pytest.mark.parametrize(
-    ("extension", "name", "message"),
+    ("extension", "name", "word"),
     [
-        (replace(BACK, name="previous-token"), "", "attnviz has one of this name"),
-        (replace(BACK, name="local-back"), "", "whose first word attnviz has no use for"),
+        (replace(BACK, name="previous-token"), "", "attnviz has one"),
+        (replace(BACK, name="local-back"), "", "first word"),
         (replace(BACK, name="back-2"), "", "small letters"),
-        (replace(BACK, name="obj", statistic="obj"), "", "attnviz has no use for"),
-        (replace(BACK, name="special", statistic="special"), "", "attnviz has no use for"),
-        (replace(BACK, statistic="back"), "", "expected the statistic two_back"),
-        (replace(BACK, family="positionall"), "", "a family of positional, local"),
-        (replace(BACK, chosen=True), "", "neither chosen nor on_repeats"),
-        (Llama, "", "'llama' cannot be used: attnviz has one"),
-        (type("Odd", (Llama,), {**NEMOTRON, "norm_kind": "layer norm"}), "", "expected norm_kind as one of ('layer', "),
-        (
-            type("Odd", (Llama,), {**NEMOTRON, "norm_names": (None,)}),
-            "",
-            "expected norm_names of 4 names, found (None,",
+        *((replace(BACK, name=name, statistic=name), "", "no use for") for name in ("obj", "special")),
+        (replace(BACK, statistic="back"), "", "statistic two_back"),
+        (replace(BACK, family="positionall"), "", "a family of positional"),
+        (replace(BACK, chosen=True), "", "chosen"),
+        (Llama, "", "attnviz has one"),
+        (type("Odd", (Llama,), {**NEMOTRON, "norm_kind": "layer norm"}), "", "norm_kind"),
+        (type("Odd", (Llama,), {**NEMOTRON, "norm_names": (None,)}), "", "norm_names"),
+        (type("Odd", (Llama,), {"name": "nemotron"}), "", "class_prefix"),
+        (PatternSpec, "", "missing 5"),
+        (Architecture, "", "abstract"),
+        (replace(BACK, name=3), "", "found 3"),
+        *(
+            (Drawing(lambda *_: iter(()), lambda *_: None), name, "COMMAND")
+            for name in ("", "heads.map", "nothing.map")
         ),
-        (type("Odd", (Llama,), {"name": "nemotron"}), "", "expected class_prefix, with which"),
-        (PatternSpec, "", "PatternSpec.__init__() missing 5 required positional arguments"),
-        (Architecture, "", "Can't instantiate abstract class"),
-        (replace(BACK, name=3), "", "expected the name as a string, found 3"),
-        (Drawing(lambda *_: iter(()), lambda *_: None), "", "expected COMMAND.NAME"),
-        (Drawing(lambda *_: iter(()), lambda *_: None), "heads.map", "expected COMMAND.NAME"),
-        (Drawing(lambda *_: iter(()), lambda *_: None), "nothing.map", "expected COMMAND.NAME"),
-        (3, "", "expected a PatternSpec, an Architecture or a Drawing, found 3"),
+        (3, "", "found 3"),
     ],
 )
-def test_what_cannot_be_registered_is_refused_with_the_reason(extension, name, message):
-    with pytest.raises(attnviz.UsageError, match=re.escape(message)):
+def test_what_cannot_be_registered_is_refused_with_the_reason(extension, name, word):
+    with pytest.raises(attnviz.UsageError, match=word):
         attnviz.register(extension, name)
     assert len(PATTERNS) == 7
     assert not FIGURES
