@@ -237,7 +237,7 @@ REFUSED: dict[str, tuple[Spoil, type[Exception], str]] = {
     "a dangling link": (replaced_by(lambda file: file.symlink_to("nowhere")), CheckpointError, "a link that leads to"),
     "a loop of links": (replaced_by(lambda file: file.symlink_to(file.name)), CheckpointError, "a link that leads to"),
     "a folder": (replaced_by(lambda file: file.mkdir()), CheckpointError, "is no file, but a folder"),
-    "a pipe": (replaced_by(os.mkfifo), CheckpointError, "is a pipe"),
+    "a pipe": (replaced_by(os.mkfifo), CheckpointError, "is no file"),
     **{
         kind: (settings_of(peft_type=kind), ArchitectureError, f"of the kind {kind}, which is not merged")
         for kind in ("PREFIX_TUNING", "VERA", "BOFT", "XLORA", "NONE_SUCH", "")

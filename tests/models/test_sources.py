@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from attnviz.commands.models.measure import ConfigFile, built_in_configs, cached_configs, find_config
+from attnviz.commands.models.measure import built_in_configs, cached_configs, find_config
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.models import sources
 from attnviz.models.checkpoint import load_checkpoint
@@ -187,12 +187,6 @@ def test_a_cached_model_loads_without_asking_the_hub(hub, bert_folder, name, off
     assert (checkpoint.name, checkpoint.revision, checkpoint.n_layers) == (name, FIRST, 3)
 
 
-def test_a_cached_config_is_found_without_its_weights_and_without_the_hub(hub):
-    hub.online()
-    snapshot = put(hub.cache, "org/tiny")
-    assert find_config("org/tiny") == ConfigFile("org/tiny", "hub", snapshot, FIRST)
-
-
 def test_of_several_revisions_a_config_is_that_of_the_main_one_else_the_newest(hub):
     main = put(hub.cache, "org/tiny")
     later = put(hub.cache, "org/tiny", commit=SECOND, ref=None)
@@ -339,12 +333,6 @@ def test_a_hub_model_that_is_not_whole_is_an_error(hub, bert_folder, find, gone,
     hub.has(files_of(bert_folder, gone))
     with pytest.raises(CheckpointError, match=message):
         find("org/tiny")
-
-
-def test_an_error_during_the_download_is_an_unreachable_hub(hub, bert_folder):
-    hub.has(files_of(bert_folder), broken=OSError("connection reset"))
-    with pytest.raises(CheckpointError, match=r"the hub cannot be reached \(connection reset\)"):
-        find_checkpoint("org/tiny")
 
 
 @pytest.mark.parametrize(

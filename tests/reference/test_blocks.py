@@ -477,13 +477,6 @@ def test_the_lazy_mask_has_the_rows_of_transformers_own(kind, padded):
                 assert "window on both" in kind or kind in ("causal", "window") or padded == "right"
 
 
-def test_a_mask_that_is_not_needed_is_none():
-    named = {"batch_size": 1, "q_length": 4, "kv_length": 4, "allow_is_bidirectional_skip": True,
-             "mask_function": masking_utils.bidirectional_mask_function}  # fmt: skip
-    assert masking_utils.eager_mask(**named) is None
-    assert recorder._lazy_mask(**named) is None
-
-
 # --- the model is left as it was -------------------------------------------------------------------------------------
 
 

@@ -68,13 +68,10 @@ def test_report_covers_every_layer_and_head(kind):
     seen: list[VerifiedRows] = []
     verified = run(checkpoint_of(kind), seen.append)
     assert verified.verification.heads_compared == N_LAYERS * N_HEADS
-    assert [check.layer for check in verified.verification.layers] == [0, 1, 2]
-    assert [check.heads_compared for check in verified.verification.layers] == [N_HEADS] * N_LAYERS
-    assert [(layer.check.layer, layer.check.heads_compared) for layer in seen] == [(i, N_HEADS) for i in range(3)]
+    for checks in (verified.verification.layers, [rows.check for rows in seen]):
+        assert [(check.layer, check.heads_compared) for check in checks] == [(i, N_HEADS) for i in range(N_LAYERS)]
     n = len(verified.tokens)
     assert all(layer.pattern.shape == (1, N_HEADS, n, n) for layer in seen)
-    assert verified.verification.pattern_error == max(c.pattern_error for c in verified.verification.layers)
-    assert verified.verification.output_error == max(c.output_error for c in verified.verification.layers)
     assert all(check.output_scale > 0 for check in verified.verification.layers)
 
 
@@ -235,18 +232,6 @@ def test_message_tells_of_the_worst_layer(monkeypatch):
     disturb(monkeypatch, pattern=lambda pattern: pattern[0, 0, 1, 1].add_(next(sizes)))
     with pytest.raises(VerificationError, match=r"3 of 3 layers differ\. .* layer 1, head 0"):
         run(checkpoint_of("gpt2"))
-
-
-def test_patterns_of_another_shape_are_an_error(monkeypatch):
-    original = attention.pattern_of
-
-    def fewer_heads(query: Tensor, *more: Any) -> Tensor:
-        pattern = original(query, *more)
-        return pattern if query.shape[-2] == 1 else pattern[:, :3]
-
-    monkeypatch.setattr(attention, "pattern_of", fewer_heads)
-    with pytest.raises(VerificationError, match=r"layer 0: the reference gives patterns of shape \(1, 3, 9, 9\)"):
-        run(checkpoint_of("bert"))
 
 
 # --- on the command line -------------------------------------------------------------------------------
