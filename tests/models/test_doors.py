@@ -89,9 +89,8 @@ def run(command: str, folder: Path, text: str, out: Path, *options: str) -> Any:
     """A command on a text; ``profile`` reads it from a file."""
     given = text
     if command == "profile":
-        out.mkdir(parents=True)
-        (out / "texts.txt").write_text(f"{text}\n" * 3)
-        given = str(out / "texts.txt")
+        given = str(out.with_name("texts.txt"))
+        Path(given).write_text(f"{text}\n" * 3)
     options = (*options, "--no-syntax") if command in ("heads", "profile") else options
     options = (*options, "--layer", "1") if command == "explain" else options
     options = (*options, "--no-figures")
