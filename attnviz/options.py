@@ -252,8 +252,6 @@ COMMANDS = {
             _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS,
             Option("generate", int, "Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, "
                    "greedily, and show the attention of all.", None, "COUNT", least=1),
-            _switch("any_family", "Also take a family of transformers that attnviz does not reproduce. Its patterns "
-                    "are recomputed from the model's own queries and keys, which is level 1 of 4: not verified."),
             Option("queries", str, "Measure and draw the rows of these tokens alone: last, a stretch such as -64: or "
                    "100:200, or a token as for --token. For long texts.", any_language=True),
             _TRUNCATE,
@@ -286,7 +284,7 @@ COMMANDS = {
                  "a few heads of each kind.", None),
             _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "token", "generate", "relation", "any_family", "queries"),
+        of_one=("pair", "target", "token", "generate", "relation", "queries"),
     ),
     "compare": Command(
         ("analyze", "compare_corpus"),

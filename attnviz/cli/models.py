@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written
-from attnviz.errors import CheckpointError, UsageError
+from attnviz.cli.terminal import decoded, print_results, progress, say_what_was_written
+from attnviz.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,32 +39,18 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
         return Job(partial(_list_families, wanted, out, as_json))
     if verify:
         return _verify(list(dict.fromkeys(wanted)), out, as_json)
-    from attnviz.commands.models.measure import Configuration, model_configurations
+    from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.models.report import models_csv, models_document, models_report
     from attnviz.present.output_folder import OutputFolder
     from attnviz.version import __version__
 
-    listed, failed = list[Configuration](), list[CheckpointError]()
     with progress(quiet=False) as tell:
-        for done, name in enumerate(dict.fromkeys(wanted)):
-            tell("reading", done, len(wanted))
-            try:
-                listed += model_configurations([name])
-            except CheckpointError as error:
-                failed.append(error)
-        if not wanted:
-            listed = model_configurations((), lambda done, total: tell("reading", done, total))
-    for each in failed if listed else failed[:-1]:
-        say(str(each))
-    if not listed:
-        raise failed[-1]
+        listed = model_configurations(wanted, lambda done, total: tell("reading", done, total))
     output = None if out is None else OutputFolder(Path(out), "models")
 
     def work() -> None:
         document = models_document(listed, __version__)
         _give("models", document, models_csv(document), lambda width: models_report(listed, width), as_json, output)
-        if failed:
-            raise typer.Exit(failed[0].exit_code)
 
     return Job(work, output)
 

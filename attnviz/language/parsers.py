@@ -20,7 +20,7 @@ from unicodedata import normalize
 
 from attnviz.arguments import is_there
 from attnviz.errors import ParserError
-from attnviz.language.universal import Node, is_clear, is_universal, to_universal
+from attnviz.language.universal import is_clear, is_universal, to_universal
 from attnviz.memory import is_out_of_memory
 from attnviz.models.libraries import first_line
 from attnviz.models.wording import counted
@@ -98,12 +98,11 @@ def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
             "shorten it, or leave syntax out with --no-syntax."
         ) from error
     parsed = [(word.text, word.pos_, word.head.i, word.dep_) for word in document]
-    nodes = [Node(*word) for word in parsed] if Vocabulary.of(pipeline).mapped_from is None else to_universal(parsed)
+    mapped = Vocabulary.of(pipeline).mapped_from is not None
+    relations = to_universal(parsed) if mapped else [(head, label) for _, _, head, label in parsed]
     return [
-        ParsedWord(
-            word.text, word.idx, word.idx + len(word.text), word.is_space, node.head, node.label, word.head.i, word.dep_
-        )
-        for word, node in zip(document, nodes, strict=True)
+        ParsedWord(word.text, word.idx, word.idx + len(word.text), word.is_space, head, label, word.head.i, word.dep_)
+        for word, (head, label) in zip(document, relations, strict=True)
     ]
 
 

@@ -7,8 +7,7 @@ stays: names (``flat``) are ``compound``, ``list`` and most of ``parataxis`` are
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass, field
 
 RELATIONS = {
     "acl": ("clause", "noun"), "advcl": ("adverbial clause", "verb"), "advmod": ("adverb", "modified word"),
@@ -55,16 +54,6 @@ _OBJECTS = {"pobj", "pcomp"}
 _MODIFIERS = {"prep", "agent", "dative", "advmod", "prt", "mark", "quantmod"}
 
 
-@dataclass
-class Node:
-    """A word of a parse: ``head`` is the index of its head (its own for the root), ``pos`` its universal tag."""
-
-    text: str
-    pos: str
-    head: int
-    label: str
-
-
 def relation_words(relation: str, direction: str | None) -> str:
     """What a head that finds a relation does: ``object→verb`` for obj from the dependent to its head; or ''."""
     ends = SUBTYPES.get(relation, RELATIONS.get(relation.partition(":")[0]))
@@ -83,168 +72,170 @@ def is_universal(labels: Iterable[str]) -> bool:
     return {label.lower().partition(":")[0].partition("||")[0] for label in labels} - {""} <= RELATIONS.keys()
 
 
-def to_universal(words: Sequence[tuple[str, str, int, str]]) -> list[Node]:
-    """Map a parse in ClearNLP's labels to Universal Dependencies.
+@dataclass(eq=False)
+class _Word:
+    """A word while its tree changes; a root is its own head, and no child of its own."""
 
-    Each word is its text, universal part of speech, index of its head (its own for a root), label. Words keep their
-    order, and each sentence its words.
+    text: str
+    pos: str
+    label: str
+    index: int
+    head: "_Word" = field(init=False)
+    children: list["_Word"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.head = self
+
+    @property
+    def is_root(self) -> bool:
+        return self.head is self
+
+    def labelled(self, *labels: str) -> list["_Word"]:
+        """The children with these labels, in the order of the text."""
+        return sorted((child for child in self.children if child.label in labels), key=lambda child: child.index)
+
+    def move(self, head: "_Word") -> None:
+        """Hang the word on another one, or make it a root."""
+        if not self.is_root:
+            self.head.children.remove(self)
+        self.head = head
+        if not self.is_root:
+            head.children.append(self)
+
+    def lift(self, child: "_Word", kept: Sequence["_Word"] = ()) -> None:
+        """Make a child the head of this word, with its label; other children but those kept move to it, too."""
+        child.label = self.label
+        child.move(child if self.is_root else self.head)
+        for other in list(self.children):
+            if other not in kept:
+                other.move(child)
+        self.move(child)
+
+
+def to_universal(words: Sequence[tuple[str, str, int, str]]) -> list[tuple[int, str]]:
+    """Map a parse in ClearNLP's labels to Universal Dependencies: the new head and label of each word.
+
+    Each word is its text, universal part of speech, index of its head (its own for a root), label. Sentences keep
+    their words.
     """
-    ends = [reach for index, reach in enumerate(accumulate(_reaches(words), max)) if reach == index]
-    mapped = list[Node]()
-    for end in ends:  # sentence by sentence
-        first = len(mapped)
-        nodes = [Node(text, pos, head - first, label) for text, pos, head, label in words[first : end + 1]]
-        mapped += [replace(node, head=node.head + first) for node in _mapped(nodes)]
-    return mapped
-
-
-def _reaches(words: Sequence[tuple[str, str, int, str]]) -> list[int]:
-    """The last index of each word's arcs, to its head or from its dependents."""
-    reaches = [max(index, head) for index, (_, _, head, _) in enumerate(words)]
-    for index, (_, _, head, _) in enumerate(words):
-        reaches[head] = max(reaches[head], index)
-    return reaches
-
-
-def _mapped(nodes: list[Node]) -> list[Node]:
-    inner_first = _inner_first(nodes)
+    tree = [_Word(text, pos, label, index) for index, (text, pos, _, label) in enumerate(words)]
+    for word, (_, _, head, _) in zip(tree, words, strict=True):
+        word.move(tree[head])
+    inner_first = [word for word in tree if word.is_root]
+    for word in inner_first:  # grows while it is read
+        inner_first += sorted(word.children, key=lambda child: child.index)
+    inner_first.reverse()
     for step in _STEPS:
-        for index in inner_first:
-            step(nodes, index)
-    for node in nodes:
-        if node.label == "npadvmod" and nodes[node.head].pos in _NOMINAL:
-            node.label = "nmod:unmarked"
-        is_infinitive = node.label == "aux" and node.text.lower() == "to"
-        node.label = "mark" if is_infinitive else LABELS.get(node.label, node.label)
-    return nodes
+        for word in inner_first:
+            step(word)
+    return [(word.head.index, _universal_label(word)) for word in tree]
 
 
-def _inner_first(nodes: Sequence[Node]) -> list[int]:
-    """All indices, dependents before their heads."""
-    children: dict[int, list[int]] = {}
-    for index, node in enumerate(nodes):
-        if node.head != index:
-            children.setdefault(node.head, []).append(index)
-    order = [index for index, node in enumerate(nodes) if node.head == index]
-    for index in order:  # grows while it is read
-        order += children.get(index, [])
-    return order[::-1]
+def _universal_label(word: _Word) -> str:
+    if word.label == "npadvmod" and word.head.pos in _NOMINAL:
+        return "nmod:unmarked"
+    if word.label == "aux" and word.text.lower() == "to":
+        return "mark"
+    return LABELS.get(word.label, word.label)
 
 
-def _children(nodes: Sequence[Node], index: int, *labels: str) -> list[int]:
-    """The dependents of a word with these labels; without labels, all."""
-    return [
-        other
-        for other, node in enumerate(nodes)
-        if node.head == index and other != index and (not labels or node.label in labels)
-    ]
-
-
-def _lift(nodes: Sequence[Node], index: int, child: int, kept: Sequence[int] = ()) -> None:
-    """Make a child the head of its head, with its label; other children but those kept move to it, too."""
-    node = nodes[index]
-    nodes[child].head, nodes[child].label = (child if node.head == index else node.head), node.label
-    for other in _children(nodes, index):
-        if other not in kept:
-            nodes[other].head = child
-    node.head = child
-
-
-def _attach_coordinator(nodes: Sequence[Node], index: int) -> None:
+def _attach_coordinator(word: _Word) -> None:
     """``a <- and``, ``a <- b`` becomes ``b <- and``: a coordinator depends on the conjunct after it."""
-    node = nodes[index]
-    if node.label == "cc" and node.head < index:
-        after = (other for other in _children(nodes, node.head, "conj") if other > index)
-        node.head = next(after, node.head)
+    if word.label == "cc" and word.head.index < word.index:
+        after = [other for other in word.head.labelled("conj") if other.index > word.index]
+        if after:
+            word.move(after[0])
 
 
-def _flatten_conjuncts(nodes: Sequence[Node], index: int) -> None:
+def _flatten_conjuncts(word: _Word) -> None:
     """``a <- b <- c`` becomes ``a <- b``, ``a <- c``."""
-    node = nodes[index]
-    if node.label == "conj" and node.head != index:
-        while nodes[node.head].label == "conj" and nodes[node.head].head != node.head:
-            node.head = nodes[node.head].head
+    if word.label == "conj" and not word.is_root:
+        head = word.head
+        while head.label == "conj" and not head.is_root:
+            head = head.head
+        word.move(head)
 
 
-def _raise_object(nodes: Sequence[Node], index: int) -> None:
+def _raise_object(clause: _Word) -> None:
     """``let <- know <- me`` becomes ``let <- know``, ``let <- me``: the subject of an infinitive is an object."""
-    clause = nodes[index]
-    subjects = _children(nodes, index, "nsubj")
-    if clause.label != "ccomp" or clause.head == index or not subjects:
+    subjects = clause.labelled("nsubj")
+    if clause.label != "ccomp" or clause.is_root or not subjects:
         return
-    marks = [nodes[child].text.lower() for child in _children(nodes, index, "aux", "mark")]
-    if marks == ["to"] or (not marks and nodes[clause.head].text.lower() in _CAUSATIVES):
+    marks = [child.text.lower() for child in clause.labelled("aux", "mark")]
+    if marks == ["to"] or (not marks and clause.head.text.lower() in _CAUSATIVES):
         clause.label = "xcomp"
-        nodes[subjects[0]].head, nodes[subjects[0]].label = clause.head, "dobj"
+        subjects[0].label = "dobj"
+        subjects[0].move(clause.head)
 
 
-def _share_object(nodes: Sequence[Node], index: int) -> None:
+def _share_object(preposition: _Word) -> None:
     """``to <- from <- work`` in "to and from work": the object moves to the first preposition."""
-    if nodes[index].label == "prep" and not _children(nodes, index, *_OBJECTS):
-        for conjunct in _children(nodes, index, "conj"):
-            if objects := _children(nodes, conjunct, *_OBJECTS):
-                nodes[objects[0]].head = index
+    if preposition.label == "prep" and not preposition.labelled(*_OBJECTS):
+        for conjunct in preposition.labelled("conj"):
+            if objects := conjunct.labelled(*_OBJECTS):
+                objects[0].move(preposition)
                 return
 
 
-def _lift_object(nodes: Sequence[Node], index: int) -> None:
+def _lift_object(preposition: _Word) -> None:
     """``sat <- on <- mat`` becomes ``sat <- mat <- on``."""
-    preposition, objects = nodes[index], _children(nodes, index, *_OBJECTS)
+    objects = preposition.labelled(*_OBJECTS)
     if not objects or (preposition.pos in ("VERB", "AUX") and preposition.label not in _MODIFIERS):
         return
-    first, is_clause = objects[0], nodes[objects[0]].label == "pcomp"
-    preposition.label = _label_of_object(nodes, index, first)
-    others = [child for child in _children(nodes, index, "conj") if nodes[child].pos in _ADPOSITIONS]
-    _lift(nodes, index, first, others)
+    is_clause = objects[0].label == "pcomp"
+    preposition.label = _label_of_object(preposition, objects[0])
+    preposition.lift(objects[0], [child for child in preposition.labelled("conj") if child.pos in _ADPOSITIONS])
     preposition.label = "mark" if is_clause else "case"
 
 
-def _label_of_object(nodes: Sequence[Node], index: int, first: int) -> str:
+def _label_of_object(preposition: _Word, first: _Word) -> str:
     """The label of an object that is attached to the governor of its preposition."""
-    preposition, governor = nodes[index], nodes[nodes[index].head]
+    governor = preposition.head
     if preposition.label in _OBJECTS:
-        return nodes[first].label  # "from under the bed": the outer one is lifted next
-    if preposition.label not in _MODIFIERS or preposition.head == index:
+        return first.label  # "from under the bed": the outer one is lifted next
+    if preposition.label not in _MODIFIERS or preposition.is_root:
         return preposition.label  # that of a root, of a conjunct
     if governor.label in (*_MODIFIERS, *_OBJECTS) and governor.pos in _ADPOSITIONS:
-        return nodes[first].label  # "out of the house": likewise
+        return first.label  # "out of the house": likewise
     if preposition.label == "agent":
         return "obl:agent"
-    if nodes[first].label == "pcomp":
+    if first.label == "pcomp":
         return "acl" if governor.pos in _NOMINAL else "advcl"
     return "nmod" if governor.pos in _NOMINAL else "obl"
 
 
-def _lift_predicate(nodes: Sequence[Node], index: int) -> None:
+def _lift_predicate(verb: _Word) -> None:
     """``is <- happy`` becomes ``happy <- is``, with the verb's label and dependents."""
-    verb = nodes[index]
     if verb.text.lower() not in _BE or verb.label in ("aux", "auxpass"):
         return
-    linked = _children(nodes, index, "attr", "acomp")
-    if any(nodes[child].text.lower() == "there" for child in _children(nodes, index, "expl")):
+    linked = verb.labelled("attr", "acomp")
+    if any(child.text.lower() == "there" for child in verb.labelled("expl")):
         for child in linked[:1]:
-            nodes[child].label = "nsubj"  # there is a cat
-    elif predicates := linked or _locations(nodes, index):
-        _lift(nodes, index, predicates[-1])
+            child.label = "nsubj"  # there is a cat
+    elif predicates := linked or _locations(verb):
+        verb.lift(predicates[-1])
         verb.label = "cop"
 
 
-def _locations(nodes: Sequence[Node], index: int) -> list[int]:
+def _locations(verb: _Word) -> list[_Word]:
     """The first child by which ``be`` says where something is: ``in the house``, ``here``."""
-    if _children(nodes, index, "ccomp", "xcomp", "oprd", "csubj"):
+    if verb.labelled("ccomp", "xcomp", "oprd", "csubj"):
         return []
-    after = [child for child in _children(nodes, index, "obl") if child > index]
-    adverbs = [child for child in _children(nodes, index, "advmod") if nodes[child].text.lower() in _PLACES]
-    return sorted(after + adverbs)[:1]
+    places = [
+        child
+        for child in verb.labelled("obl", "advmod")
+        if (child.index > verb.index if child.label == "obl" else child.text.lower() in _PLACES)
+    ]
+    return places[:1]
 
 
-def _lift_speech(nodes: Sequence[Node], index: int) -> None:
+def _lift_speech(clause: _Word) -> None:
     """``said <- left`` becomes ``left <- said`` where what was said comes first: "I left," he said."""
-    clause, said = nodes[index], nodes[index].head
-    is_speech = clause.label == "ccomp" and index < said and nodes[said].text.lower() not in _BE
-    if is_speech and not _children(nodes, index, "mark"):
-        _lift(nodes, said, index, [child for child in _children(nodes, said) if child > index])
-        nodes[said].label = "parataxis"
+    said = clause.head
+    is_speech = clause.label == "ccomp" and clause.index < said.index and said.text.lower() not in _BE
+    if is_speech and not clause.labelled("mark"):
+        said.lift(clause, [child for child in said.children if child.index > clause.index])
+        said.label = "parataxis"
 
 
 _STEPS = (

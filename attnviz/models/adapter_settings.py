@@ -27,30 +27,20 @@ ALLOWED: dict[str, set[str]] = {
     "LOHA": _EVERY | _LOHA,
     "LOKR": _EVERY | _LOHA | {"decompose_both", "decompose_factor"},
     "OFT": _EVERY | _OFT,
-    "HRA": _EVERY | {"r", "apply_GS"},
-    "VERA": _EVERY | {"r", "projection_prng_key", "save_projection"},
-    "FOURIERFT": _EVERY | {"n_frequency", "n_frequency_pattern", "scaling", "random_loc_seed"},
     "IA3": _EVERY | {"feedforward_modules"},
     "LN_TUNING": _EVERY,
-    "BOFT": _EVERY | {"boft_block_size", "boft_block_num", "boft_n_butterfly_factor"},
-    "RANDLORA": _EVERY | {"r", "projection_prng_key", "save_projection", "sparse", "very_sparse", "randlora_alpha"},
-    "VBLORA": _EVERY | {"r", "num_vectors", "vector_length", "topk", "save_only_topk_weights"},
-    "MISS": _EVERY | {"r", "mini_r", "init_weights"},
-    "DELORA": _EVERY | {"r", "delora_lambda", "rank_pattern", "lambda_pattern"},
-    "HIRA": _EVERY | {"r", "rank_pattern"},
-    "C3A": _EVERY | {"block_size", "block_size_pattern"},
     "TRAINABLE_TOKENS": _EVERY | {"token_indices"},
 }
 """The settings of each kind of adapter (peft's name for it) that its merged weights depend on."""
 
 _WITHOUT_EFFECT = {"auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "peft_version"}
-_WITHOUT_EFFECT |= {"init_weights", "init_ia3_weights", "init_vector_bank_bound", "init_logits_std", "d_initial"}
+_WITHOUT_EFFECT |= {"init_weights", "init_ia3_weights"}
 _WITHOUT_EFFECT |= {"megatron_core", "qalora_group_size", "rank_dropout_scale", "runtime_config"}
 """Settings for training, or for what is loaded by other means; so is every dropout."""
 
 _NAME = re.compile(r"\^?(?:[\w-]|\\?\.)+")
 _STARTS = re.compile(r"gaussian|orthogonal|olora|pissa(_niter_[0-9]{1,3})?")
-_SIZES = ("r", "rank_pattern", "num_vectors", "vector_length")
+_SIZES = ("r", "rank_pattern")
 
 
 def allowed_settings(settings: dict[str, Any], name: str) -> dict[str, Any]:

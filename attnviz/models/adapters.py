@@ -44,15 +44,14 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
         if vars(config).get("modules_to_save"):
             config.modules_to_save = [name for name in config.modules_to_save if any(name in part for part in parts)]
         inside = f"{architecture.base_model(model).base_model_prefix}."
-        may_lack = [each + head for head in (*architecture.head_weights, *architecture.optional_weights)
-                    for each in ("", inside)]  # fmt: skip
+        heads = (*architecture.head_weights, *architecture.optional_weights)
+        may_lack = [*heads, *(inside + head for head in heads)]
         absent = tuple(f"{_ROOT}{head}." for head in may_lack if head not in parts)
-        beside: Any = PeftModel(root, config).eval()
-        fit: Any = set_peft_model_state_dict(beside, {key: saved[key] for key in saved if not key.startswith(absent)})
-        state = beside.state_dict()
-        read = {state[key].data_ptr() for key in state.keys() - fit.missing_keys}  # which layers of some kinds share
-        missing = [k for k in fit.missing_keys if ".default" in k and state[k].data_ptr() not in read]
-        if misfit := [*fit.unexpected_keys, *missing]:
+        adapted: Any = PeftModel(root, config).eval()
+        fit: Any = set_peft_model_state_dict(adapted, {key: saved[key] for key in saved if not key.startswith(absent)})
+        missing = [key for key in fit.missing_keys if ".default" in key]
+        misfit = [*fit.unexpected_keys, *missing]
+        if misfit:
             raise CheckpointError(
                 f"the adapter in {adapter.folder} does not fit its base model: {len(misfit)} weights are left over or "
                 f"missing, such as {shortened(misfit[0], 150)}. Name the model that it was trained on: --model."
@@ -60,10 +59,10 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
         tables = model.get_input_embeddings(), model.get_output_embeddings()  # which may be one
         names = [name for name, part in model.named_modules() if isinstance(part, BaseTunerLayer) or part in tables]
         calls = _calls(model, architecture, names)
-        apart = _head_beside_adapted_embeddings(*tables)
-        beside.base_model.merge_and_unload(safe_merge=True)
-        if apart is not None:
-            tables[1].weight = apart
+        own_head_weight = _head_beside_adapted_embeddings(*tables)
+        adapted.base_model.merge_and_unload(safe_merge=True)
+        if own_head_weight is not None:
+            tables[1].weight = own_head_weight
         for name, (inputs, keywords, expected) in calls.items():
             found, tolerance = model.get_submodule(name)(*inputs, **keywords), TOLERANCES[expected.dtype].output
             error = float((found - expected).abs().max() / (expected.abs().max() or 1))

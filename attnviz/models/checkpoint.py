@@ -16,12 +16,11 @@ from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.models.adapters import merge_adapter, saved_classes
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
-from attnviz.models.configs import check_sizes, dequantised_from, empty_model, read_config, refuse_other_weights
+from attnviz.models.configs import check_sizes, empty_model, read_config, refuse_other_weights
 from attnviz.models.encoding import encodings, load_tokenizer, tokenize, unknown_id, without_sampling
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
-from attnviz.models.families.undeclared import Undeclared
 from attnviz.models.head_ids import LayerId, Stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of, with_values
@@ -32,7 +31,6 @@ from attnviz.models.weights import (
     check_report,
     check_weights,
     each_weight,
-    float8_as_float32,
     own_dtype,
     parameters_sha256,
     read_weights,
@@ -60,7 +58,6 @@ class Checkpoint:
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
         encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
         weight_devices: devices of a model with a device map, ``cpu`` and ``disk`` among them; else empty.
-        dequantised_from: the kind of quantisation of the files, whose weights are dequantised here; else empty.
         adapter: what was merged into the weights; None for nothing.
         image_token: the token in place of which the whole model reads an image; None of other models.
         whole: the transformers model with its head, whose logits are compared with those of the head alone; None
@@ -78,7 +75,6 @@ class Checkpoint:
     classifier: Classifier | None = None
     encoder_only: bool = False
     weight_devices: tuple[str, ...] = ()
-    dequantised_from: str = ""
     adapter: Source | None = None
     image_token: int | None = None
     whole: nn.Module | None = None
@@ -211,14 +207,11 @@ class Checkpoint:
     @property
     def runs_as(self) -> str:
         """Number format and devices in words: ``float32, cpu``."""
-        kind = f" dequantised from {self.dequantised_from}" if self.dequantised_from else ""
-        return f"{str(self.dtype).removeprefix('torch.')}{kind}, {self.device_names}"
+        return f"{str(self.dtype).removeprefix('torch.')}, {self.device_names}"
 
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Attention window of each layer, in tokens including the query; None for no window."""
-        if isinstance(self.architecture, Undeclared):
-            return self.architecture.windows
         return tuple(self.architecture.window(self.config, layer) for layer in range(self.n_layers))
 
     @property
@@ -284,32 +277,24 @@ def load_checkpoint(
     source: Source,
     device: torch.device,
     dtype: torch.dtype | None,
-    any_family: bool = False,
     device_map: DeviceMap | None = None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); that
-    of token or class logits is loaded, any other is left out. ``any_family`` also takes a family of which the patterns
-    alone are recomputed. With a ``device_map`` accelerate places every part of the model, and ``device`` is ignored.
-    Without a ``dtype`` it is the checkpoint's own.
+    of token or class logits is loaded, any other is left out. With a ``device_map`` accelerate places every part of
+    the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
-        CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
-            or can only be read by running code from a pickle; or the tokenizer is missing.
+        CheckpointError: weights are missing, unexpected, of the wrong shape, truncated, corrupt, pickled or quantised;
+            or the tokenizer is missing.
         OutOfMemoryError: the weights take more memory than is free.
     """
     if any("\ud800" <= character <= "\udfff" for character in str(source.folder)):
         raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
     dtype = own_dtype(source.folder) if dtype is None else dtype
-    config, architecture = _config_in(source.folder, dtype, any_family)
-    kind = dequantised_from(source.folder)
-    if kind and device_map is not None:
-        raise CheckpointError(
-            f"{source.folder / 'config.json'} has weights in {kind}, dequantised as they are read, which cannot "
-            "wait on a disk; expected one device (--device) instead of --device-map (device_map=...)."
-        )
+    config, architecture = _config_in(source.folder, dtype)
     tokenizer, note = without_sampling(load_tokenizer(source))
     of_other = "" if source.tokenizer is None else f"The tokenizer is that of {source.tokenizer.title}."
     n_bytes = sum(path.stat().st_size for path in weight_files(source.folder))
@@ -325,7 +310,7 @@ def load_checkpoint(
     digest, weight_devices = weights_sha256(source), weight_devices_of(whole)
     loaded = Checkpoint(
         source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
-        weight_devices=weight_devices, dequantised_from=kind, adapter=source.adapter,
+        weight_devices=weight_devices, adapter=source.adapter,
         image_token=getattr(config, "image_token_id", None), notes=tuple(filter(None, [of_other, note])),
         whole=whole if head or classifier else None,
     )  # fmt: skip
@@ -335,7 +320,7 @@ def load_checkpoint(
     return loaded
 
 
-def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> Checkpoint:
+def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     """Wrap a transformers model that is already in memory; it is neither moved nor converted.
 
     Raises:
@@ -350,12 +335,11 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
         )
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
-    architecture = architecture_of(getattr(model, "config", None), dtype, any_family)
+    architecture = architecture_of(getattr(model, "config", None), dtype)
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
-    if not isinstance(architecture, Undeclared):
-        check_parts(architecture, base)
+    check_parts(architecture, base)
     check_weights(with_values(model, model.named_parameters()), "the loaded model")
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
@@ -369,10 +353,10 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
     )  # fmt: skip
 
 
-def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any, Architecture]:
+def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     """The config and its architecture, checked before any weight is read."""
     model_type = read_json(folder / "config.json").get("model_type")
-    if not isinstance(model_type, str) or (model_type not in ARCHITECTURES and not any_family):
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
             f"reproduce{instead_of(model_type)}."
@@ -381,7 +365,7 @@ def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any,
     config = read_config(folder)
     config.chunk_size_feed_forward = 0  # saves memory, changes no number, and fails where it does not divide a text
     try:
-        return config, architecture_of(config, dtype, any_family)
+        return config, architecture_of(config, dtype)
     except ArchitectureError as error:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
@@ -389,16 +373,13 @@ def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any,
 def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
     """Read and check all weights of a checkpoint, without masks that old versions saved.
 
-    Safetensors are checked one by one and then mapped into memory, so that only parts that a pass needs stay there.
+    They are checked one by one and then mapped into memory, so that only parts that a pass needs stay there.
     Without ``keep`` they are only checked.
     """
     files = weight_files(folder)
-    mapped = all(path.suffix == ".safetensors" for path in files)
-    weights = {} if mapped else read_weights(files)
-    each = each_weight(files) if mapped else weights.items()
-    plain = float8_as_float32(each, str(folder)) if dequantised_from(folder) else each
-    check_weights(((name, value) for name, value in plain if not name.endswith(architecture.old_buffers)), str(folder))
-    return {} if not keep else read_weights(files) if mapped else weights
+    learned = ((name, value) for name, value in each_weight(files) if not name.endswith(architecture.old_buffers))
+    check_weights(learned, str(folder))
+    return read_weights(files) if keep else {}
 
 
 def _built(
@@ -457,24 +438,23 @@ def _model_and_heads(
     """
     named = getattr(config, "architectures", None) or ()
     classifies = (bool(of_adapter) or classification_class(architecture) in named) and not architecture.stacks(config)
-    if not isinstance(architecture, Undeclared):
-        whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
-        bare = architecture.base_model(whole)
-        report["missing_keys"] = [key for key in report["missing_keys"] if key not in of_adapter]
-        report["mismatched_keys"] = [each for each in report["mismatched_keys"] if each[0] not in of_adapter]
-        inside = f"{whole.base_model_prefix}."
-        pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
-        missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
-        if not missing:
-            for kind in ("missing_keys", "unexpected_keys"):
-                report[kind] = [key.removeprefix(inside) for key in report[kind]]
-            # the pooler is no part of the model with this head, and may be in its checkpoint
-            report["unexpected_keys"] = [
-                key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
-            ]
-            check_report(folder, architecture, report)
-            head = None if classifies else architecture.language_head(whole)
-            return whole, bare, head, classifier_of(architecture, whole)
+    whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
+    bare = architecture.base_model(whole)
+    report["missing_keys"] = [key for key in report["missing_keys"] if key not in of_adapter]
+    report["mismatched_keys"] = [each for each in report["mismatched_keys"] if each[0] not in of_adapter]
+    inside = f"{whole.base_model_prefix}."
+    pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
+    missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
+    if not missing:
+        for kind in ("missing_keys", "unexpected_keys"):
+            report[kind] = [key.removeprefix(inside) for key in report[kind]]
+        # the pooler is no part of the model with this head, and may be in its checkpoint
+        report["unexpected_keys"] = [
+            key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
+        ]
+        check_report(folder, architecture, report)
+        head = None if classifies else architecture.language_head(whole)
+        return whole, bare, head, classifier_of(architecture, whole)
     model, report = build(f"{architecture.class_prefix}Model")
     check_report(folder, architecture, report)
     return model, architecture.base_model(model), None, None

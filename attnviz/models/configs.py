@@ -39,18 +39,13 @@ _MOST_MODULES = 50_000
 
 _OTHER_WEIGHTS = {
     "transformers_weights": "would load other weights than those of the checkpoint, which are hashed",
-    "quantization_config": "asks for quantized weights, which the reference attention does not reproduce",
+    "quantization_config": "asks for quantized weights, which are not reproduced: dequantise them",
     "fusion_config": "would exchange modules of the model",
 }
 
-_DEQUANTISED = ("fp8",)
-"""Kinds of quantisation that transformers turns into plain numbers as it reads the weights (``dequantize=True``)."""
-
 
 def read_config(folder: Path) -> Any:
-    """The transformers config of a folder, set to eager attention, and to dequantise where the weights need it.
-
-    Only config.json is read.
+    """The transformers config of a folder, set to eager attention; only config.json is read.
 
     Raises:
         CheckpointError: transformers does not know such a config, or a number in it is too large.
@@ -68,16 +63,7 @@ def read_config(folder: Path) -> Any:
     with calling_transformers(f"transformers cannot read {path}"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config._attn_implementation = "eager"  # the file may name a kernel to be fetched and run
-    if dequantised_from(folder):
-        config.quantization_config["dequantize"] = True
     return config
-
-
-def dequantised_from(folder: Path) -> str:
-    """The kind of quantisation that is dequantised as weights are read (``fp8``), or ''."""
-    settings = read_json(folder / "config.json").get("quantization_config")
-    kind = settings.get("quant_method") if isinstance(settings, dict) else None
-    return kind if kind in _DEQUANTISED else ""
 
 
 def refuse_other_weights(folder: Path) -> None:
@@ -88,9 +74,10 @@ def refuse_other_weights(folder: Path) -> None:
     """
     content = read_json(folder / "config.json")
     for key, what in _OTHER_WEIGHTS.items():
-        if content.get(key) is not None and not (key == "quantization_config" and dequantised_from(folder)):
+        if content.get(key) is not None:
             raise CheckpointError(
-                f"{folder / 'config.json'} has {key}, which {what}; save the whole model anew, without it."
+                f"{folder / 'config.json'} has {key}, which {what}; save the whole model anew, without it, "
+                "as safetensors in bfloat16 (save_pretrained)."
             )
     if (folder / "adapter_config.json").is_file():
         raise CheckpointError(

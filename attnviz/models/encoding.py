@@ -11,7 +11,7 @@ from typing import Any
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
-from attnviz.models.libraries import calling_transformers, panics_unprinted
+from attnviz.models.libraries import calling_transformers
 from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer, read_json, refuse_pointer
 from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted, quoted, shortened, visible
@@ -41,7 +41,7 @@ def load_tokenizer(source: Source) -> Any:
             "pip install sentencepiece"
         )
     what = f"cannot read the tokenizer in {folder}; download or save it again"
-    with calling_transformers(what), panics_unprinted():
+    with calling_transformers(what):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     for option, code in languages.items():
         codes = tokenizer.extra_special_tokens if hasattr(tokenizer, "tgt_lang") else []
@@ -194,7 +194,7 @@ def encodings(
             "a target begins or ends with its language, which this tokenizer does not know; expected --target-language "
             "CODE, tgt_lang in tokenizer_config.json, or in Python tokenizer.tgt_lang = ... (src_lang is the source's)."
         )
-    with calling_transformers(what), panics_unprinted():
+    with calling_transformers(what):
         if two_models:
             results: Sequence[Any] = [_of_two_models(tokenizer, text, target, cut) for text in texts]
         elif not fast:

@@ -1,13 +1,10 @@
 """Calls of other libraries: output is suppressed, and exceptions become attnviz's errors."""
 
-import os
-import re
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from logging import CRITICAL, getLogger
 from typing import TypeVar
 
@@ -16,9 +13,6 @@ from attnviz.memory import is_out_of_memory
 
 T = TypeVar("T")
 
-_STANDARD_ERROR_LOCK = threading.RLock()
-_PRINTED = re.compile(rb"\n?thread '[^']*' (\([0-9]+\) )?panicked at .*", re.DOTALL)
-_STANDARD_ERROR = 2
 _NETWORK_LIBRARIES = ("httpx", "httpcore", "requests", "huggingface_hub")
 
 
@@ -56,46 +50,9 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
             logging.enable_progress_bar()
 
 
-@contextmanager
-def panics_unprinted() -> Iterator[None]:
-    """Hold standard error back while the block runs; drop what a Rust panic wrote, and print the rest afterwards.
-
-    The library writes to the file descriptor, so that is redirected, by one thread at a time.
-    """
-    panicked = False
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(_STANDARD_ERROR_LOCK)
-            held = stack.enter_context(tempfile.TemporaryFile())
-            own = os.dup(_STANDARD_ERROR)
-        except OSError:  # no room for a file, or standard error is closed
-            yield
-            return
-        stack.callback(os.close, own)
-        os.dup2(held.fileno(), _STANDARD_ERROR)
-        try:
-            yield
-        except BaseException as error:
-            panicked = _is_panic(error)
-            raise
-        finally:
-            os.dup2(own, _STANDARD_ERROR)
-            held.seek(0)
-            written = held.read()
-            _print_error(_PRINTED.sub(b"", written) if panicked else written)
-
-
 def _is_panic(error: BaseException) -> bool:
     """Whether it is pyo3's exception for a Rust panic, a class that cannot be imported."""
     return type(error).__name__ == "PanicException"
-
-
-def _print_error(written: bytes) -> None:
-    while written:
-        try:
-            written = written[os.write(_STANDARD_ERROR, written) :]
-        except OSError:  # a full disk, as for any other message
-            return
 
 
 @contextmanager

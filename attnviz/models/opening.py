@@ -14,8 +14,6 @@ from torch import nn
 from attnviz.arguments import as_found
 from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.models.families import architecture_of
-from attnviz.models.families.undeclared import Undeclared
 from attnviz.models.offloading import DeviceMap, running_device
 from attnviz.models.sources import Source, find_checkpoint, with_tokenizer
 
@@ -39,7 +37,6 @@ def open_checkpoint(
     dtype: str | torch.dtype | None = None,
     *,
     encoder_decoders: bool = True,
-    any_family: bool = False,
     device_map: DeviceMap | Path | None = None,
     adapter: str | Path | None = None,
     several_devices: bool = False,
@@ -53,7 +50,6 @@ def open_checkpoint(
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
         encoder_decoders: whether the caller supports them.
-        any_family: whether it supports families of which the patterns alone are recomputed.
         device_map: spread the model by accelerate; see :func:`resolve_device_map`.
         adapter: folder or hub id of an adapter of peft, which is merged into the weights.
         several_devices: whether the caller supports layers on different devices.
@@ -78,7 +74,7 @@ def open_checkpoint(
         )
     source = None
     if isinstance(model, nn.Module):
-        checkpoint = from_loaded(model, tokenizer, any_family)
+        checkpoint = from_loaded(model, tokenizer)
     elif isinstance(model, Checkpoint):
         checkpoint = replace(model, encoder_only=False) if model.encoder_only else model
     else:
@@ -92,9 +88,7 @@ def open_checkpoint(
             )
         torch_device = resolve_device(_name("device", device, torch.device, "auto"))
         number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), torch_device)
-        checkpoint = load_checkpoint(source, torch_device, number_format, any_family, spread)
-    if not any_family:
-        refuse_undeclared(checkpoint)
+        checkpoint = load_checkpoint(source, torch_device, number_format, spread)
     if checkpoint.weight_devices and not several_devices:
         devices = dict.fromkeys(str(running_device(layer.block)) for layer in checkpoint.modules)
         if len(devices) > 1:
@@ -110,12 +104,6 @@ def open_checkpoint(
             "encoder."
         )
     return checkpoint, source
-
-
-def refuse_undeclared(checkpoint: Checkpoint) -> None:
-    """Raise ArchitectureError for a model of which the patterns alone are recomputed."""
-    if isinstance(checkpoint.architecture, Undeclared):
-        architecture_of(checkpoint.config, checkpoint.dtype)
 
 
 def encoder_note(checkpoint: Checkpoint) -> str:

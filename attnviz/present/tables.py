@@ -187,20 +187,8 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     ``sample``: on which texts, if not all, beginning with a space.
     """
     dtype = str(model.dtype).removeprefix("torch.")
-    compared = f"{counted(verification.heads_compared, 'head')} in {counted(model.n_layers, 'layer')}"
-    tolerance = verification.tolerance
     if not verification.level:
         return Text.assemble(("Not verified", "bold yellow"), ": these weights were given; nothing was recomputed.")
-    if verification.level < 4:
-        return Text.assemble(
-            ("Not verified", "bold yellow"),
-            f": level {verification.level} of 4. The patterns of {compared} of {visible(model.name)} "
-            f"({model.runs_as}) are recomputed from the queries and keys that the model itself gives to its attention, "
-            f"under a mask of attnviz's own, within {error(verification.pattern_error)} (tolerance "
-            f"{tolerance.pattern:.0e}); final states are those of the untouched model. attnviz does not know the "
-            f"family {visible(model.architecture.name)}: neither these queries and keys nor values and outputs are "
-            "checked.",
-        )
     errors = f"weights within {error(verification.pattern_error)}, outputs within {error(verification.output_error)}"
     if not verification.pattern_error and not verification.output_error:
         errors = "weights and outputs bit for bit"

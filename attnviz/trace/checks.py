@@ -58,8 +58,8 @@ class Verification:
     layers: tuple[LayerCheck, ...]
 
     level: int = 4
-    """What was compared: 1 patterns, from the model's own queries and keys; 2 these too, from input and weights; 3 also
-    the output after W_O; 4 also the residual stream and norm after it, in an otherwise unmodified run."""
+    """4: queries, keys, values, patterns, outputs, and what the layer passes on were compared, in a run that changes
+    nothing. 0: nothing was, since the weights were given."""
 
     def __repr__(self) -> str:
         heads = f"{counted(self.heads_compared, 'head')} in {counted(len(self.layers), 'layer')}"

@@ -23,12 +23,14 @@ from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.memory import TENSORS_OF_A_BLOCK
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
-from attnviz.models.families.undeclared import EAGER
 from attnviz.models.head_ids import LayerId
 from attnviz.models.weights import all_finite
 from attnviz.reference.attention import upcast
 
 _NAME = "attnviz"
+
+_EAGER = "eager_attention_forward"
+"""Name of the eager attention function in each of transformers' modeling files."""
 
 BLOCK_MEMORY = 48 * 2**20
 """Default bytes of a block of rows: small enough for the processor's cache."""
@@ -116,7 +118,7 @@ class Observer:
         """
 
     def end(self, record: LayerRecord) -> None:
-        """The norm after the attention, or a parallel block, has run; not called for families that are not declared."""
+        """The norm after the attention, or a parallel block, has run."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ class _BlockAttention:
 def _own_attention(module: Any) -> Callable[..., Any]:
     """The eager attention function of the file of the module's class, or of one of its base classes."""
     for kind in type(module).__mro__:
-        if (own := getattr(sys.modules[kind.__module__], EAGER, None)) is not None:
+        if (own := getattr(sys.modules[kind.__module__], _EAGER, None)) is not None:
             attention: Callable[..., Any] = own
             return attention
     raise ArchitectureError(f"{type(module).__name__} has no eager attention of its own to call.")
@@ -370,38 +372,6 @@ def record_attention(
     states: Tensor = result[0]
     refuse_not_finite(states, "final hidden state")
     return states
-
-
-def record_undeclared(
-    checkpoint: Checkpoint, inputs: dict[str, Tensor], observer: Observer, memory: float = BLOCK_MEMORY
-) -> Tensor:
-    """As :func:`record_attention` for a family that is not declared: attention alone; layers count as they run.
-
-    Raises:
-        ArchitectureError: not every layer calls the interface once.
-    """
-    runs: list[int] = []
-
-    def current_layer() -> int:
-        runs.append(len(runs))
-        if len(runs) > checkpoint.n_layers:
-            raise interface_error(checkpoint)
-        return runs[-1]
-
-    attention = _BlockAttention(observer, memory, {}, current_layer, lambda _, __: None)
-    with _registered(attention, checkpoint.model):
-        states = final_states(checkpoint, inputs)
-    if len(runs) != checkpoint.n_layers:
-        raise interface_error(checkpoint)
-    return states
-
-
-def interface_error(checkpoint: Checkpoint) -> ArchitectureError:
-    """The error for attention that bypasses the interface, or has other heads than the config says."""
-    return ArchitectureError(
-        f"not every layer of this {checkpoint.architecture.name!r} goes once through transformers' attention interface "
-        f"with {checkpoint.n_heads} heads; --any-family recomputes nothing else."
-    )
 
 
 def final_states(checkpoint: Checkpoint, inputs: dict[str, Any], eager: bool = False) -> Tensor:

@@ -2,18 +2,16 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from attnviz.errors import ArchitectureError, VerificationError
+from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import look_again
-from attnviz.models.families.undeclared import Undeclared
 from attnviz.models.head_ids import LayerId
-from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import running_device
 from attnviz.models.tokens import Tokens
 from attnviz.progress import Progress, tell
@@ -26,10 +24,7 @@ from attnviz.trace.recorder import (
     AttentionCall,
     LayerRecord,
     Observer,
-    final_states,
-    interface_error,
     record_attention,
-    record_undeclared,
     row_blocks,
 )
 
@@ -87,7 +82,7 @@ class VerifiedRows:
 
 
 @dataclass(frozen=True)
-class _Heads:
+class _LayerQK:
     """What the patterns of a layer are computed from.
 
     Attributes:
@@ -127,8 +122,8 @@ class _Heads:
 class VerifiedAttention:
     """The verified heads of one text: patterns are recomputed on demand, not kept.
 
-    Only inputs and outputs of the layers stay in memory; of families that are not declared, queries and keys. A
-    recomputed layer must match the fingerprint taken at verification, so that a changed model is noticed.
+    Only inputs and outputs of the layers stay in memory. A recomputed layer must match the fingerprint taken at
+    verification, so that a changed model is noticed.
     Made by :func:`verify_attention`.
 
     Attributes:
@@ -181,11 +176,9 @@ class VerifiedAttention:
                     pattern = source.rows(start, stop)
                 yield VerifiedRows(check, self.verification.tolerance, pattern, start, n_queries, n_keys, end)
 
-    def _heads(self, layer: int) -> _Heads:
+    def _heads(self, layer: int) -> _LayerQK:
         """What a layer's patterns are computed from, checked against its fingerprint."""
         kept, model = self._kept[layer], self.checkpoint
-        if kept.heads is not None:
-            return kept.heads
         x, source = kept.inputs
         device = running_device(model.modules[layer].pattern)
         if (x.dtype, x.device) != (model.dtype, device):
@@ -204,12 +197,11 @@ class VerifiedAttention:
 
 @dataclass(frozen=True)
 class _KeptLayer:
-    """What is needed to recompute a layer; ``heads`` alone of a family that is not declared."""
+    """What is needed to recompute a layer."""
 
-    inputs: tuple[Tensor, Tensor | None] = (torch.empty(0), None)
-    output: Tensor | None = None
-    fingerprint: Tensor = field(default_factory=lambda: torch.empty(0))
-    heads: _Heads | None = None
+    inputs: tuple[Tensor, Tensor | None]
+    output: Tensor | None
+    fingerprint: Tensor
 
 
 def verify_attention(
@@ -233,14 +225,9 @@ def verify_attention(
     compared at all positions. Without ``keep_outputs`` there is no :meth:`VerifiedAttention.model_output`. ``called``
     gets what each layer of the model hands to its attention, before it is compared.
 
-    Of a family that is not declared, patterns alone are recomputed, from the model's own queries and keys, and the
-    final states are compared with those of an untouched run: level 1 of
-    :attr:`attnviz.trace.checks.Verification.level`.
-
     Raises:
         VerificationError: a layer differs by more than the tolerance of the dtype; the message
             locates the worst difference.
-        ArchitectureError: a family that is not declared does not go through transformers' interface.
     """
     inputs = _inputs(checkpoint, tokens, target)
 
@@ -252,11 +239,6 @@ def verify_attention(
         checkpoint, names, visit, progress=progress, queries=queries, keep_outputs=keep_outputs, called=called
     )
     tell(progress, "verifying", 0, checkpoint.n_layers)
-    if isinstance(checkpoint.architecture, Undeclared):
-        _run_undeclared(checkpoint, inputs, verifier, memory)
-        return VerifiedAttention(
-            checkpoint, tokens, verifier.verification(level=1), memory, verifier.kept, target, queries
-        )
     record_attention(checkpoint, inputs, verifier, memory)
     if verifier.mismatches:
         _, worst = max(verifier.mismatches, key=lambda mismatch: mismatch[0])
@@ -310,30 +292,26 @@ class Verifier(Observer):
         self.checks: dict[int, LayerCheck] = {}
         self.mismatches: list[tuple[float, str]] = []
         self.kept: dict[int, _KeptLayer] = {}
-        self._heads: _Heads
+        self._heads: _LayerQK
         self._parameters: HeadParameters
         self._compared: LayerComparison
         self._groups = 1
         self._value, self._weighted = torch.empty(0), list[Tensor]()
         self._fingerprint = torch.empty(0)
 
-    def verification(self, level: int = 4) -> Verification:
+    def verification(self) -> Verification:
         """The checks of all layers, in order."""
-        return Verification(
-            self._checkpoint.tolerance, tuple(self.checks[layer] for layer in sorted(self.checks)), level
-        )
+        return Verification(self._checkpoint.tolerance, tuple(self.checks[layer] for layer in sorted(self.checks)))
 
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
-        """Recompute and compare queries, keys and values; for a family that is not declared, take the model's."""
+        """Recompute and compare queries, keys and values."""
+        assert attention_input is not None
         model, layer = self._checkpoint, call.layer
         if self._called is not None:
             self._called(call)
         self._compared, self._weighted = LayerComparison(model, layer, *self._names(layer)), []
         self._groups = call.query.shape[1] // call.key.shape[1]
         mask = None if self._masks is None else self._masks(layer)
-        if attention_input is None:
-            self._heads = _heads_of_call(model, call)
-            return
         self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask)
         self._parameters = parameters
         if self._keep:
@@ -367,13 +345,10 @@ class Verifier(Observer):
             compared.causes.append(
                 "Queries, keys and values agree before that; patterns agree with the groups of heads in another order."
             )
-        if self._value.numel():
-            self._weighted.append(torch.matmul(pattern, self._value[..., : pattern.shape[-1], :]).transpose(1, 2))
+        self._weighted.append(torch.matmul(pattern, self._value[..., : pattern.shape[-1], :]).transpose(1, 2))
         if agrees and not self.mismatches and not compared.worst[1]:
             check = LayerCheck(layer, pattern.shape[1], compared.pattern_error, 0.0, 0.0)
             self._visit(VerifiedRows(check, self._checkpoint.tolerance, pattern, first, n_queries, total, end))
-        if not self._value.numel() and first + pattern.shape[2] == end:
-            self._end_undeclared(layer)
 
     def _interleaved(self, first: int, own: Tensor) -> bool:
         """Whether the model's rows agree if head h has the keys of key-value head h mod n_kv_heads."""
@@ -401,19 +376,6 @@ class Verifier(Observer):
             self._written(layer, record.weighted)
         if not self.mismatches:
             tell(self._progress, "verifying", len(self.checks), model.n_layers)
-
-    def _end_undeclared(self, layer: int) -> None:
-        """Check a layer of which the patterns alone are compared."""
-        model, check = self._checkpoint, self._compared.patterns()
-        if not within(check, model.tolerance):
-            _, where = self._compared.worst
-            raise VerificationError(
-                f"softmax(scale q k) over the keys that {model.architecture.name!r} allows is not its attention. "
-                f"{where} Nothing was written."
-            )
-        self.checks[layer] = check
-        self.kept[layer] = _KeptLayer(heads=self._heads)
-        tell(self._progress, "verifying", len(self.checks), model.n_layers)
 
 
 def _stretches(queries: Sequence[int] | None, first: int, last: int) -> list[tuple[int, int]]:
@@ -460,24 +422,9 @@ def _reason(
     return ""
 
 
-def _run_undeclared(checkpoint: Checkpoint, inputs: dict[str, Tensor], verifier: Verifier, memory: float) -> None:
-    """Run a model of a family that is not declared twice, untouched and recorded, and compare the final states."""
-    with calling_transformers(f"this {checkpoint.architecture.name!r} does not run on a text", ArchitectureError):
-        untouched = final_states(checkpoint, inputs, eager=True)
-    states = record_undeclared(checkpoint, inputs, verifier, memory)
-    if not torch.equal(states, untouched):
-        difference = float((states - untouched).abs().max())
-        if difference <= checkpoint.tolerance.output * float(untouched.abs().max()):
-            return  # blocks of a long text are rounded in another order
-        raise VerificationError(
-            "the patterns were taken in a run whose final states are not those of the untouched model: they differ by "
-            f"up to {difference:.2g}. Nothing was written."
-        )
-
-
 def _heads_of(
     checkpoint: Checkpoint, layer: int, x: Tensor, source: Tensor | None, mask: Tensor | None = None
-) -> tuple[_Heads, HeadParameters, Tensor]:
+) -> tuple[_LayerQK, HeadParameters, Tensor]:
     """A layer's queries and keys, its parameters and its values, [batch, n_heads, n_keys, d_head]."""
     keys = x if source is None else source
     mask = torch.ones(keys.shape[:2], dtype=torch.long, device=x.device) if mask is None else mask
@@ -485,29 +432,10 @@ def _heads_of(
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         query, key = attention.queries_and_keys(x, keys, parameters)
         value = attention.values(keys, parameters)
-    return _Heads(query, key, parameters, mask, source is not None), parameters, value
+    return _LayerQK(query, key, parameters, mask, source is not None), parameters, value
 
 
-def _heads_of_call(checkpoint: Checkpoint, call: AttentionCall) -> _Heads:
-    """Queries and keys of a layer of a family that is not declared, with a mask made from the config.
-
-    Not with the model's own mask, since a model that lost it would agree with itself.
-    """
-    if call.query.shape[1] != checkpoint.n_heads or call.key.shape[-2] != call.n_queries:
-        raise interface_error(checkpoint)
-    key = attention.repeat_kv(call.key, checkpoint.n_heads)
-    mask = torch.ones(call.query.shape[0], call.n_queries, dtype=torch.long, device=key.device)
-    scoring = Scoring(
-        scale=call.scale,
-        causal=checkpoint.architecture.causal,
-        softmax_in_float32=key.dtype != torch.float64,
-        window=checkpoint.windows[call.layer],
-        cap=call.cap,
-    )
-    return _Heads(call.query, key, scoring, mask, False)
-
-
-def _of_heads(heads: _Heads, chosen: Sequence[int]) -> _Heads:
+def _of_heads(heads: _LayerQK, chosen: Sequence[int]) -> _LayerQK:
     """Some of the heads of a layer."""
     numbers, scoring, bias = list(chosen), heads.scoring, heads.scoring.position_bias
     if bias is not None:
@@ -517,7 +445,7 @@ def _of_heads(heads: _Heads, chosen: Sequence[int]) -> _Heads:
     return replace(heads, query=heads.query[:, numbers], key=heads.key[:, numbers], scoring=scoring)
 
 
-def _fingerprint(heads: _Heads, value: Tensor) -> Tensor:
+def _fingerprint(heads: _LayerQK, value: Tensor) -> Tensor:
     """A few numbers a head that change when any weight does, or when weights or heads are permuted.
 
     Products of queries, keys, values and a few rows of the pattern with fixed random vectors, [batch, n_heads, 8].

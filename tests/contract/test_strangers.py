@@ -1,6 +1,5 @@
 """Hostile weights, arguments, paths and folders: one message that says what is wrong and what to do, whatever runs."""
 
-import os
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel, PreTrainedTokenizerFa
 import attnviz
 from attnviz.errors import CheckpointError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
-from attnviz.models.libraries import panics_unprinted
 from attnviz.options import checked
 from tests.conftest import SENTENCE
 from tests.support.corpora import sentences
@@ -127,24 +125,6 @@ def test_a_method_has_no_options_of_the_command_of_its_name():
 
 
 # --- folders --------------------------------------------------------------------------------------------------------
-
-
-def test_a_panic_prints_nothing_of_its_own_and_all_else_is_printed(capfd):
-    class PanicException(BaseException):
-        pass
-
-    @panics_unprinted()
-    def panic() -> None:
-        os.write(2, b"a warning\n")
-        os.write(2, b"\nthread '<unnamed>' panicked at src/lib.rs:1:2:\nboom\nnote: run with `RUST_BACKTRACE=1`\n")
-        raise PanicException
-
-    with pytest.raises(PanicException):
-        panic()
-    assert capfd.readouterr().err == "a warning\n"
-    with panics_unprinted():
-        os.write(2, b"thread 'x' panicked at y, says a library that went on\n")
-    assert capfd.readouterr().err == "thread 'x' panicked at y, says a library that went on\n"
 
 
 # --- messages with advice -----------------------------------------------------------------------------------------

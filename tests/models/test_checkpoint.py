@@ -20,7 +20,7 @@ from attnviz.models.sources import find_checkpoint, weight_files
 from tests.conftest import SENTENCE
 from tests.support.corpora import sentences
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
-from tests.support.spoiled import Spoil, as_pickle, change_json, config, weights, without, write
+from tests.support.spoiled import Spoil, change_json, config, weights, without, write
 
 CPU = torch.device("cpu")
 BERT_CLASSES = [
@@ -126,7 +126,6 @@ LOADS: list[tuple[str, Spoil]] = [
         for buffer in (("bias", torch.ones(1, 1, 40, 40)), ("masked_bias", torch.tensor(-1e4)))
     ),
     ("bert", in_shards),
-    ("bert", as_pickle()),
     ("bert", write("pytorch_model.bin", "never read")),
     ("bert", write("shard-00001-model-00001-of-00001.safetensors", "of a distributed checkpoint")),
     ("bert", as_in_the_cache_of_the_hub),

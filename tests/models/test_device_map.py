@@ -3,7 +3,6 @@
 import gc
 import importlib.util
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from tests.conftest import SENTENCE, needs_minilm
 from tests.support.encoder_decoders import saved
 from tests.support.llamas import sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
-from tests.support.undeclared import undeclared_model
 
 MINILM = {"": "cpu", "encoder.layer": "disk", "embeddings.word_embeddings": "disk"}
 TINY_GPT2 = {"": "cpu", "transformer.h": "disk", "wte": "disk"}
@@ -107,17 +105,6 @@ def test_experts_on_disk_are_explained_the_same_up_to_rounding(tmp_path):
         torch.testing.assert_close(spread.tensor(name), plain.tensor(name), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("family", "layers"), [("helium", "layers"), ("ultrabert", "layers")])
-def test_a_family_that_is_not_declared_is_the_same_from_disk(tmp_path, family, layers):
-    folder = save_checkpoint(undeclared_model(family), gpt2_tokenizer(), tmp_path / "model")
-    plain, spread = (
-        attnviz.analyze("the cat ran away", folder, device_map=each, any_family=True, syntax=False)
-        for each in (None, {"": "cpu", layers: "disk"})
-    )
-    assert on_meta(spread.checkpoint.model) > 0.3
-    assert document_without_place(spread) == document_without_place(plain)
-
-
 @pytest.mark.parametrize("model_class", [BertForMaskedLM, GPT2LMHeadModel])
 def test_a_tied_head_goes_where_its_table_is(tmp_path, model_class):
     sharp, tokenizer = (
@@ -174,17 +161,15 @@ def test_weights_on_disk_that_were_changed_since_are_noticed(tmp_path):
         analysis.pattern("L1H0")
 
 
-def test_a_pickle_is_offloaded_to_a_folder_that_goes_with_the_model(tmp_path, monkeypatch):
-    folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
+def test_weights_to_convert_are_offloaded_to_a_folder_that_goes_with_the_model(tmp_path, monkeypatch):
+    folder = save_checkpoint(sharp_llama("mixtral"), gpt2_tokenizer(), tmp_path / "model")  # experts are joined
     plain = attnviz.analyze("the cat ran away", folder, syntax=False)
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
 
     def again() -> torch.Tensor:
-        spread = attnviz.analyze("the cat ran away", folder, device_map={"": "cpu", "encoder": "disk"}, syntax=False)
-        assert list((tmp_path / "temporary").rglob("*.safetensors"))
+        spread = attnviz.analyze("the cat ran away", folder, device_map={"": "cpu", "layers": "disk"}, syntax=False)
+        assert list((tmp_path / "temporary").rglob("*.*"))
         return spread.pattern("L1H0")
 
     assert torch.equal(again(), plain.pattern("L1H0"))
@@ -207,60 +192,35 @@ def test_weights_that_are_missing_are_still_an_error_with_a_device_map(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "error", "word"),
     [
-        ("nonsense", "expected auto, balanced, sequential, or a JSON file"),
-        ([1], "expected a device map from names of modules to devices"),
-        ({}, "expected a device map from names of modules to devices"),
-        ({"": True}, "has the device True; expected cpu, disk"),
-        ({"": "auto"}, "has the device 'auto'; expected cpu, disk"),
-        ({"": "gpu"}, "unknown device 'gpu'"),
+        ("nonsense", UsageError, "cannot be read"),
+        *(([1], UsageError, "expected a device map"), ({}, UsageError, "expected a device map")),
+        ({"": True}, UsageError, "device True"),
+        ({"": "auto"}, UsageError, "device 'auto'"),
+        ({"": "gpu"}, UsageError, "unknown device"),
+        ({"": "cpu", "encoder": 99}, DeviceError, "cuda"),
+        ({"": "cpu", "layers": "disk"}, UsageError, "names 'layers'"),
+        ({"encoder": "disk", "pooler": "cpu"}, UsageError, "says nothing of"),
+        ({"": "disk"}, UsageError, "leaves all on disk"),
     ],
 )
-def test_what_is_no_device_map_is_refused(tmp_path, given, message):
+def test_a_map_that_is_none_or_does_not_fit_the_model_is_refused(bert_folder, tmp_path, given, error, word):
     (tmp_path / "map.json").write_text("{" if given == "nonsense" else json.dumps(given))
-    with pytest.raises(UsageError, match=message):
-        resolve_device_map(given)
-    with pytest.raises(UsageError, match=f"cannot be read|{message}"):
-        resolve_device_map(tmp_path / "map.json")
+    for each in (given, tmp_path / "map.json"):
+        with pytest.raises(error, match=word):
+            open_checkpoint(bert_folder, device_map=each)
 
 
-def test_a_device_map_of_devices_that_are_not_there_is_refused():
-    with pytest.raises(DeviceError, match=r"cuda"):
-        resolve_device_map({"": "cpu", "encoder": 99})
-
-
-def test_a_device_map_is_instead_of_a_device():
+def test_what_a_device_map_does_not_go_with_is_refused(bert_folder, monkeypatch):
+    assert resolve_device_map("auto", "auto") == "auto"
     with pytest.raises(UsageError, match="expected one of them"):
         resolve_device_map("auto", "cpu")
-    assert resolve_device_map("auto", "auto") == "auto"
-
-
-def test_a_device_map_is_not_for_a_model_in_memory(bert_folder):
-    with pytest.raises(UsageError, match="device_map and adapter are for models by name"):
+    with pytest.raises(UsageError, match="for models by name"):
         open_checkpoint(AutoModel.from_pretrained(bert_folder), bert_tokenizer(), device_map="auto")
-
-
-def test_without_accelerate_it_is_said_how_to_install_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(DeviceError, match=r"needs the package accelerate.*pip install 'attnviz\[large\]'"):
+    with pytest.raises(DeviceError, match=r"attnviz\[large\]"):
         resolve_device_map("auto")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"": "cpu", "layers": "disk"},
-            "names 'layers', which this model has not; its parts are embeddings, encoder",
-        ),
-        ({"encoder": "disk", "pooler": "cpu"}, 'says nothing of bert.embeddings; name each, or .* under ""'),
-        ({"": "disk"}, "leaves all on disk"),
-    ],
-)
-def test_a_device_map_that_does_not_fit_the_model_is_refused(bert_folder, given, message):
-    with pytest.raises(UsageError, match=message):
-        open_checkpoint(bert_folder, device_map=given)
 
 
 def test_names_of_a_map_are_those_of_the_bare_model_or_of_one_with_a_head():
@@ -303,84 +263,7 @@ def test_auto_is_the_checkpoints_own_number_format(tmp_path, saved, stated):
     checkpoint, _ = open_checkpoint(folder, dtype="auto")
     assert checkpoint.dtype == saved
     assert verify_attention(checkpoint, checkpoint.tokenize("the cat")).verification.level == 4
-
-
-def test_a_number_format_that_attnviz_does_not_compute_in_is_refused(tmp_path):
-    folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "dtype": "float8_e4m3fn"}))
-    with pytest.raises(
-        CheckpointError,
-        match=r"number format 'float8_e4m3fn'; expected one of float64, float32, .* instead of --dtype auto",
-    ):
+    with pytest.raises(CheckpointError, match="float8_e4m3fn"):
         open_checkpoint(folder, dtype="auto")
-
-
-def fp8_llama(folder: Path, family: str = "llama") -> dict[str, torch.Tensor]:
-    """Save a Llama whose projections are FP8 with a scale for each block of 16 x 16; its weights as plain numbers."""
-    widths = {"hidden_size": 32, "intermediate_size": 48} | ({"moe_intermediate_size": 32} if "moe" in family else {})
-    save_checkpoint(sharp_llama(family, **widths), gpt2_tokenizer(), folder)
-    saved, plain = load_file(folder / "model.safetensors"), {}
-    for name, weight in list(saved.items()):
-        plain[name] = weight
-        if name.endswith("proj.weight"):
-            blocks = weight.unflatten(1, (-1, 16)).unflatten(0, (-1, 16))
-            scales = blocks.abs().amax((1, 3)) / 448
-            saved[name] = (blocks / scales[:, None, :, None]).reshape(weight.shape).to(torch.float8_e4m3fn)
-            saved[f"{name}_scale_inv"] = scales
-            plain[name] = saved[name].float() * scales.repeat_interleave(16, 0).repeat_interleave(16, 1)
-    save_file(saved, folder / "model.safetensors", {"format": "pt"})
-    quantisation = {"quant_method": "fp8", "weight_block_size": [16, 16], "activation_scheme": "dynamic"}
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": quantisation}))
-    return plain
-
-
-@pytest.mark.parametrize(("family", "generate"), [("llama", None), ("llama", 2), ("qwen3_moe", None)])
-def test_fp8_is_verified_as_dequantised_and_said_to_be(tmp_path, family, generate):
-    """With the numbers of the same weights saved as float32."""
-    plain = fp8_llama(tmp_path / "model", family)
-    quantised = attnviz.analyze("the cat ran away", tmp_path / "model", syntax=False, generate=generate)
-    save_file(plain, tmp_path / "model" / "model.safetensors", {"format": "pt"})
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    del config["quantization_config"]
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    same = attnviz.analyze("the cat ran away", tmp_path / "model", syntax=False, generate=generate)
-    documents = [each.document() for each in (quantised, same)]
-    assert documents[0]["model"].pop("dequantised_from") == "fp8"
-    for document in documents:
-        del document["model"]["weights_sha256"]
-    assert documents[0] == documents[1]
-    assert quantised.verification.level == 4
-    assert quantised.checkpoint.runs_as == "float32 dequantised from fp8, cpu"
-
-
-def test_fp8_whose_scales_are_missing_or_not_finite_is_refused(tmp_path):
-    fp8_llama(tmp_path / "model")
-    weights = load_file(tmp_path / "model" / "model.safetensors")
-    name = "model.layers.1.self_attn.q_proj.weight"
-    spoilt = weights[name].float()
-    spoilt[0, 0] = torch.nan
-    for changed, message in (
-        ({name: spoilt.to(torch.float8_e4m3fn)}, "values that are not finite"),
-        ({f"{name}_scale_inv": weights[f"{name}_scale_inv"] * torch.inf}, "values that are not finite"),
-        ({f"{name}_other": weights[f"{name}_scale_inv"].clone()}, "1 unexpected"),
-    ):
-        save_file({**weights, **changed}, tmp_path / "model" / "model.safetensors", {"format": "pt"})
-        with pytest.raises(CheckpointError, match=message):
-            open_checkpoint(tmp_path / "model")
-    del weights[f"{name}_scale_inv"]
-    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"is in FP8, but its scales, .* are missing"):
-        open_checkpoint(tmp_path / "model")
-
-
-def test_fp8_is_not_for_a_device_map_and_other_kinds_are_refused(tmp_path):
-    fp8_llama(tmp_path / "model")
-    with pytest.raises(CheckpointError, match=r"weights in fp8, .* expected one device"):
-        open_checkpoint(tmp_path / "model", device_map={"": "cpu", "layers": "disk"})
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="asks for quantized weights"):
-        open_checkpoint(tmp_path / "model")

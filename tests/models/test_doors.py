@@ -89,9 +89,8 @@ def run(command: str, folder: Path, text: str, out: Path, *options: str) -> Any:
     """A command on a text; ``profile`` reads it from a file."""
     given = text
     if command == "profile":
-        out.mkdir(parents=True)
-        (out / "texts.txt").write_text(f"{text}\n" * 3)
-        given = str(out / "texts.txt")
+        given = str(out.with_name("texts.txt"))
+        Path(given).write_text(f"{text}\n" * 3)
     options = (*options, "--no-syntax") if command in ("heads", "profile") else options
     options = (*options, "--layer", "1") if command == "explain" else options
     options = (*options, "--figures", "none")
@@ -141,12 +140,11 @@ def third_type(content: Any) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_broken_tokenizer_is_named_by_every_command(bert, tmp_path, capfd, command, change, text, message):
+def test_a_broken_tokenizer_is_named_by_every_command(bert, tmp_path, command, change, text, message):
     change_tokenizer(bert, change)
     result = run(command, bert, text, tmp_path / "out")
     assert result.exit_code == 1, (result.stderr, result.exception)
     assert re.search(message, " ".join(result.stderr.split()))
-    assert capfd.readouterr().err == ""  # nothing that Rust prints of a panic by itself
 
 
 def test_a_mask_token_beyond_the_vocabulary_is_named(tmp_path):

@@ -127,27 +127,23 @@ def test_the_end_token_ends_it_and_is_left_out() -> None:
         continued(model, tokenizer)
 
 
-@pytest.mark.parametrize("generate", [0, -1, 1.5, True, "3"])
-def test_a_count_that_is_none_is_refused(generate: Any) -> None:
-    with pytest.raises((UsageError, TextError), match="generate"):
-        continued(*gpt2(), generate=generate)
-
-
 def test_a_number_of_numpy_is_written_as_one() -> None:
     assert json.loads(json.dumps(continued(*gpt2(), generate=np.int64(2)).document()))["generate"] == 2
 
 
-def test_what_cannot_be_continued_is_refused_in_one_line() -> None:
-    with pytest.raises(TextError, match="'bert' writes no text; leave out --generate"):
-        continued(sharp_bert(), bert_tokenizer())
-    with pytest.raises(TextError, match="no language-modelling head"):
-        continued(sharp_gpt2(), gpt2_tokenizer())
-    model, tokenizer = gpt2()
-    positions = model.config.n_positions
-    with pytest.raises(TextError, match=f"has 3 tokens and {positions} more were asked for, but .* {positions} posi"):
-        continued(model, tokenizer, generate=positions)
-    with pytest.raises(TextError, match="leave out --pair"):
-        continued(model, tokenizer, pair="the dog")
+@pytest.mark.parametrize(
+    ("built", "options", "word"),
+    [
+        *((gpt2(), {"generate": count}, "generate") for count in (0, -1, 1.5, True, "3")),
+        ((sharp_bert(), bert_tokenizer()), {}, "writes no text"),
+        ((sharp_gpt2(), gpt2_tokenizer()), {}, "no language-modelling head"),
+        (gpt2(), {"generate": 40}, "40 more were asked for"),
+        (gpt2(), {"pair": "the dog"}, "--pair"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(built: tuple[Any, Any], options: dict[str, Any], word: str) -> None:
+    with pytest.raises((UsageError, TextError), match=word):
+        continued(*built, **options)
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:

@@ -143,29 +143,21 @@ def test_a_device_that_is_there_is_taken(machine, name):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "name", "message"),
+    ("gpus", "name", "error", "word"),
     [
-        (0, "cuda", "the device 'cuda' .*finds no CUDA GPU here; use --device cpu"),
-        (0, "cuda:7", "the device 'cuda:7' .*finds no CUDA GPU here"),
-        (1, "cuda:1", "the device 'cuda:1' .*this machine has cuda:0 to cuda:0"),
-        (2, "cuda:99", "the device 'cuda:99' .*this machine has cuda:0 to cuda:1"),
-        (0, "mps", "'mps' was asked for, but torch finds no Apple GPU here; use --device cpu"),
+        *((0, name, DeviceError, "no CUDA GPU") for name in ("cuda", "cuda:7")),
+        *((gpus, name, DeviceError, "this machine has cuda:0") for gpus, name in ((1, "cuda:1"), (2, "cuda:99"))),
+        (0, "mps", DeviceError, "Apple"),
+        *(
+            (2, name, UsageError, "unknown device")
+            for name in ("", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1.5", "cuda: 1", "cuda:0:1", "cpu:0",
+                         "cpu:", "mps:0", "auto:0", " cpu", "xpu", ":", "meta", "cuda:00", "cuda:٠")
+        ),
     ],
-)
-def test_a_device_that_is_not_there_is_an_error_with_what_is(machine, gpus, name, message):
-    machine(gpus)
-    with pytest.raises(DeviceError, match=message):
-        resolve_device(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1.5", "cuda: 1", "cuda:0:1", "cpu:0", "cpu:", "mps:0",
-     "mps:", "auto:0", " cpu", "xpu", ":", "meta", "cuda:00", "cuda:٠"],
 )  # fmt: skip
-def test_name_that_is_no_device_is_an_error_with_the_valid_names(machine, name):
-    machine(gpus=2, mps=True)
-    with pytest.raises(UsageError, match=r"unknown device .*expected one of auto, cpu, cuda, cuda:N, mps"):
+def test_a_device_that_is_none_or_not_there_is_refused(machine, gpus, name, error, word):
+    machine(gpus)
+    with pytest.raises(error, match=word):
         resolve_device(name)
 
 
@@ -177,15 +169,13 @@ def test_dtypes_go_by_the_names_of_torch_and_have_a_tolerance():
 
 
 @pytest.mark.parametrize("name", ["", "double", "half", "float", "FLOAT32", "torch.float32", "int8", "float8"])
-def test_unknown_dtype_is_an_error_with_the_valid_names(name):
-    with pytest.raises(UsageError, match=r"unknown dtype .*expected one of float32, float64, bfloat16, float16"):
+def test_unknown_dtype_is_refused(name):
+    with pytest.raises(UsageError, match="unknown dtype"):
         resolve_dtype(name, CPU)
 
 
 def test_mps_computes_in_all_dtypes_but_float64():
-    assert [resolve_dtype(name, torch.device("mps")) for name in ("float32", "float16")] == [
-        torch.float32,
-        torch.float16,
-    ]
-    with pytest.raises(DeviceError, match="'mps' cannot compute in float64; use --device cpu or --dtype float32"):
-        resolve_dtype("float64", torch.device("mps"))
+    mps = torch.device("mps")
+    assert [resolve_dtype(name, mps) for name in ("float32", "float16")] == [torch.float32, torch.float16]
+    with pytest.raises(DeviceError, match="float64"):
+        resolve_dtype("float64", mps)

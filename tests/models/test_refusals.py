@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import pickle
 import re
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 
 from attnviz.errors import ArchitectureError, CheckpointError
@@ -127,7 +125,6 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     ),
     # a config far beyond its weights, before anything is built
     ("bert", config(hidden_size=8192), r"hidden_size=8192.*numbers, its weights have [\d,]+ bytes"),
-    ("bert", both(as_pickle(), config(hidden_size=8192)), r"does not fit its weights .*hidden_size=8192"),
     ("bert", config(vocab_size=30_000_000), r"vocab_size=30000000.*its model has [\d,]+ numbers"),
     ("bert", config(intermediate_size=10_000_000), r"its model has [\d,]+ numbers"),
     ("bert", config(num_hidden_layers=10_000_000), "num_hidden_layers=10000000; expected at most 1,000,000"),
@@ -175,13 +172,8 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     ("bert", indexed("[]"), "expected a JSON object, found list"),
     ("bert", indexed('{"weight_map": []}'), "expected a weight_map from names of weights to names of files"),
     ("bert", indexed('{"weight_map": {"a": 3}}'), "expected a weight_map"),
-    *(
-        ("bert", as_pickle(data), r"^(?!.*run code).*download or save the checkpoint again, best as model\.safet")
-        for data in (b"garbage", b"<html>Not found</html>", b"\0" * 64, b"")
-    ),
-    ("bert", as_pickle(b"PK\x03\x04 not a zip"), ""),
-    ("bert", as_pickle(last=-2000), ""),
-    ("bert", as_pickle(pickle.dumps({"a": [1]}, protocol=4)), ""),
+    ("bert", as_pickle, r"pickle \(pytorch_model\.bin\), which may run code .*bfloat16 with save_pretrained"),
+    ("bert", config(quantization_config={"quant_method": "fp8"}), "dequantise them; .*save_pretrained"),
     # a config that is none
     ("bert", write("config.json", "not json"), r"cannot read .*config\.json"),
     ("bert", write("config.json", "[1]"), "expected a JSON object, found list"),
@@ -189,7 +181,7 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     ("bert", write("config.json", b"\xff\xfe"), "cannot read .*utf-8"),
     ("bert", pipe("config.json"), r"has no config\.json"),
     *(
-        ("bert", pipe(name), f"{re.escape(name)} is a pipe")
+        ("bert", pipe(name), "is a pipe")
         for name in (WEIGHTS, "tokenizer.json", "special_tokens_map.json", "additional_chat_templates/a.jinja")
     ),
     ("bert", config(sub_configs=5), "transformers cannot read .*sub_configs"),
@@ -232,7 +224,7 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     *(("gpt2", config(n_head=value), "") for value in (0, 3)),
     ("gpt2", config(activation_function="foo"), ""),
     # tokenizers
-    ("bert", without_tokenizer, r"has no tokenizer: expected one of tokenizer\.json"),
+    ("bert", without_tokenizer, "has no tokenizer"),
     ("bert", write("tokenizer.json", "not json"), "cannot read .*tokenizer"),
     ("bert", write("tokenizer.json", '{"version": "1.0", "model": {"type": "Nonsense"}}'), "cannot read .*tokenizer"),
     ("bert", write("tokenizer.json", "{}"), "download or save it again: there is no 'added_tokens'"),
@@ -253,27 +245,6 @@ def test_a_spoiled_folder_is_one_error_that_says_what_is_wrong(
         load(folder).tokenize(SENTENCE)
     assert "\n" not in str(raised.value)
     assert (capfd.readouterr(), list(recwarn)) == (("", ""), [])  # what libraries log and warn is in the message alone
-
-
-class Malicious:
-    def __init__(self, witness: Path) -> None:
-        self.witness = witness
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open, (str(self.witness), "w")
-
-
-@pytest.mark.parametrize("plain", [True, False])
-def test_a_malicious_pickle_is_refused_and_not_run(bert_folder: Path, tmp_path: Path, plain: bool) -> None:
-    folder, witness = Path(shutil.copytree(bert_folder, tmp_path / "bert")), tmp_path / "executed"
-    if plain:
-        (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"foo": Malicious(witness)}, protocol=2))
-    else:
-        torch.save({**load_file(folder / WEIGHTS), "foo": Malicious(witness)}, folder / "pytorch_model.bin")
-    (folder / WEIGHTS).unlink()
-    with pytest.raises(CheckpointError, match=r"would run code; expected model\.safetensors"):
-        load(folder)
-    assert not witness.exists()
 
 
 def test_a_checkpoint_in_a_folder_whose_name_is_no_text_is_not_called_corrupt(bert_folder: Path, tmp_path: Path):

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,11 +19,11 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from attnviz.commands.models.measure import ConfigFile, built_in_configs, cached_configs, find_config
+from attnviz.commands.models.measure import built_in_configs, cached_configs, find_config
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.models import sources
 from attnviz.models.checkpoint import load_checkpoint
-from attnviz.models.sources import BUILT_IN, MINILM_SHA256, Source, find_checkpoint, weight_files
+from attnviz.models.sources import MINILM_SHA256, Source, find_checkpoint, weight_files
 from tests.conftest import needs_minilm
 from tests.support.hub import ANSWER, FIRST, SECOND, Hub, files_of, put
 
@@ -39,42 +38,31 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 @pytest.mark.parametrize("command", ["heads", "models"])
 @pytest.mark.parametrize(
-    ("name", "of_weights", "of_config"),
+    ("name", "word"),
     [
+        *((name, "found nothing") for name in ("./nothing", "/nothing/here", "~/no-such-model", "../nothing", "a/b/c",
+                                               "nothing/")),
+        ("./file.safetensors", "found a file"),
+        *((name, r"config\.json") for name in ("empty", "./empty")),
+        ("~nosuchuser/model", "~nosuchuser"),
+        *((name, "is empty") for name in ("", "  ")),
+        *((name, "no valid hub id") for name in ("not a model", "-x", "a--b")),
         *(
-            (name, "expected a folder with a checkpoint at .*, found nothing", "a folder with a .* found nothing")
-            for name in ("./nothing", "/nothing/here", "~/no-such-model", "../nothing", "a/b/c", "nothing/")
-        ),
-        ("./file.safetensors", "expected a folder .*found a file", "found a file"),
-        ("empty", r"the folder empty is there but has no config\.json", r"expected one as|has no config\.json"),
-        ("./empty", r"has no config\.json: expected a checkpoint as .*save_pretrained", r"no config\.json: expected"),
-        ("~nosuchuser/model", "~nosuchuser", "~nosuchuser"),
-        ("", "--model is empty; expected a built-in name, a folder or a hub id", "NAME is empty; expected a built-in"),
-        ("  ", "--model is empty", "NAME is empty"),
-        *((name, r"is no valid hub id \(", "it is no valid hub id") for name in ("not a model", "-x", "a--b")),
-        *(
-            (name, "cannot load the model|expected a folder", "no configuration of|expected a folder")
+            (name, "cannot load the model|no configuration of|expected a folder")
             for name in ("a long sentence given by mistake " * 20, "nul\0byte", "x" * 300, "./" + "x" * 300,
                          "/a" * 3000, "~/" + "y" * 300, "./a\0b", "a\0b/c")
         ),
-        (
-            "org/tiny",
-            r"it is not a built-in name \(.*minilm.*\), not a folder .* not in the cache .*hub, and HF_HUB_OFFLINE is "
-            r"set\. Type: attnviz heads",
-            r"^no configuration of 'org/tiny': .*\(minilm, .*smollm2\), .* gpt3-175b\), .*in the cache .*hub, and HF_",
-        ),
-        ("gpt2", "Type: attnviz heads", "Type: attnviz models gpt2-small, for its sizes"),
-        ("openai-community/gpt2-xl", "Type: attnviz heads", "Type: attnviz models gpt2-xl, for its sizes"),
-        ("google-bert/bert-base-uncased", "Type: attnviz heads", "Type: attnviz models bert-base, for its sizes"),
+        ("org/tiny", r"not in the cache .*hub, and HF_HUB_OFFLINE is set.*Type: attnviz (heads|models)"),
+        ("gpt2", "Type: attnviz (heads|models gpt2-small)"),
+        ("openai-community/gpt2-xl", "Type: attnviz (heads|models gpt2-xl)"),
+        ("google-bert/bert-base-uncased", "Type: attnviz (heads|models bert-base)"),
     ],
 )  # fmt: skip
-def test_a_name_of_nothing_is_one_error_that_says_what_was_expected(
-    hub: Hub, command: str, name: str, of_weights: str, of_config: str
-):
+def test_a_name_of_nothing_is_one_error_that_says_what_was_expected(hub: Hub, command: str, name: str, word: str):
     Path("empty").mkdir()
     Path("file.safetensors").touch()
     find: Any = find_checkpoint if command == "heads" else find_config
-    with pytest.raises((CheckpointError, UsageError), match=of_weights if command == "heads" else of_config) as raised:
+    with pytest.raises((CheckpointError, UsageError), match=word) as raised:
         find(name)
     assert isinstance(raised.value, UsageError) == (not name.strip())
 
@@ -158,16 +146,6 @@ def test_a_folder_with_a_config_only_is_found_by_itself_or_by_its_config(tmp_pat
         assert found.path.samefile(tmp_path / "model" / "config.json")
 
 
-def test_dot_minilm_is_always_a_folder_and_minilm_is_always_built_in(hub, bert_folder, monkeypatch):
-    shutil.copytree(bert_folder, "minilm")
-    monkeypatch.setitem(BUILT_IN, "minilm", lambda _: Source("minilm", Path("/built-in"), "1"))
-    assert find_checkpoint("minilm").folder == Path("/built-in")
-    assert find_checkpoint("./minilm") == Source("./minilm", Path("minilm"), None)
-    shutil.rmtree("minilm")
-    with pytest.raises(CheckpointError, match="expected a folder with a checkpoint at minilm, found nothing"):
-        find_checkpoint("./minilm")
-
-
 def test_revision_of_what_has_none_is_a_usage_error(bert_folder, monkeypatch):
     monkeypatch.chdir(bert_folder.parent)
     for name in (str(bert_folder), "tiny-bert", "minilm"):
@@ -175,7 +153,7 @@ def test_revision_of_what_has_none_is_a_usage_error(bert_folder, monkeypatch):
             find_checkpoint(name, "v2")
 
 
-def test_weight_files_prefer_safetensors_and_then_a_whole_file(tmp_path):
+def test_weight_files_are_safetensors_first_a_whole_file(tmp_path):
     def touch(*names: str) -> None:
         for name in names:
             (tmp_path / name).write_text("")
@@ -183,13 +161,11 @@ def test_weight_files_prefer_safetensors_and_then_a_whole_file(tmp_path):
     def found() -> list[str]:
         return [path.name for path in weight_files(tmp_path)]
 
-    with pytest.raises(CheckpointError, match=r"has no weights: expected model\.safetensors or pytorch_model\.bin"):
+    with pytest.raises(CheckpointError, match="has no weights"):
         found()
-    touch("p-1.bin", "p-2.bin", "s-1.safetensors", "s-2.safetensors")
-    (tmp_path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "p-2.bin", "b": "p-1.bin"}}')
-    assert found() == ["p-1.bin", "p-2.bin"]
-    touch("pytorch_model.bin")
-    assert found() == ["pytorch_model.bin"]
+    touch("pytorch_model.bin", "s-1.safetensors", "s-2.safetensors")
+    with pytest.raises(CheckpointError, match="pickle"):
+        found()
     index = {"weight_map": {"a": "s-2.safetensors", "b": "s-1.safetensors", "c": "s-1.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert found() == ["s-1.safetensors", "s-2.safetensors"]
@@ -209,12 +185,6 @@ def test_a_cached_model_loads_without_asking_the_hub(hub, bert_folder, name, off
     assert source == Source(name, snapshot, FIRST)
     checkpoint = load_checkpoint(source, torch.device("cpu"), torch.float32)
     assert (checkpoint.name, checkpoint.revision, checkpoint.n_layers) == (name, FIRST, 3)
-
-
-def test_a_cached_config_is_found_without_its_weights_and_without_the_hub(hub):
-    hub.online()
-    snapshot = put(hub.cache, "org/tiny")
-    assert find_config("org/tiny") == ConfigFile("org/tiny", "hub", snapshot, FIRST)
 
 
 def test_of_several_revisions_a_config_is_that_of_the_main_one_else_the_newest(hub):
@@ -356,7 +326,7 @@ def test_a_revision_is_passed_on_to_the_hub_where_the_cache_lacks_it(hub, bert_f
     [
         (find_checkpoint, "config.json", "has no config"),
         (find_checkpoint, "model.safetensors", "has no weights"),
-        (find_config, "config.json", r"the hub model 'org/tiny' has no config\.json, so it is no transformers"),
+        (find_config, "config.json", "has no config"),
     ],
 )
 def test_a_hub_model_that_is_not_whole_is_an_error(hub, bert_folder, find, gone, message):
@@ -365,27 +335,27 @@ def test_a_hub_model_that_is_not_whole_is_an_error(hub, bert_folder, find, gone,
         find("org/tiny")
 
 
-def test_an_error_during_the_download_is_an_unreachable_hub(hub, bert_folder):
-    hub.has(files_of(bert_folder), broken=OSError("connection reset"))
-    with pytest.raises(CheckpointError, match=r"the hub cannot be reached \(connection reset\)"):
-        find_checkpoint("org/tiny")
-
-
 @pytest.mark.parametrize(
     ("names", "needed"),
     [
         (["config.json", "model.safetensors", "vocab.txt", *EXTRA], {"config.json", "model.safetensors", "vocab.txt"}),
-        (["config.json", "pytorch_model.bin", "tf_model.h5"], {"config.json", "pytorch_model.bin"}),
         (
             ["model-00001-of-00001.safetensors", "model.safetensors.index.json", "pytorch_model-00001-of-00001.bin"],
             {"model-00001-of-00001.safetensors", "model.safetensors.index.json"},
         ),
-        (["pytorch_model-1-of-1.bin", "onnx/model.safetensors"], {"pytorch_model-1-of-1.bin"}),
         (["training_args.bin", "optimizer.bin", "adapter.safetensors", "spiece.model"], {"spiece.model"}),
         (["tokenizer.json", "merges.txt", "1_Pooling/config.json"], {"tokenizer.json", "merges.txt"}),
     ],
 )
-def test_only_config_tokenizer_and_one_form_of_the_weights_are_downloaded(names, needed):
+def test_only_config_tokenizer_and_safetensors_are_downloaded(names, needed):
     found = sources._needed_files(names)
     assert set(found) == needed
     assert len(found) == len(needed)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-1-of-2.bin"])
+def test_a_hub_model_of_pickles_alone_is_refused_before_it_is_downloaded(hub, bert_folder, name):
+    hub.has(files_of(bert_folder, "model.safetensors"), [name])
+    with pytest.raises(CheckpointError, match="pickle"):
+        find_checkpoint("org/tiny")
+    assert hub.downloaded == []

@@ -201,58 +201,28 @@ def test_of_the_first_word_of_gpt2_the_first_piece_alone_is_a_sink():
     assert found.labels == ("[CLS]", "the", "un", "##believ", "##able", "[SEP]")
 
 
-def test_the_same_word_twice_is_two_units():
-    assert merge_subwords(as_bert("cat cat"), words=True).members == ((0,), (1,), (2,), (3,))
-
-
-def test_merging_sums_over_keys_and_averages_over_queries():
-    pattern = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4]], dtype=torch.float64)
-    # unit 0 = tokens 0 and 1: to itself ((.1 + .2) + (.3 + .3)) / 2, to token 2 (.7 + .4) / 2
-    expected = torch.tensor([[0.45, 0.55], [0.6, 0.4]], dtype=torch.float64)
-    torch.testing.assert_close(merge_pattern(pattern, [(0, 1), (2,)]), expected)
-
-
 def test_nothing_to_merge_gives_the_same_tensor():
     pattern = row_stochastic(4)
     assert merge_pattern(pattern, [(0,), (1,), (2,), (3,)]) is pattern
 
 
-def test_reordered_or_fewer_units_are_not_the_same_tensor():
-    pattern = row_stochastic(3)
-    torch.testing.assert_close(merge_pattern(pattern, [(1,), (0,)]), pattern[:, [1, 0]][..., [1, 0]])
-
-
 # --- refused ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "found"), [("", "empty"), (" \t\n", "blank"), ("\u00a0\u2003", "blank")])
-def test_a_text_or_pair_without_words_is_refused(text: str, found: str):
-    with pytest.raises(TextError, match=f"the text is {found}; expected at least one word"):
-        as_gpt2(text)
-    with pytest.raises(TextError, match=f"the pair is {found}"):
-        as_bert("the cat", text)
-
-
-def test_a_text_that_the_tokenizer_drops_is_refused():
-    with pytest.raises(TextError, match="no tokens are left of the text"):
-        as_bert("\u200b")
-
-
 @pytest.mark.parametrize(
-    ("text", "found"),
-    [("ab\udcff", "byte 0xff at character 2"), ("\ud800", "byte 0xed at character 0")],
+    ("read", "given", "options", "word"),
+    [
+        *((as_gpt2, (text,), {}, "text is") for text in ("", " \t\n", "\u00a0\u2003", "ab\udcff", "\ud800")),
+        *((as_bert, ("the cat", text), {}, "pair is") for text in ("", " \t\n", "ab\udcff")),
+        (as_bert, ("\u200b",), {}, "no tokens are left"),
+        (as_bert, ("the cat saw",), {"max_positions": 4}, "5 tokens, but the model has 4 positions"),
+        (as_bert, ("the cat",), {"max_positions": 2, "truncate": True}, "no tokens are left"),
+        (as_gpt2, ("the cat", "the dog"), {}, "no sentence segments"),
+    ],
 )
-def test_lone_surrogates_are_refused(text: str, found: str):
-    with pytest.raises(TextError, match=f"the text is not valid UTF-8: found {found}"):
-        as_gpt2(text)
-    with pytest.raises(TextError, match=f"the pair is not valid UTF-8: found {found}"):
-        as_bert("cat", text)
-
-
-def test_a_text_that_is_too_long_gives_both_numbers():
-    assert len(as_bert("the cat saw", max_positions=5)) == 5
-    with pytest.raises(TextError, match=r"the text has 5 tokens, but the model has 4 positions.*truncate"):
-        as_bert("the cat saw", max_positions=4)
+def test_what_is_no_text_for_this_model_is_refused(read: Any, given: Any, options: Any, word: str):
+    with pytest.raises(TextError, match=word):
+        read(*given, **options)
 
 
 @pytest.mark.parametrize(
@@ -269,21 +239,7 @@ def test_truncation_keeps_special_tokens_and_says_how_much_it_cut(
 ):
     tokens = read("the cat saw the dog", pair, max_positions=most, truncate=True)
     assert (tokens.labels, tokens.truncated) == (labels, cut)
-
-
-def test_truncating_once_leaves_the_tokenizer_as_it_was():
-    as_bert("the cat saw the dog", max_positions=4, truncate=True)
-    assert len(as_bert("the cat saw the dog")) == 7
-
-
-def test_truncation_that_leaves_no_text_is_refused():
-    with pytest.raises(TextError, match="no tokens are left"):
-        as_bert("the cat", max_positions=2, truncate=True)
-
-
-def test_a_pair_for_a_model_without_segments_is_refused():
-    with pytest.raises(TextError, match=r"a pair was given.*no sentence segments"):
-        as_gpt2("the cat", "the dog")
+    assert len(read("the cat saw the dog")) == {as_bert: 7, as_gpt2: 5}[read]  # the tokenizer is as it was
 
 
 @pytest.mark.parametrize("pretokens", [False, True])

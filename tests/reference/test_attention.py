@@ -17,9 +17,7 @@ from attnviz.reference.attention import (
     HeadParameters,
     Projection,
     allowed_positions,
-    attention_output,
     attention_pattern,
-    attention_scores,
     multi_head_attention,
     project,
 )
@@ -209,27 +207,6 @@ def test_worked_example_of_one_head_and_two_tokens():
     scores = torch.tensor([[[math.log(3), 0.0], [0.0, math.log(3)]]])
     pattern = attention_pattern(scores, torch.ones(2, 2, dtype=torch.bool))
     torch.testing.assert_close(pattern, torch.tensor([[[0.75, 0.25], [0.25, 0.75]]]))
-
-
-def test_scores_are_scaled_dot_products_of_query_with_key():
-    query = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
-    key = torch.tensor([[[3.0, 5.0], [7.0, 11.0]]])
-    assert attention_scores(query, key, 0.5).tolist() == [[[1.5, 3.5], [5.0, 11.0]]]
-
-
-def test_projection_multiplies_from_the_right_and_adds_the_heads_own_bias():
-    x = torch.tensor([[1.0, 10.0]])
-    weight = torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]])
-    projected = project(x, Projection(weight, torch.tensor([[0.5], [0.25]])))
-    assert projected.tolist() == [[[21.5]], [[43.25]]]
-
-
-def test_output_is_the_sum_of_each_heads_contribution_through_its_slice_of_w_o():
-    parameters = random_parameters(3, 2)
-    pattern = torch.softmax(random_input(3, 4, 4), dim=-1)
-    value = random_input(3, 4, 2, seed=5)
-    expected = sum(pattern[h] @ value[h] @ parameters.output_weight[h] for h in range(3)) + parameters.output_bias
-    torch.testing.assert_close(attention_output(pattern, value, parameters), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_allowed_positions_without_padding():

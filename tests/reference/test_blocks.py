@@ -34,7 +34,6 @@ from tests.support.blocks import SIZES, in_blocks
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.mutations import MODELING, OUTPUT_MUTATIONS, PATTERN_MUTATIONS, change_parameters, state_of
 from tests.support.recorded import batch, recorded, verified_batch, whole, whole_pattern
-from tests.support.undeclared import UNDECLARED, undeclared_model
 
 WORDS = "the cat that i saw ran away unbelievableness dogs houses and was he they in".split()
 LONG = " ".join(random.Random(1).choices(WORDS, k=60))
@@ -220,22 +219,6 @@ class _Quiet:
 
     def end(self, *_: Any) -> None:
         pass
-
-
-@pytest.mark.parametrize("family", ["seed_oss", "ministral", "ernie"])
-def test_families_that_are_not_declared_come_in_blocks(monkeypatch, family):
-    model = undeclared_model(family)
-    tokenizer = llamas.sentencepiece_tokenizer()
-    given: dict[str, Any] = {"tokenizer": tokenizer, "syntax": False, "any_family": True}
-    expected = attnviz.analyze(SENTENCE, model, **given)
-    in_blocks(monkeypatch, 4)
-    found = attnviz.analyze(SENTENCE, model, **given)
-    assert_same(findings(found), findings(expected), 1e-6)
-    for layer in range(2):
-        blocks = list(found.attention.rows(layer))
-        assert len(blocks) > 1
-        torch.testing.assert_close(whole(blocks), whole_pattern(expected.attention, layer), rtol=0, atol=1e-6)
-    assert family in UNDECLARED
 
 
 NOTHING_TO_SEE = [("llama", "left"), ("mistral", "left"), ("mistral", "right")]
@@ -492,13 +475,6 @@ def test_the_lazy_mask_has_the_rows_of_transformers_own(kind, padded):
             assert (expected[:, :, first:last, n_keys:] < 0).all()
             if n_keys < 9:
                 assert "window on both" in kind or kind in ("causal", "window") or padded == "right"
-
-
-def test_a_mask_that_is_not_needed_is_none():
-    named = {"batch_size": 1, "q_length": 4, "kv_length": 4, "allow_is_bidirectional_skip": True,
-             "mask_function": masking_utils.bidirectional_mask_function}  # fmt: skip
-    assert masking_utils.eager_mask(**named) is None
-    assert recorder._lazy_mask(**named) is None
 
 
 # --- the model is left as it was -------------------------------------------------------------------------------------

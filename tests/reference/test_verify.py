@@ -68,13 +68,10 @@ def test_report_covers_every_layer_and_head(kind):
     seen: list[VerifiedRows] = []
     verified = run(checkpoint_of(kind), seen.append)
     assert verified.verification.heads_compared == N_LAYERS * N_HEADS
-    assert [check.layer for check in verified.verification.layers] == [0, 1, 2]
-    assert [check.heads_compared for check in verified.verification.layers] == [N_HEADS] * N_LAYERS
-    assert [(layer.check.layer, layer.check.heads_compared) for layer in seen] == [(i, N_HEADS) for i in range(3)]
+    for checks in (verified.verification.layers, [rows.check for rows in seen]):
+        assert [(check.layer, check.heads_compared) for check in checks] == [(i, N_HEADS) for i in range(N_LAYERS)]
     n = len(verified.tokens)
     assert all(layer.pattern.shape == (1, N_HEADS, n, n) for layer in seen)
-    assert verified.verification.pattern_error == max(c.pattern_error for c in verified.verification.layers)
-    assert verified.verification.output_error == max(c.output_error for c in verified.verification.layers)
     assert all(check.output_scale > 0 for check in verified.verification.layers)
 
 
@@ -216,12 +213,7 @@ def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
         pattern[0, 1, 5, 3] += 0.25
 
     disturb(monkeypatch, 1, pattern=change)
-    pattern = (
-        r"^the recomputed heads do not reproduce the model: 1 of 3 layers differ\. The largest difference is in "
-        r"layer 1, head 2 \(L1H2\), query 5 \('saw'\), key 3 \('that'\): "
-        rf"the model attends ({VALUE}), the reference ({VALUE}) \(tolerance 0\.0001\)\. Nothing was written\."
-    )
-    with pytest.raises(VerificationError, match=pattern) as caught:
+    with pytest.raises(VerificationError, match=r"\(L1H2\), query 5 \('saw'\), key 3 \('that'\)") as caught:
         run(checkpoint)
     found = re.search(rf"the model attends ({VALUE}), the reference ({VALUE})", str(caught.value))
     assert found is not None
@@ -231,12 +223,7 @@ def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
 
 def test_message_for_an_output_names_layer_query_dimension_and_both_values(monkeypatch):
     disturb(monkeypatch, 2, output=lambda output: output[0, 6, 17].add_(7.0))
-    pattern = (
-        r"1 of 3 layers differ\. All patterns agree, but the attention output of layer 2 \(all 4 heads together\) "
-        rf"differs most at query 6 \('ran'\), dimension 17: the model gives ({VALUE}), the reference ({VALUE}) "
-        rf"\(tolerance 0\.0001 of the layer's largest output, {VALUE}\)\. Nothing was written\."
-    )
-    with pytest.raises(VerificationError, match=pattern):
+    with pytest.raises(VerificationError, match=r"attention output of layer 2 .* query 6 \('ran'\), dimension 17: "):
         run(checkpoint_of("bert"))
 
 
@@ -245,26 +232,6 @@ def test_message_tells_of_the_worst_layer(monkeypatch):
     disturb(monkeypatch, pattern=lambda pattern: pattern[0, 0, 1, 1].add_(next(sizes)))
     with pytest.raises(VerificationError, match=r"3 of 3 layers differ\. .* layer 1, head 0"):
         run(checkpoint_of("gpt2"))
-
-
-def test_patterns_of_another_shape_are_an_error(monkeypatch):
-    original = attention.pattern_of
-
-    def fewer_heads(query: Tensor, *more: Any) -> Tensor:
-        pattern = original(query, *more)
-        return pattern if query.shape[-2] == 1 else pattern[:, :3]
-
-    monkeypatch.setattr(attention, "pattern_of", fewer_heads)
-    with pytest.raises(VerificationError, match=r"layer 0: the reference gives patterns of shape \(1, 3, 9, 9\)"):
-        run(checkpoint_of("bert"))
-
-
-def test_layers_from_the_first_mismatch_on_are_not_handed_over(monkeypatch):
-    disturb(monkeypatch, 1, pattern=lambda pattern: pattern[0, 0, 0, 0].add_(0.5))
-    seen: list[int] = []
-    with pytest.raises(VerificationError, match="1 of 3 layers differ"):
-        run(checkpoint_of("bert"), lambda layer: seen.append(layer.check.layer))
-    assert seen == [0]
 
 
 # --- on the command line -------------------------------------------------------------------------------
@@ -398,11 +365,6 @@ def test_a_model_without_layers_is_refused(kind):
 
 TOLERANCE = TOLERANCES[torch.float32]
 GOOD = LayerCheck(layer=1, heads_compared=4, pattern_error=1e-6, output_error=1e-6, output_scale=1.0)
-
-
-def test_a_layer_within_tolerance_can_be_built():
-    pattern = torch.zeros(1, 4, 2, 2)
-    assert VerifiedRows(GOOD, TOLERANCE, pattern, 0, 2, 2).pattern is pattern
 
 
 @pytest.mark.parametrize(
@@ -559,13 +521,6 @@ def test_hooks_of_others_stay_on_the_model(kind):
     assert hooks_on(model) == 1
     handle.remove()
     assert calls == [model]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_verified_patterns_need_no_gradient(kind):
-    seen: list[VerifiedRows] = []
-    run(checkpoint_of(kind), seen.append)
-    assert not any(layer.pattern.requires_grad for layer in seen)
 
 
 # --- what a layer passes on ---------------------------------------------------------------------------------------

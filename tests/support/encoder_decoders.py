@@ -5,25 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
-    MBartConfig,
-    MBartForConditionalGeneration,
-    MT5Config,
-    MT5ForConditionalGeneration,
-    PegasusConfig,
-    PegasusForConditionalGeneration,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import PreTrainedTokenizerFast
 
 from tests.support.models import save_checkpoint
 
@@ -40,14 +25,19 @@ _T5 = _SIZES | {
     "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6,
 }  # fmt: skip
 
-FAMILIES = {
-    "bart": (BartConfig, BartForConditionalGeneration, _BART),
-    "marian": (MarianConfig, MarianMTModel, _BART),
-    "mbart": (MBartConfig, MBartForConditionalGeneration, _BART | {"scale_embedding": True}),
-    "m2m_100": (M2M100Config, M2M100ForConditionalGeneration, _BART | {"pad_token_id": 2}),
-    "pegasus": (PegasusConfig, PegasusForConditionalGeneration, _BART),
-    "t5": (T5Config, T5ForConditionalGeneration, _T5),
-    "mt5": (MT5Config, MT5ForConditionalGeneration, _T5 | {"feed_forward_proj": "gated-gelu"}),
+_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bart": ("BartForConditionalGeneration", _BART),
+    "marian": ("MarianMTModel", _BART),
+    "mbart": ("MBartForConditionalGeneration", _BART | {"scale_embedding": True}),
+    "m2m_100": ("M2M100ForConditionalGeneration", _BART | {"pad_token_id": 2}),
+    "pegasus": ("PegasusForConditionalGeneration", _BART),
+    "t5": ("T5ForConditionalGeneration", _T5),
+    "mt5": ("MT5ForConditionalGeneration", _T5 | {"feed_forward_proj": "gated-gelu"}),
+}
+
+FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    family: (getattr(transformers, name).config_class, getattr(transformers, name), settings)
+    for family, (name, settings) in _FAMILIES.items()
 }
 
 PRE_NORM = ("mbart", "m2m_100", "pegasus", "t5", "mt5")

@@ -155,7 +155,7 @@ def relations(
         parser: a pipeline whose labels are ClearNLP's.
         tokenizer, text, pair: as the model reads them.
         sink: by token; a sink is part of no word, and a word without a token is none.
-        universal: a function from (text, part of speech, head, label) of all words to words with ``head``, ``label``.
+        universal: a function from (text, part of speech, head, label) of all words to the head and label of each.
     """
     encoding = tokenizer(text, pair)
     words: list[list[int]] = []
@@ -176,10 +176,10 @@ def relations(
             if pieces and not word.is_space:
                 number[word.i] = len(words)
                 words.append(pieces)
-        for i, node in enumerate(tree):
-            if node.label not in ("punct", "root", "") and i in number and node.head in number:
-                for name in {node.label, node.label.split(":")[0]}:
-                    arcs.setdefault(name, []).append((number[i], number[node.head]))
+        for i, (head, label) in enumerate(tree):
+            if label not in ("punct", "root", "") and i in number and head in number:
+                for name in {label, label.split(":")[0]}:
+                    arcs.setdefault(name, []).append((number[i], number[head]))
     return {"words": words, "arcs": arcs}
 
 

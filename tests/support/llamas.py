@@ -9,61 +9,7 @@ import torch
 import transformers
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import (
-    Cohere2Config,
-    Cohere2ForCausalLM,
-    CohereConfig,
-    CohereForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GemmaConfig,
-    GemmaForCausalLM,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    GptOssConfig,
-    GptOssForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-    GraniteMoeConfig,
-    GraniteMoeForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    Olmo2Config,
-    Olmo2ForCausalLM,
-    Olmo3Config,
-    Olmo3ForCausalLM,
-    OlmoConfig,
-    OlmoeConfig,
-    OlmoeForCausalLM,
-    OlmoForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PhiConfig,
-    PhiForCausalLM,
-    PhimoeConfig,
-    PhimoeForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2MoeConfig,
-    Qwen2MoeForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-    SmolLM3Config,
-    SmolLM3ForCausalLM,
-    StableLmConfig,
-    StableLmForCausalLM,
-    Starcoder2Config,
-    Starcoder2ForCausalLM,
-)
+from transformers import PreTrainedTokenizerFast
 
 from attnviz.models.smollm2 import cached_folder
 from tests.support.models import WORDS, save_checkpoint
@@ -72,22 +18,16 @@ N_LAYERS, N_HEADS, WINDOW = 2, 4, 4
 _ALTERNATING = ["sliding_attention", "full_attention"]
 _HALF_ROTATED = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 
-FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
-    "llama": (LlamaConfig, LlamaForCausalLM, {"head_dim": 16, "attention_bias": True}),
-    "mistral": (MistralConfig, MistralForCausalLM, {"head_dim": 16, "sliding_window": WINDOW}),
+_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {"head_dim": 16, "attention_bias": True}),
+    "mistral": ("MistralForCausalLM", {"head_dim": 16, "sliding_window": WINDOW}),
     "mixtral": (
-        MixtralConfig,
-        MixtralForCausalLM,
+        "MixtralForCausalLM",
         {"head_dim": 16, "sliding_window": WINDOW, "num_local_experts": 5, "num_experts_per_tok": 2},
     ),
-    "qwen2": (
-        Qwen2Config,
-        Qwen2ForCausalLM,
-        {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
-    ),
+    "qwen2": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}),
     "qwen2_moe": (
-        Qwen2MoeConfig,
-        Qwen2MoeForCausalLM,
+        "Qwen2MoeForCausalLM",
         {
             "use_sliding_window": True,
             "sliding_window": WINDOW,
@@ -98,8 +38,7 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         },
     ),
     "qwen3_moe": (
-        Qwen3MoeConfig,
-        Qwen3MoeForCausalLM,
+        "Qwen3MoeForCausalLM",
         {
             "head_dim": 16,
             "use_sliding_window": True,
@@ -110,13 +49,12 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
             "mlp_only_layers": [0],
         },
     ),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
-    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM, {"no_rope_layer_interval": 2}),
-    "olmo": (OlmoConfig, OlmoForCausalLM, {"clip_qkv": 1.5}),
-    "olmo2": (Olmo2Config, Olmo2ForCausalLM, {}),
+    "qwen3": ("Qwen3ForCausalLM", {"head_dim": 16}),
+    "smollm3": ("SmolLM3ForCausalLM", {"no_rope_layer_interval": 2}),
+    "olmo": ("OlmoForCausalLM", {"clip_qkv": 1.5}),
+    "olmo2": ("Olmo2ForCausalLM", {}),
     "olmo3": (
-        Olmo3Config,
-        Olmo3ForCausalLM,
+        "Olmo3ForCausalLM",
         {
             "sliding_window": WINDOW,
             "layer_types": _ALTERNATING,
@@ -132,8 +70,7 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         },
     ),
     "granite": (
-        GraniteConfig,
-        GraniteForCausalLM,
+        "GraniteForCausalLM",
         {
             "head_dim": 16,
             "attention_multiplier": 0.3,
@@ -142,10 +79,9 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
             "logits_scaling": 8.0,
         },
     ),
-    "starcoder2": (Starcoder2Config, Starcoder2ForCausalLM, {"sliding_window": WINDOW}),
+    "starcoder2": ("Starcoder2ForCausalLM", {"sliding_window": WINDOW}),
     "granitemoe": (
-        GraniteMoeConfig,
-        GraniteMoeForCausalLM,
+        "GraniteMoeForCausalLM",
         {
             "num_local_experts": 5,
             "num_experts_per_tok": 2,
@@ -155,19 +91,11 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
             "logits_scaling": 8.0,
         },
     ),
-    "olmoe": (OlmoeConfig, OlmoeForCausalLM, {"num_experts": 5, "num_experts_per_tok": 2, "clip_qkv": 1.1}),
-    "phi3": (
-        Phi3Config,
-        Phi3ForCausalLM,
-        {
-            "sliding_window": WINDOW,
-            "rope_parameters": _HALF_ROTATED,
-        },
-    ),
-    "gemma": (GemmaConfig, GemmaForCausalLM, {"head_dim": 16}),
+    "olmoe": ("OlmoeForCausalLM", {"num_experts": 5, "num_experts_per_tok": 2, "clip_qkv": 1.1}),
+    "phi3": ("Phi3ForCausalLM", {"sliding_window": WINDOW, "rope_parameters": _HALF_ROTATED}),
+    "gemma": ("GemmaForCausalLM", {"head_dim": 16}),
     "phimoe": (
-        PhimoeConfig,
-        PhimoeForCausalLM,
+        "PhimoeForCausalLM",
         {
             "sliding_window": WINDOW,
             "attention_bias": True,
@@ -185,8 +113,7 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         },
     ),
     "gemma2": (
-        Gemma2Config,
-        Gemma2ForCausalLM,
+        "Gemma2ForCausalLM",
         {
             "head_dim": 16,
             "query_pre_attn_scalar": 24,
@@ -196,13 +123,11 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         },
     ),
     "gemma3_text": (
-        Gemma3TextConfig,
-        Gemma3ForCausalLM,
+        "Gemma3ForCausalLM",
         {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": WINDOW, "layer_types": _ALTERNATING},
     ),
     "gpt_oss": (
-        GptOssConfig,
-        GptOssForCausalLM,
+        "GptOssForCausalLM",
         {
             "head_dim": 16,
             "sliding_window": WINDOW,
@@ -219,33 +144,44 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
             },
         },
     ),
-    "gpt_neox": (GPTNeoXConfig, GPTNeoXForCausalLM, {"rope_parameters": _HALF_ROTATED}),
-    "stablelm": (StableLmConfig, StableLmForCausalLM, {"rope_parameters": _HALF_ROTATED, "qk_layernorm": True}),
-    "phi": (PhiConfig, PhiForCausalLM, {"rope_parameters": _HALF_ROTATED, "qk_layernorm": True}),
-    "cohere": (CohereConfig, CohereForCausalLM, {"use_qk_norm": True}),
-    "cohere2": (Cohere2Config, Cohere2ForCausalLM, {"sliding_window": WINDOW, "layer_types": _ALTERNATING}),
+    "gpt_neox": ("GPTNeoXForCausalLM", {"rope_parameters": _HALF_ROTATED}),
+    "stablelm": ("StableLmForCausalLM", {"rope_parameters": _HALF_ROTATED, "qk_layernorm": True}),
+    "phi": ("PhiForCausalLM", {"rope_parameters": _HALF_ROTATED, "qk_layernorm": True}),
+    "cohere": ("CohereForCausalLM", {"use_qk_norm": True}),
+    "cohere2": ("Cohere2ForCausalLM", {"sliding_window": WINDOW, "layer_types": _ALTERNATING}),
+}
+
+FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
+    family: (getattr(transformers, name).config_class, getattr(transformers, name), settings)
+    for family, (name, settings) in _FAMILIES.items()
 }
 """By ``model_type``: config, model with its head, and settings by which what is special about a family shows."""
 
 ROPE: dict[str, dict[str, Any]] = {
     "linear": {"factor": 3.0},
     "dynamic": {"factor": 3.0},
-    "llama3": {
-        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16
-    },
+    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16},
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4.0},
     "yarn, temperatures": {
-        "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 2.0, "mscale_all_dim": 0.5, "truncate": False
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "mscale": 2.0,
+        "mscale_all_dim": 0.5,
+        "truncate": False,
     },
     "longrope": {
-        "short_factor": [1.5 + i for i in range(8)], "long_factor": [3.0 + 2 * i for i in range(8)],
-        "original_max_position_embeddings": 16, "factor": 4.0,
+        "short_factor": [1.5 + i for i in range(8)],
+        "long_factor": [3.0 + 2 * i for i in range(8)],
+        "original_max_position_embeddings": 16,
+        "factor": 4.0,
     },
     "longrope, longer": {
-        "short_factor": [1.5 + i for i in range(8)], "long_factor": [3.0 + 2 * i for i in range(8)],
-        "original_max_position_embeddings": 8, "factor": 8.0,
+        "short_factor": [1.5 + i for i in range(8)],
+        "long_factor": [3.0 + 2 * i for i in range(8)],
+        "original_max_position_embeddings": 8,
+        "factor": 8.0,
     },
-}  # fmt: skip
+}
 """Settings of scaled rotary positions, by kind."""
 
 _PARTLY_ROTATED = st.sampled_from(

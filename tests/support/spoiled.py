@@ -47,16 +47,10 @@ def also(**more: Tensor) -> Spoil:
     return weights(lambda all: all | {name.replace("__", "."): tensor for name, tensor in more.items()})
 
 
-def as_pickle(data: bytes | None = None, last: int | None = None) -> Spoil:
-    """A pickle of the weights, up to a byte, or other bytes, in the place of safetensors."""
-
-    def spoil(folder: Path) -> None:
-        path = folder / "pytorch_model.bin"
-        torch.save(load_file(folder / WEIGHTS), path)
-        path.write_bytes(path.read_bytes()[:last] if data is None else data)
-        (folder / WEIGHTS).unlink()
-
-    return spoil
+def as_pickle(folder: Path) -> None:
+    """A pickle of the weights in the place of safetensors."""
+    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
 
 
 def cut(keep: int) -> Spoil:

@@ -130,7 +130,7 @@ def check(
         claims, named, at = read_claims(paths[0])
         if named is not None and model is None and adapter is None:
             model, place = named, at
-    opened: Any = {"device": device, "dtype": dtype, "any_family": True}
+    opened: Any = {"device": device, "dtype": dtype}
     with placed(place):
         checkpoint, source = open_checkpoint(model, None, revision, adapter=adapter, **opened)
     if published is not None:
@@ -176,7 +176,7 @@ def _held(
     @cache
     def analysis(text: str, model: str = "") -> Analysis:
         read = other(model) if model else checkpoint
-        return analyze(text, read, any_family=True, truncate=truncate, progress=more["progress"])
+        return analyze(text, read, truncate=truncate, progress=more["progress"])
 
     @cache
     def other(model: str) -> Checkpoint:

@@ -5,7 +5,6 @@ import torch
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.opening import refuse_undeclared
 from attnviz.models.tokens import merge_subwords
 from attnviz.models.wording import counted, quoted, visible
 
@@ -14,12 +13,9 @@ def check_comparable(first: Analysis, second: Analysis) -> None:
     """Check that two sides can be compared head by head and weight by weight.
 
     Raises:
-        ArchitectureError: a model of which the patterns alone are recomputed.
         TextError: other tokens of the same text; texts of different length.
         UsageError: other architectures, layers, heads or options; another text and another model at once.
     """
-    for side in (first, second):
-        refuse_undeclared(side.checkpoint)
     _check_models_and_options(first, second)
     _check_targets(first, second)
     a, b = first.tokens, second.tokens

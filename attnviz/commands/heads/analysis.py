@@ -248,9 +248,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         about = replace(super().figure_context, n=len(self.units), unit=units.name, dropped=dropped)
         if self.context.queries is not None:
             about = replace(about, n=len(self.keys), n_rows=len(self.units))
-        if self.verification.level < 4:
-            level = f": level {self.verification.level} of 4" if self.verification.level else ""
-            about = replace(about, model=f"{about.model} (not verified{level})")
+        if not self.verification.level:
+            about = replace(about, model=f"{about.model} (not verified)")
         if self.continuation is not None:
             about = replace(about, generated=self.continuation.text, n_generated=self.continuation.count)
         if self.target is None or self.stack_letter == "E":
@@ -378,8 +377,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     def __repr__(self) -> str:
         """One line: what was analysed, and what was verified."""
-        level = self.verification.level
-        verified = "verified" if level == 4 else f"not verified: level {level} of 4"
+        verified = "verified" if self.verification.level else "not verified"
         return (
             f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
             f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads {verified}>"

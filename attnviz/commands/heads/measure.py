@@ -46,7 +46,6 @@ def analyze(
     target: str | None = None,
     max_new_tokens: int | None = None,
     generate: int | None = None,
-    any_family: bool = False,
     memory: int | str | None = None,
     queries: str | int | None = None,
     progress: Progress | None = None,
@@ -73,8 +72,6 @@ def analyze(
         max_new_tokens: of that text, at most; default 40.
         generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
             pass; fewer where it ends the text.
-        any_family: also take a family of transformers that attnviz does not reproduce. Of these the patterns alone are
-            recomputed, from the model's own queries and keys: level 1 of 4, which is not verified.
         memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
         queries: measure the rows of some queries alone, over all keys: ``last``, a stretch such as ``-64:`` or
             ``100:200``, or a token as ``token`` of a figure names it. For long texts: memory and files grow with the
@@ -93,7 +90,7 @@ def analyze(
     options = Options(words, queries)
     check_parser(parser, syntax)
     of_block = block_memory(memory)
-    checkpoint, source = open_checkpoint(model, any_family=any_family, several_devices=True, **opening)
+    checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)
     return reader.read(text, pair, target, progress)
@@ -180,8 +177,8 @@ class Reader:
             raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
         if checkpoint.language_head is None:
             raise TextError(
-                "this checkpoint has no language-modelling head that attnviz knows (with --any-family it knows none), "
-                "so it cannot write; leave out --generate (generate=...)."
+                "this checkpoint has no language-modelling head that attnviz knows, so it cannot write; leave out "
+                " --generate (generate=...)."
             )
         tokens = checkpoint.tokenize(text, truncate=self.truncate)
         new, hit_eos = continue_greedily(checkpoint, tokens, requested)

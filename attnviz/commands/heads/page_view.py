@@ -45,7 +45,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
 
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
     index = {head: at for at, head in enumerate(kept)}
-    recomputed = "verified" if analysis.verification.level == 4 else "recomputed"
+    recomputed = "verified" if analysis.verification.level else "recomputed"
     pairs = _pairs(analysis, choices)
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
     return {
@@ -189,7 +189,6 @@ def command_options(analysis: Analysis) -> list[str]:
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
         "target": None if target is None or written else target.text,
         "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
-        "any_family": analysis.verification.level < 4,
         "words": options.words,
         "truncate": analysis.tokens.truncated > 0,
     }

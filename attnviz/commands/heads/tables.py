@@ -98,12 +98,12 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
     ]
     whole = choices.top is not None
     verified = verification_line(analysis.verification, analysis.checkpoint)
-    if analysis.verification.level < 4:
+    if not analysis.verification.level:
         yield verified
     for part, heads in parts:
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
-        lines = [*_headline(part, heads), *[verified] * (part is parts[-1][0] and analysis.verification.level == 4)]
+        lines = [*_headline(part, heads), *[verified] * (part is parts[-1][0] and bool(analysis.verification.level))]
         if lines:
             yield Group(*lines)
     told = [

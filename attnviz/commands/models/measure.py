@@ -1,29 +1,28 @@
-"""Configurations of models: sizes, their sources, where config.json lies, and counted parameters.
+"""Sizes of models, from their config.json or from papers, counted parameters, and whether attnviz reproduces them.
 
-No weights are loaded, and torch is imported only where parameters are counted. Models of papers are as the papers
-print them (public copies); what they do not print is marked, and oddities of the originals are kept, and noted.
+No weights are loaded. Models of papers are as the papers print them (public copies), in data/configurations.json; what
+they do not print is marked there, and oddities of the originals are kept, and noted.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
-from attnviz.models.libraries import first_line
 from attnviz.models.smollm2 import check_cache
 from attnviz.models.sources import (
     ADAPTER_CONFIG,
     BUILT_IN,
     as_folder,
     built_in_folder,
-    download,
     find_checkpoint,
+    from_hub,
     read_json,
     weight_files,
 )
@@ -104,121 +103,45 @@ class Configuration:
         return {**content, "float32_gib": self.float32_gib, "level": self.level, **trailing, "notes": list(self.notes)}
 
 
-def width_of_heads(d_model: int | None, n_heads: int | None, stated: int | None) -> tuple[int | None, str | None]:
-    """Width of a head, stated or d_model / n_heads if that is an int, and a note on oddities."""
-    if d_model is None or not n_heads or n_heads < 0:
-        return stated, None
-    if stated is None:
-        if d_model % n_heads:
-            return None, f"d_model {d_model} is no multiple of {n_heads} heads, so there is no d_head"
-        return d_model // n_heads, None
-    if n_heads * stated != d_model:
-        return stated, f"{n_heads} heads of {stated} are {n_heads * stated} wide, d_model is {d_model}"
-    return stated, None
+@cache
+def _papers() -> list[dict[str, Any]]:
+    path = Path(__file__).parents[2] / "data" / "configurations.json"
+    papers: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return papers
 
 
-class Paper(NamedTuple):
-    """Fields shared by all models of a paper.
-
-    Attributes:
-        title: with the place of the numbers.
-        architecture: as in transformers, or ``gpt3``.
-        positions, vocabulary: the vocabulary is None where the weights are not public.
-        origins: of the sizes that not every paper prints.
-        notes: on all its models.
-    """
-
-    title: str
-    architecture: str
-    positions: int
-    vocabulary: int | None
-    origins: dict[str, str]
-    notes: tuple[str, ...]
-
-
-PAPERS = {
-    "Devlin et al. 2019": Paper(
-        "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding, section 3",
-        "bert", 512, 30_522, {"vocabulary": "released", "n_heads": "paper", "d_head": "derived"},
-        ("counted with the pooler and the released, uncased vocabulary of 30,522 entries; "
-         "the paper rounds both numbers",),
-    ),
-    "Radford et al. 2019": Paper(
-        "Language Models are Unsupervised Multitask Learners, Table 2",
-        "gpt2", 1024, 50_257, {"vocabulary": "paper", "n_heads": "released", "d_head": "released"},
-        ("the paper does not give n_heads and d_head",
-         "its parameter counts are wrong, as the README of its authors' repository says; "
-         "counted is what they released"),
-    ),
-    "Brown et al. 2020": Paper(
-        "Language Models are Few-Shot Learners, Table 2.1",
-        "gpt3", 2048, None, {"n_heads": "paper", "d_head": "paper"},
-        ("its layers alternate dense and locally banded sparse attention",),
-    ),
-}  # fmt: skip
-"""Papers by citation."""
-
-
-class _Row(NamedTuple):
-    """A paper's model: ``stated`` parameters in millions, and all and those in attention as transformers builds it.
-
-    ``d_head`` where the paper prints it; ``counted`` where the weights are public.
-    """
-
-    name: str
-    stated: int
-    n_layers: int
-    d_model: int
-    n_heads: int
-    counted: tuple[int, int] | None = None
-    d_head: int | None = None
-    other_name: str = ""
-    note: str = ""
-
-
-_ROWS = (
-    _Row("bert-base", 110, 12, 768, 12, (109_482_240, 28_348_416)),
-    _Row("bert-large", 340, 24, 1024, 16, (335_141_888, 100_761_600)),
-    _Row("gpt2-small", 117, 12, 768, 12, (124_439_808, 28_348_416)),
-    _Row("gpt2-medium", 345, 24, 1024, 16, (354_823_168, 100_761_600)),
-    _Row("gpt2-large", 762, 36, 1280, 20, (774_030_080, 236_113_920)),
-    _Row("gpt2-xl", 1542, 48, 1600, 25, (1_557_611_200, 491_827_200)),
-    _Row("gpt3-125m", 125, 12, 768, 12, None, 64, "gpt3-small"),
-    _Row("gpt3-350m", 350, 24, 1024, 16, None, 64, "gpt3-medium"),
-    _Row("gpt3-760m", 760, 24, 1536, 16, None, 96, "gpt3-large"),
-    _Row("gpt3-1.3b", 1_300, 24, 2048, 24, None, 128, "gpt3-xl", "n_heads and d_head are as printed"),
-    _Row("gpt3-2.7b", 2_700, 32, 2560, 32, None, 80),
-    _Row("gpt3-6.7b", 6_700, 32, 4096, 32, None, 128),
-    _Row("gpt3-13b", 13_000, 40, 5140, 40, None, 128, "", "d_model is as printed, probably a misprint for 5120"),
-    _Row("gpt3-175b", 175_000, 96, 12288, 96, None, 128, "gpt3"),
-)
-_RELEASED = {"bert-base-uncased": "bert-base", "bert-large-uncased": "bert-large", "gpt2": "gpt2-small"}
-_RELEASED |= {name: name for name in ("gpt2-medium", "gpt2-large", "gpt2-xl")}
-"""By hub id of the weights, without its owner."""
+def paper_titles() -> dict[str, str]:
+    """The title of each paper, with the place of its numbers, by citation."""
+    return {paper["source"]: paper["title"] for paper in _papers()}
 
 
 def paper_configurations() -> list[Configuration]:
     """Configurations of the papers' models: BERT, GPT-2, GPT-3, each from the smallest."""
-    return [_configuration(row) for row in _ROWS]
+    return [
+        Configuration(
+            **{key: value for key, value in model.items() if key not in ("notes", "other_name")},
+            **paper["of_all"],
+            kind="paper",
+            source=paper["source"],
+            notes=(*model.get("notes", ()), *paper["notes"]),
+        )
+        for paper in _papers()
+        for model in paper["models"]
+    ]
 
 
 def paper_configuration(name: str) -> Configuration | None:
     """The paper's model of this name, in any case, ``gpt-3`` or ``gpt3``; None if there is none."""
     wanted = name.casefold().replace("gpt-", "gpt")
-    return next((_configuration(row) for row in _ROWS if wanted and wanted in (row.name, row.other_name)), None)
+    models = [model for paper in _papers() for model in paper["models"]]
+    names = {model.get("other_name"): model["name"] for model in models}
+    called = names.get(wanted, wanted)
+    return next((model for model in paper_configurations() if model.name == called), None)
 
 
-def _configuration(row: _Row) -> Configuration:
-    architecture = row.name.partition("-")[0]
-    cited, paper = next((cited, paper) for cited, paper in PAPERS.items() if paper.architecture == architecture)
-    d_head, odd = width_of_heads(row.d_model, row.n_heads, row.d_head)
-    model = Configuration(
-        row.name, "paper", cited, architecture, row.n_layers, row.n_heads, None, row.d_model, d_head,
-        paper.positions, paper.vocabulary, stated_parameters=row.stated * 10**6, reason="weights are not public",
-        origins=dict.fromkeys(("n_layers", "d_model", "positions", "stated_parameters"), "paper") | paper.origins,
-        notes=tuple(filter(None, (odd, row.note, *paper.notes))),
-    )  # fmt: skip
-    return replace(model, reproduced=True, reason=None).with_counts(*row.counted) if row.counted else model
+_RELEASED = {"bert-base-uncased": "bert-base", "bert-large-uncased": "bert-large", "gpt2": "gpt2-small"}
+_RELEASED |= {name: name for name in ("gpt2-medium", "gpt2-large", "gpt2-xl")}
+"""By hub id of the weights, without its owner."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +172,8 @@ def find_config(name: str) -> ConfigFile:
         return ConfigFile(name, "built-in", built_in_folder(name) or find_checkpoint(name).folder)
     folder = as_folder(name) or as_folder(name, ADAPTER_CONFIG)
     if folder is None:
-        return _on_hub(name)
+        source = from_hub(name, None, _check_config, _config_alone, _unknown)
+        return ConfigFile(name, "hub", source.folder, source.revision)
     if folder.name == CONFIG and folder.is_file():
         folder = folder.parent
     if not folder.is_dir():
@@ -290,28 +214,15 @@ def cached_configs() -> dict[str, ConfigFile]:
     return configs
 
 
-def _on_hub(name: str) -> ConfigFile:
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+def _check_config(folder: Path) -> None:
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder} has no {CONFIG}, so it is no transformers model.")
 
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        raise CheckpointError(_unknown(name, f"it is no valid hub id ({first_line(error)})")) from error
-    if (cached := cached_configs().get(name)) is not None:
-        return cached
-    if constants.HF_HUB_OFFLINE:
-        reason = f"as a hub id it has no {CONFIG} in the cache {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set"
-        raise CheckpointError(_unknown(name, reason))
 
-    def needed(files: list[str]) -> list[str]:
-        if CONFIG not in files:
-            raise CheckpointError(f"the hub model {name!r} has no {CONFIG}, so it is no transformers model.")
-        return [CONFIG]
-
-    folder = download(name, None, needed, partial(_unknown, name))
-    return ConfigFile(name, "hub", folder, folder.name)
+def _config_alone(names: list[str]) -> list[str]:
+    if CONFIG not in names:
+        raise CheckpointError(f"this model of the hub has no {CONFIG}, so it is no transformers model.")
+    return [CONFIG]
 
 
 def _unknown(name: str, reason: str) -> str:
@@ -325,27 +236,10 @@ def _unknown(name: str, reason: str) -> str:
     )
 
 
-_NAMES = {
-    "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"),
-    "n_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"),
-    "n_kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
-    "d_model": ("hidden_size", "n_embd", "d_model", "dim", "n_embed"),
-    "d_head": ("head_dim", "d_kv", "kv_channels"),
-    "positions": ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx"),
-    "vocabulary": ("vocab_size",),
-}
-"""Names of each size across architectures: transformers' standard name first, which it maps others to."""
-
-_OF_DECODER = {
-    "n_decoder_layers": ("decoder_layers", "num_decoder_layers"),
-    "n_decoder_heads": ("decoder_attention_heads", "num_heads"),
-}
-"""Names of the decoder's sizes; a name that both parts share stands for both."""
-
 _LONGEST = 160
 """Most characters of a reason from transformers."""
 
-_SHORT = re.compile(r"\bhas (\w+=[^,;]+)|\b(architecture '[^']*')")
+_SHORT = re.compile(r"\bhas (\w+=[^,;]+)")
 
 
 @checked
@@ -407,64 +301,77 @@ def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
 
 
 def read_configuration(file: ConfigFile) -> Configuration:
-    """Read a model of any architecture from its config.json; no weights are read, no code of the checkpoint is run.
+    """Read a model from its config.json; sizes and parameters if attnviz knows its architecture, else why not.
+
+    No weights are read, no code of the checkpoint is run.
 
     Raises:
         CheckpointError: the file cannot be read, or is not a transformers model's.
     """
+    from attnviz.models.configs import read_config
+    from attnviz.models.families import ARCHITECTURES
+    from attnviz.models.libraries import calling_transformers
+
     if file.kind == "built-in" and file.name == "smollm2":
         check_cache(only=file.path.name)
-    raw = read_json(file.path)
-    model_type = raw.get("model_type")
+    model_type = read_json(file.path).get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise CheckpointError(
             f"{file.path} has model_type {model_type!r}; expected the name of an architecture, such as 'bert', as "
             "transformers' save_pretrained writes it."
         )
     model = Configuration(file.name, file.kind, file.revision, model_type)
-    from transformers import CONFIG_MAPPING, __version__
-
-    if model_type not in CONFIG_MAPPING:
-        unknown = f"transformers {__version__} does not know it: sizes as its config names them, parameters not counted"
-        return _with_sizes(replace(model, reason=f"architecture {model_type!r}", notes=(unknown,)), raw.get)
-    from attnviz.models.configs import read_config
-    from attnviz.models.libraries import calling_transformers
-
+    family = ARCHITECTURES.usable([model_type]).get(model_type)
+    if family is None:
+        return replace(model, reason=f"architecture {model_type!r}")
     config = read_config(file.folder)
     with calling_transformers(f"transformers cannot tell the sizes in {file.path}"):
-        model = _with_sizes_of(model, config)
+        model = _with_sizes(model, config, family)
     return _counted(model, config, file)
 
 
-def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
-    """Fill in the sizes of the main part; sizes that differ between layers are None."""
-    from attnviz.models.families import ARCHITECTURES
+_SETTINGS = {
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "d_model": "hidden_size",
+    "d_head": "head_dim",
+    "positions": "max_position_embeddings",
+    "vocabulary": "vocab_size",
+}
+"""transformers' standard names of the sizes, to which its configs map others."""
 
-    def setting(name: str) -> Any:
-        try:
-            return getattr(inner, name, None)
-        except RuntimeError:  # transformers' own, where each layer has its own
-            varying.append(name)
-            return None
+_DECODER_SETTINGS = {
+    "n_decoder_layers": ("decoder_layers", "num_decoder_layers"),
+    "n_decoder_heads": ("decoder_attention_heads", "num_heads"),
+}
+"""Names of the decoder's sizes; a name that both parts share stands for both."""
 
-    inner, notes, varying = config, list[str](), list[str]()
-    decoder = getattr(config, "is_encoder_decoder", False)
-    if not isinstance(getattr(config, "hidden_size", None), int):
-        with suppress(ValueError):  # several parts, none of them the main one
-            inner = config.get_text_config()
-        if inner is not config:
-            notes.append(f"sizes are those of its part {inner.model_type!r}; parameters are counted for the whole")
-    elif decoder:
+
+def _with_sizes(model: Configuration, config: Any, family: "Architecture") -> Configuration:
+    """Fill in the sizes of the model, of several parts those of its text part."""
+    part, notes = getattr(config, "text_config", config), list[str]()
+    if part is not config:
+        notes.append(f"sizes are those of its part {part.model_type!r}; parameters are counted for the whole")
+    names: dict[str, tuple[str, ...]] = {size: (name,) for size, name in _SETTINGS.items()}
+    if getattr(config, "is_encoder_decoder", False):
         notes.append("encoder and decoder: layers and heads are those of the encoder + those of the decoder")
-    family = ARCHITECTURES.usable([config.model_type]).get(config.model_type)
-    one_width = family is not None and not family.states_d_head
-    model = replace(model, notes=tuple(notes))
-    model = _with_sizes(model, setting, decoder=decoder and inner is config, one_width=one_width)
-    if not varying:
-        return model
-    origins = {size: origin for size, origin in model.origins.items() if size != "d_head"}
-    differs = f"{', '.join(varying)}: each layer has its own"
-    return replace(model, d_head=None, origins=origins, notes=(*notes, differs))
+        names |= _DECODER_SETTINGS
+    sizes: dict[str, Any] = {}
+    for size, settings in names.items():
+        values = (getattr(part, setting, None) for setting in settings)
+        sizes[size] = next((value for value in values if is_whole(value) and value > 0), None)
+    origins = {size: "config" for size, number in sizes.items() if number is not None}
+    n_heads, d_model = sizes["n_heads"], sizes["d_model"]
+    if not family.states_d_head or sizes["d_head"] is None:
+        origins.pop("d_head", None)
+        sizes["d_head"] = None
+        if d_model and n_heads and d_model % n_heads == 0:
+            sizes["d_head"], origins["d_head"] = d_model // n_heads, "derived"
+    elif n_heads and n_heads * sizes["d_head"] != d_model:
+        width = n_heads * sizes["d_head"]
+        notes.append(f"{n_heads} heads of {sizes['d_head']} are {width} wide, d_model is {d_model}")
+    return replace(model, **sizes, origins=origins, notes=tuple(notes))
 
 
 def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configuration:
@@ -474,7 +381,7 @@ def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configurati
     from attnviz.models.configs import empty_model
     from attnviz.models.families.base import first_position
 
-    architecture, reason = _reproduced(model, config)
+    architecture, reason = _reproduced(config)
     try:
         empty = empty_model(config)
     except CheckpointError as error:
@@ -498,20 +405,17 @@ def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configurati
     return reproduced.with_counts(total, sum(parameter.numel() for parameter in weights))
 
 
-def _reproduced(model: Configuration, config: Any) -> "tuple[Architecture | None, str | None]":
+def _reproduced(config: Any) -> "tuple[Architecture | None, str | None]":
     """The architecture that reproduces the config, or a short reason why none does."""
     import torch
 
-    from attnviz.models.families import ARCHITECTURES, architecture_of
+    from attnviz.models.families import architecture_of
 
-    unknown = [name for name in ("n_layers", "n_heads", "d_model") if getattr(model, name) is None]
-    if unknown and model.architecture in {*ARCHITECTURES}:
-        return None, f"its config has no {' and no '.join(unknown)} above 0"
     try:
         return architecture_of(config, torch.float32), None
     except ArchitectureError as error:
-        short = _SHORT.search(str(error))
-        return None, str(error) if short is None else next(filter(None, short.groups()))
+        setting = _SHORT.search(str(error))
+        return None, str(error) if setting is None else setting[1]
 
 
 def _missing_weights(file: ConfigFile) -> list[str]:
@@ -522,22 +426,3 @@ def _missing_weights(file: ConfigFile) -> list[str]:
         where = "in the cache: attnviz heads will fetch them" if file.kind == "hub" else "in the folder"
         return [f"its weights are not {where}"]
     return []
-
-
-def _with_sizes(
-    model: Configuration, get: Callable[[str], Any], *, decoder: bool = False, one_width: bool = False
-) -> Configuration:
-    """Fill in sizes, under any architecture's names; None for what is no number.
-
-    ``one_width``: heads are d_model / n_heads wide, whatever the config says.
-    """
-    sizes = {  # the first positive int; some configs have a list with a number per layer
-        size: next((value for value in map(get, names) if is_whole(value) and value > 0), None)
-        for size, names in (_NAMES | (_OF_DECODER if decoder else {})).items()
-    }
-    stated = None if one_width else sizes["d_head"]
-    sizes["d_head"], odd = width_of_heads(sizes["d_model"], sizes["n_heads"], stated)
-    origins = {size: "config" for size, number in sizes.items() if number is not None}
-    if stated is None and sizes["d_head"] is not None:
-        origins["d_head"] = "derived"
-    return replace(model, **sizes, origins=origins, notes=(*model.notes, *([odd] if odd else [])))  # type: ignore[arg-type]

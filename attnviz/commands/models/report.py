@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.models.measure import PAPERS, Configuration
-from attnviz.models.wording import abbreviated, percent, visible
+from attnviz.commands.models.measure import Configuration, paper_titles
+from attnviz.models.wording import abbreviated, visible
 from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, notes, spaced
@@ -20,9 +20,7 @@ _SIZES = {
     "d_head": "d_head",
     "Posi-\ntions": "positions",
 }
-_WIDE, _NARROWEST_NAME = 116, 18
-_EVERY_COMMAND = 80
-"""Least width, in columns of the terminal, with a column per command."""
+_NARROWEST_NAME = 18
 _LEVEL = (
     "Level 4: patterns and outputs are recomputed from input and weights, and compared with a run whose final states "
     "are those of the untouched model."
@@ -34,7 +32,7 @@ _GOES = {"d_head": 2, "positions": 1}
 def models_document(models: Sequence[Configuration], version: str) -> dict[str, Any]:
     """The document of models.json, with the papers cited."""
     cited = {model.source for model in models if model.kind == "paper"}
-    papers = {name: paper.title for name, paper in PAPERS.items() if name in cited}
+    papers = {name: title for name, title in paper_titles().items() if name in cited}
     return {"attnviz": version, "models": [model.entry() for model in models], "papers": papers}
 
 
@@ -76,20 +74,16 @@ def _error(model: dict[str, Any], name: str) -> str | None:
 
 
 def models_report(models: Sequence[Configuration], width: int) -> RenderableType:
-    """Table with a row per model; if wide also the paper's count, the share in attention and the size in float32."""
-    wide = width >= _WIDE
+    """Table with a row per model."""
     columns: list[Field[Configuration]] = [
         Field("Name", lambda model: visible(model.name), left=True, least=_NARROWEST_NAME, fold=True),
         *(Field(title, partial(_size, name=name), optional=_GOES.get(name)) for title, name in _SIZES.items()),
-        Field("Para-\nmeters", partial(_parameters, wide=wide)),
+        Field("Para-\nmeters", lambda model: abbreviated(model.stated_parameters or model.parameters)),
+        Field("Source", _source, left=True, optional=3),
+        Field("Level", lambda model: model.level),
     ]
-    if wide:
-        columns.append(Field("In the\npaper", lambda model: abbreviated(model.stated_parameters)))
-        columns += [Field("In atten-\ntion", _share), Field("float32", lambda model: model.float32_gib, "GiB")]
-    columns.append(Field("Source", _source, left=True, optional=3))
-    columns.append(Field("Level", lambda model: model.level))
     title = "Models (from configs and papers; no weights were loaded)"
-    return spaced([column_table(title, columns, models, width=width, sections=_source), _notes(models, wide)])
+    return spaced([column_table(title, columns, models, width=width, sections=_source), _notes(models)])
 
 
 def _source(model: Configuration) -> str:
@@ -104,46 +98,30 @@ def _size(model: Configuration, name: str) -> str:
     return "–" if size is None else f"{star}{size}" + (f"+{of_decoder}" if of_decoder is not None else "")
 
 
-def _parameters(model: Configuration, wide: bool) -> str:
-    """Parameters as counted; the paper's own if the table is too narrow for both."""
-    stated = None if wide else model.stated_parameters
-    return abbreviated(model.parameters if stated is None else stated)
-
-
-def _share(model: Configuration) -> str:
-    counted, in_attention = model.parameters, model.attention_parameters
-    return percent(in_attention / counted if counted and in_attention is not None else None)
-
-
-def _notes(models: Sequence[Configuration], wide: bool) -> Text:
+def _notes(models: Sequence[Configuration]) -> Text:
     papers = [model for model in models if model.kind == "paper"]
-    lines = [*_on_parameters(models, papers, wide), *_on_models(models)]
+    lines = []
+    if any(model.parameters or model.stated_parameters for model in models):
+        lines.append(
+            "Parameters: as a paper states them, else counted, of the bare model without a task head; embeddings and "
+            "BERT's pooler count, shared ones once."
+        )
+    released = [model for model in papers if model.parameters is not None]
+    if released:
+        counts = ", ".join(f"{model.name} {abbreviated(model.parameters)}" for model in released)
+        lines.append(f"Counted from the released sizes: {counts}.")
+    lines += _on_models(models)
     if any(model.level for model in models):
         lines.append(f"{_LEVEL} –: not reproduced. --families lists which commands take which.")
     if any("released" in (model.origins.get(name) for name in _SIZES.values()) for model in papers):
         lines.append("*: not in the paper, but in the config that its authors released.")
     cited = {model.source for model in papers}
-    lines += [f"{name}: {paper.title}." for name, paper in PAPERS.items() if name in cited]
+    lines += [f"{name}: {title}." for name, title in paper_titles().items() if name in cited]
     return notes(*map(visible, lines))
 
 
-def _on_parameters(models: Sequence[Configuration], papers: Sequence[Configuration], wide: bool) -> list[str]:
-    """Note on the counts shown, or ''."""
-    of_what = "of the bare model, without a task head; embeddings and BERT's pooler counted, shared ones once."
-    any_counted = any(model.parameters is not None for model in models)
-    if not papers or wide:
-        return [f"Parameters: {of_what}"] if any_counted else []
-    if not any_counted:
-        return ["Parameters: as a paper states them."]
-    counted = ", ".join(
-        f"{model.name} {abbreviated(model.parameters)}" for model in papers if model.parameters is not None
-    )
-    lines = [f"Parameters: as a paper states them, else counted: {of_what}"]
-    return [*lines, f"Counted from the released sizes: {counted}."] if counted else lines
-
-
 def _on_models(models: Sequence[Configuration]) -> list[str]:
-    """Reasons and notes, each once for all models that share it; those of a whole paper by its name."""
+    """Reasons and notes, each once for all models that share it; those of several of a paper by its name."""
     sharing: dict[str, list[Configuration]] = {}
     for model in models:
         reasons = [] if model.reproduced else [f"not reproduced: {model.reason}"]
@@ -151,9 +129,10 @@ def _on_models(models: Sequence[Configuration]) -> list[str]:
             sharing.setdefault(note.removesuffix("."), []).append(model)
     by_name: dict[str, list[str]] = {}
     for note, those in sharing.items():
-        of_paper = [model for model in models if model.kind == "paper" and model.source == those[0].source]
-        whole = len(those) > 1 and those == of_paper
-        by_name.setdefault(str(those[0].source) if whole else ", ".join(model.name for model in those), []).append(note)
+        papers = {model.source for model in those if model.kind == "paper"}
+        one_paper = len(those) > 1 and len(papers) == 1 and all(model.kind == "paper" for model in those)
+        name = str(those[0].source) if one_paper else ", ".join(model.name for model in those)
+        by_name.setdefault(name, []).append(note)
     return [f"{name}: {'; '.join(lines)}." for name, lines in by_name.items()]
 
 
@@ -179,10 +158,7 @@ def families_report(document: dict[str, Any], width: int) -> RenderableType:
         Field("model_type", lambda family: family["architecture"], left=True),
         Field("Level", lambda family: family["level"] or "?"),
     ]
-    if width < _EVERY_COMMAND:
-        columns.append(Field("Commands", _commands, left=True, fold=True))
-    else:
-        columns += [Field(name, partial(_part, command=name), left=True) for name in families[0]["commands"]]
+    columns += [Field(name, partial(_part, command=name), left=True) for name in families[0]["commands"]]
     title = "Families that attnviz reproduces"
     plugged = ", ".join(f"{each['architecture']} ({each['plugin']})" for each in families if "plugin" in each)
     also = [f"From plug-ins: {visible(plugged)}. ?: not tried; each run verifies them."] if plugged else []
@@ -192,18 +168,10 @@ def families_report(document: dict[str, Any], width: int) -> RenderableType:
 _FAMILY_NOTES = (
     f"model_type: as config.json has it. {_LEVEL}",
     "encoder: of an encoder-decoder its encoder alone. –: refused, in one line. All other architectures are refused by "
-    "name, unless heads --any-family asks for patterns below level 4; so is Whisper, whose encoder reads sound.",
+    "name; so is Whisper, whose encoder reads sound.",
 )
 
 
 def _part(family: dict[str, Any], command: str) -> str:
     part = family["commands"][command]
     return {None: "–", "model": "yes", "untried": "?"}.get(part, str(part))
-
-
-def _commands(family: dict[str, Any]) -> str:
-    """Commands in one column, for a narrow terminal: those that measure the model, or its encoder."""
-    parts = family["commands"]
-    kinds = {"": "model", "encoder: ": "encoder", "not tried: ": "untried"}
-    named = {title: ", ".join(name for name in parts if parts[name] == part) for title, part in kinds.items()}
-    return "; ".join(title + names for title, names in named.items() if names)

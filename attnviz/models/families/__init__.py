@@ -9,7 +9,6 @@ from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
 from attnviz.models.families import bert_gpt2, encoder_decoder, encoders, llama, neox, olmo
 from attnviz.models.families.base import Architecture, NormKind
-from attnviz.models.families.undeclared import undeclared
 from attnviz.plugins import Registry
 
 _NATIVE: dict[str, Architecture] = {
@@ -43,18 +42,14 @@ def look_again(architecture: Architecture) -> str:
     return "" if plugin is None else f" This family is declared by {plugin.origin}: {where}."
 
 
-def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -> Architecture:
+def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     """The architecture of a transformers config, checked to be reproduced in this dtype.
-
-    ``any_family`` also allows families of which the patterns alone are recomputed (``undeclared.py``).
 
     Raises:
         ArchitectureError: an unknown ``model_type``, a setting that is not reproduced, or a model
             without layers, heads or words.
     """
     model_type = getattr(config, "model_type", None)
-    if any_family and isinstance(model_type, str) and model_type not in ARCHITECTURES:
-        return undeclared(config)
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"the reference attention does not reproduce the architecture {model_type!r}{instead_of(model_type)}."
@@ -100,8 +95,7 @@ def _refuse_out_of_range(config: Any) -> None:
 def instead_of(model_type: object) -> str:
     """The end of a message about an unknown architecture: those that are reproduced."""
     sound = ", whose encoder reads sound, not text" if model_type == "whisper" else ""
-    others = "attnviz heads --any-family, in Python analyze(any_family=True), shows the patterns of some others"
-    return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}; {others}, not verified"
+    return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}"
 
 
 COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "explain", "why", "circuits", "card")
