@@ -56,7 +56,12 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, sm
         **{name: run[name] for name in _TOP if name in run},
         "corpora": list(corpora.values()),
         **{name: source[name] for name, source in sources.items()},
-        "roles": [role for name, source in sources.items() for role in _roles(source, name, parts)],
+        "roles": [
+            role
+            for name, source in sources.items()
+            for role in source["roles"]
+            if is_of_part(role["role"], name, source, parts)
+        ],
         "parts": parts,
         "examples": joined_entries(
             (source, {role["role"] for role in source["examples"]["roles"] if part_of(role["role"], source) == name})
@@ -116,10 +121,11 @@ def _size(part: dict[str, Any] | None) -> int:
     return (part and part.get("n")) or 0
 
 
-def _roles(document: dict[str, Any], part: str, parts: Mapping[str, object]) -> list[dict[str, Any]]:
-    """A document's roles of one part; previous-token is taken from text, if there, not from random tokens."""
-    roles = [role for role in document["roles"] if part_of(role["role"], document) == part]
-    return [role for role in roles if part != "repeats" or "statistics" not in parts or role["role"] in _ON_REPEATS]
+def is_of_part(role: str, part: str, of_run: Mapping[str, object], parts: Mapping[str, object]) -> bool:
+    """Whether a run's role is taken for a part; previous-token is taken from text, if there, not from random tokens."""
+    if part_of(role, of_run) != part:
+        return False
+    return part != "repeats" or "statistics" not in parts or role in _ON_REPEATS
 
 
 def part_of(role: str, document: Mapping[str, object]) -> str:

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -25,7 +25,7 @@ from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
 from attnviz.profiles.examples import RoleExamples, stored_examples
 from attnviz.profiles.json_entry import Entry, read_entry
-from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, merged, parts_of
+from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, is_of_part, merged, part_of, parts_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -271,11 +271,23 @@ def read_profile(path: Path) -> StoredProfile:
         raise OutputError(f"{_unreadable(file, error)}; {mend}.") from error
 
 
-def profile_from(document: dict[str, Any], earlier: StoredProfile | None = None) -> StoredProfile:
-    """A document of profile.json that is not on disk, with the parts of an earlier profile that it has not measured."""
-    if earlier is not None:
-        document = merged(document, read_entry(earlier.path).value, "", smaller=True).document
-    return _profile(Path("profile.json"), False, Entry(document))
+def joined_profiles(new: StoredProfile, earlier: StoredProfile | None) -> StoredProfile:
+    """A profile with the parts of an earlier one of the same weights that it has not measured."""
+    if earlier is None:
+        return new
+    sources = {name: new if name in new.parts else earlier for name in PARTS if name in {*new.parts, *earlier.parts}}
+    parts = {name: source.parts[name] for name, source in sources.items()}
+    roles = dict[HeadId, tuple[StoredRole, ...]]()
+    examples = list[RoleExamples]()
+    for name, source in sources.items():
+        for head, of_head in source.roles.items():
+            taken = [role for role in of_head if is_of_part(role.role, name, source.parts, parts)]
+            roles[head] = (*roles.get(head, ()), *taken)
+        examples += [each for each in source.examples if part_of(each.role, source.parts) == name]
+    read = {each["path"]: each["sentences"] for part in parts.values() for each in part["corpora"]}
+    corpora = tuple(StoredCorpus(PurePath(path).name, sentences) for path, sentences in read.items())
+    licences = earlier.licences | new.licences
+    return replace(new, corpora=corpora, roles=roles, examples=tuple(examples), licences=licences, parts=parts)
 
 
 def _unreadable(file: Path, error: OSError | ValueError) -> str:

@@ -43,7 +43,7 @@ PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md",
 README = PAGES[ROOT / "README.md"]
 KINDS = "heads compare profile explain outputs ablate rollout why circuits check card models".split()
 
-FORMS = {"--each-line": "heads-texts", "--corpus": "compare-corpus", "--all": "card-all"}
+FORMS = {"--each-line": "heads-texts", "--corpus": "compare-corpus"}
 """By the option that asks for it, what the document of a form of a command is called."""
 
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```(?:\n\n```text\n(?P<output>.*?)^```)?", re.M | re.S)
