@@ -119,14 +119,10 @@ def _card_tables(card: Card, top: int | None, width: int) -> Iterator[Renderable
     yield Text(title_of(card), "bold")
     for table in tables_of(card):
         listed = table.texts[:top]
-        columns = [
-            Field(
-                capital(name) if len(name) > 1 else name,
-                partial(_cell, number),
-                left=number < table.n_texts or name == "verdict",
-            )
-            for number, name in enumerate(table.columns)
-        ]
+        columns = []
+        for number, name in enumerate(table.columns):
+            is_text, title = table.is_text(number), capital(name) if len(name) > 1 else name
+            columns.append(Field(title, partial(_cell, number), left=is_text, least=10 if is_text else None))
         caption = left_out(len(listed), len(table.rows), "row", "card.csv")
         yield column_table(table.title, columns, listed, width=width, caption=caption)
     if card.profile is not None and card.shown_examples is not None:

@@ -46,13 +46,16 @@ Cell = str | int | float | tuple[float, float] | None
 
 @dataclass(frozen=True)
 class CardTable:
-    """Rows of values, the least important columns last; the first ``n_texts`` are texts; ``decimals`` of numbers."""
+    """Rows of values, the least important columns last; ``decimals`` of numbers."""
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]]
-    n_texts: int = 1
     decimals: int | None = None
+
+    def is_text(self, column: int) -> bool:
+        """Whether a column has no numbers."""
+        return all(isinstance(row[column], str | None) for row in self.rows)
 
     @property
     def texts(self) -> list[list[str]]:
@@ -156,7 +159,7 @@ def exchange_table(card: Card) -> CardTable:
     title = "Reads and writes"
     if effects is not None and card.head in effects.promotions:
         title += f" (logits at ‘{card.outputs.read.labels[effects.position]}’ #{effects.position})"
-    return CardTable(title, ("what", "heads or tokens", "value", "vs chance"), list(_exchanges(card)), n_texts=2)
+    return CardTable(title, ("what", "heads or tokens", "value", "vs chance"), list(_exchanges(card)))
 
 
 def _exchanges(card: Card) -> Iterator[tuple[Cell, ...]]:

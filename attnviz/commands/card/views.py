@@ -20,7 +20,7 @@ from attnviz.commands.card.sentences_drawing import (
 from attnviz.commands.card.tables import CardTable, notes_of, tables_of, title_of
 from attnviz.commands.heads.views import HEADS
 from attnviz.commands.profile.show import NamedExample, named_examples, which_examples
-from attnviz.figures.fonts import fitted, put_text, text_width
+from attnviz.figures.fonts import drawable, fitted, put_text, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, frozen, legend_height, new_page, page_width
@@ -162,19 +162,19 @@ def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Styl
     on_page: dict[str, Any] = {"va": "baseline", "clip_on": False, "in_layout": False}
     title = fitted(table.title, _TITLE, DPI, room * DPI, "bold")
     put_text(ax, left, top + _ROW * 0.75, title, size=_TITLE, weight="bold", color=greys.ink, **on_page)
-    columns = [list(column) for column in zip(table.columns, *table.texts, strict=True)]
+    columns = [list(map(drawable, column)) for column in zip(table.columns, *table.texts, strict=True)]
     widths = [max(text_width(text, _TEXT, DPI) for text in column) / DPI for column in columns]
-    least = [min(width, _NARROWEST) if number < table.n_texts else width for number, width in enumerate(widths)]
+    least = [min(width, _NARROWEST) if table.is_text(number) else width for number, width in enumerate(widths)]
     while len(least) > 2 and sum(least) + _COLUMN_GAP * (len(least) - 1) > room:
         least.pop()
     widths = widths[: len(least)]
-    texts = range(min(table.n_texts, len(widths)))
+    texts = [number for number in range(len(widths)) if table.is_text(number)]
     while sum(widths) + _COLUMN_GAP * (len(widths) - 1) > room and max(widths[at] for at in texts) > 0.1:
         widest = max(texts, key=lambda at: widths[at])
         widths[widest] -= 0.02
     x = left
     for number, inches in enumerate(widths):
-        is_text = number < table.n_texts
+        is_text = table.is_text(number)
         for row, text in enumerate(columns[number]):
             put_text(
                 ax, x if is_text else x + inches, top + (row + 1.8) * _ROW, fitted(text, _TEXT, DPI, inches * DPI + 1),
