@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from attnviz.models.head_ids import HeadId
-from attnviz.profiles.json_entry import Entry
+from attnviz.profiles.shapes import refused
 
 GROUPS = ("best", "deciles", "failures")
 """Clearest hits; those at the deciles of a random sample, the least first; clearest misses."""
@@ -82,11 +82,47 @@ class Part:
     joined: bool = False
 
 
-def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
-    """The entry ``examples`` of profile.json, each text once; None without examples.
+class TextEntry(TypedDict):
+    """A text of examples in profile.json."""
 
-    Shipped profiles also have ``licences`` there, by the name of the corpus.
-    """
+    corpus: str
+    number: int
+    text: str
+
+
+class ExampleEntry(TypedDict):
+    """An example in profile.json; ``text`` is the number of its text there."""
+
+    text: int
+    query: tuple[str, int, int]
+    key: tuple[str, int, int]
+    weight: float
+    hit: bool
+    gold: tuple[tuple[str, int, int], tuple[str, int, int]] | None
+    gold_weight: float | None
+
+
+class RoleExamplesEntry(TypedDict):
+    """Examples of a role in profile.json."""
+
+    id: str
+    role: str
+    direction: str | None
+    best: list[ExampleEntry]
+    deciles: list[ExampleEntry]
+    failures: list[ExampleEntry]
+
+
+class ExamplesEntry(TypedDict):
+    """The entry ``examples`` of profile.json; shipped profiles have ``licences``, by the name of the corpus."""
+
+    texts: list[TextEntry]
+    roles: list[RoleExamplesEntry]
+    licences: dict[str, str] | None
+
+
+def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
+    """The entry ``examples`` of profile.json, each text once; None without examples."""
     texts: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
 
     def entry(example: Example) -> dict[str, Any]:
@@ -107,44 +143,34 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
 
 
 def stored_examples(
-    content: Entry, head: Callable[[Entry], HeadId] = lambda entry: HeadId.parse(entry.text())
+    entry: ExamplesEntry | None, head: Callable[[str], HeadId] = HeadId.parse
 ) -> tuple[RoleExamples, ...]:
     """Read the entry ``examples`` of profile.json; ``head`` reads an id.
 
     Raises:
-        ValueError: the entry is damaged.
+        ValueError: an example is of a text that is not there.
     """
-    if content.value is None:
+    if entry is None:
         return ()
-    texts = [(text["corpus"].text(), text["number"].whole(), text["text"].text()) for text in content["texts"].each()]
+    texts = entry["texts"]
 
-    def example(entry: Entry) -> Example:
-        text = texts[entry["text"].whole(0, len(texts) - 1)]
-
-        def unit(of: Entry) -> Unit:
-            name, start, end = of.each(3)
-            return Unit(name.text(), start.whole(0, end.whole(0, len(text[-1]))), end.value)
-
-        def pair(of: Entry) -> tuple[Unit, Unit]:
-            query, key = of.each(2)
-            return unit(query), unit(key)
-
+    def example(stored: ExampleEntry) -> Example:
+        if not 0 <= stored["text"] < len(texts):
+            raise refused(stored["text"], "the number of a text", "examples")
+        text, gold = texts[stored["text"]], stored["gold"]
         return Example(
-            *text, unit(entry["query"]), unit(entry["key"]), _weight(entry["weight"]), entry["hit"].flag(),
-            entry["gold"].maybe(pair), entry["gold_weight"].maybe(_weight),
+            text["corpus"], text["number"], text["text"], Unit(*stored["query"]), Unit(*stored["key"]),
+            stored["weight"], stored["hit"], None if gold is None else (Unit(*gold[0]), Unit(*gold[1])),
+            stored["gold_weight"],
         )  # fmt: skip
 
     return tuple(
         RoleExamples(
-            head(role["id"]), role["role"].text(), role["direction"].maybe(Entry.text),
-            *(tuple(map(example, role[group].each())) for group in GROUPS),
+            head(role["id"]), role["role"], role["direction"], tuple(map(example, role["best"])),
+            tuple(map(example, role["deciles"])), tuple(map(example, role["failures"])),
         )
-        for role in content["roles"].each()
+        for role in entry["roles"]
     )  # fmt: skip
-
-
-def _weight(entry: Entry) -> float:
-    return entry.number(0, 1)
 
 
 def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:
@@ -152,7 +178,7 @@ def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[s
     listed, licences = list(entries), dict[str, str]()
     for document, _ in listed:
         licences |= (document.get("examples") or {}).get("licences") or {}
-    read = ((stored_examples(Entry(document.get("examples"))), names) for document, names in listed)
+    read = ((stored_examples(document.get("examples")), names) for document, names in listed)
     every = (each for examples, names in read for each in examples if each.role in names)
     joined = examples_entry(every)
     if joined is not None and licences:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypedDict
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.locks import lock, unlock
@@ -23,17 +23,11 @@ from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
-from attnviz.profiles.examples import RoleExamples, stored_examples
-from attnviz.profiles.json_entry import Entry, read_entry
+from attnviz.profiles.examples import ExamplesEntry, RoleExamples, stored_examples
 from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, is_of_part, merged, part_of, parts_of
+from attnviz.profiles.shapes import check_shape, read_json, refused
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
-
-_SHARES = -1, 1, 0.01
-"""Range of a score, baseline or bound, and its rounding: bfloat16 weights need not sum to 1."""
-
-_MOST_HEADS = 1000
-"""Most layers of a model, or heads of a layer."""
 
 
 @dataclass(frozen=True)
@@ -244,11 +238,11 @@ def _search(shape: str, weights: str, warn: Callable[[str], None]) -> tuple[Stor
     for folder in _folders():
         path, shipped = folder / f"{shape}-{weights}.json", folder == _SHIPPED
         try:
-            document = read_entry(path)
+            document = read_json(path)
             profile = _profile(path, shipped, document)
-            if path.name != profile_file_name(document.value):
+            if path.name != profile_file_name(document):
                 raise ValueError("found one of another model than its name says")
-            return profile, document.value
+            return profile, document
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
@@ -265,7 +259,7 @@ def read_profile(path: Path) -> StoredProfile:
     """
     file = path / "profile.json" if path.is_dir() else path
     try:
-        return _profile(file, False, read_entry(file))
+        return _profile(file, False, read_json(file))
     except (OSError, ValueError) as error:
         mend = "make it again with attnviz profile, or name the folder of a profile"
         raise OutputError(f"{_unreadable(file, error)}; {mend}.") from error
@@ -305,74 +299,96 @@ def _user_folder() -> Path | None:
     return user_data_path("attnviz", appauthor=False) / "profiles"
 
 
-def _profile(path: Path, shipped: bool, document: Entry) -> StoredProfile:
-    """Read a profile and check all parts that are used; ValueError if it is damaged."""
-    entries, model = document["roles"].each(), document["model"]
-    n_layers, n_heads = sizes = _sizes(model)
-    stacks = tuple(
-        Stack(each["letter"].text(), each["name"].text(), 0, *_sizes(each))  # a profile is of the encoder alone
-        for each in model["stacks"].maybe(Entry.each) or ()
-    )
-    model["architecture"].text(), model["weights_sha256"].text(), model["d_model"].whole(1)
-    model["d_head"].maybe(lambda size: size.whole(1))
-    for key in ("name", "revision", "device", "dtype"):
-        model[key].maybe(Entry.text)
-    _check_parts(document)
-
-    def head(entry: Entry) -> HeadId:
-        try:
-            return head_named(entry.text(), *sizes, stacks=stacks)
-        except UsageError as error:
-            raise entry.refused(f"a head of {n_layers} layers of {n_heads} heads") from error
-
-    roles: dict[HeadId, tuple[StoredRole, ...]] = {}
-    for entry in entries:
-        id = head(entry["id"])
-        roles[id] = (*roles.get(id, ()), _role(entry))
-    examples = document["examples"]
-    licences = examples.maybe(lambda content: content["licences"].maybe(Entry.fields)) or {}
-    return StoredProfile(
-        path, shipped, _corpora(document), document["seed"].whole(), document["attnviz"].text(), roles, model.value,
-        stacks, stored_examples(examples, head), {corpus: each.text() for corpus, each in licences.items()},
-        parts_of(document.value),
-    )  # fmt: skip
+class _Stack(TypedDict):
+    letter: str
+    name: str
+    n_layers: int
+    n_heads: int
 
 
-def _sizes(model: Entry) -> tuple[int, int]:
-    return model["n_layers"].whole(1, _MOST_HEADS), model["n_heads"].whole(1, _MOST_HEADS)
+class _Model(TypedDict):
+    architecture: str
+    weights_sha256: str
+    n_layers: int
+    n_heads: int
+    d_model: int
+    name: str | None
+    stacks: list[_Stack] | None
 
 
-def _corpora(content: Entry) -> tuple[StoredCorpus, ...]:
-    for corpus in content["corpora"].each():
-        corpus["sha256"].maybe(Entry.text), corpus["left_out"].maybe(Entry.whole)
-    return tuple(
-        StoredCorpus(PurePath(corpus["path"].text()).name, corpus["sentences"].whole())
-        for corpus in content["corpora"].each()
-    )
+class _Corpus(TypedDict):
+    path: str
+    sentences: int
+    sha256: str | None
+    left_out: int | None
 
 
-def _check_parts(document: Entry) -> None:
-    """Raise ValueError if a part, or its corpora, cannot be read."""
-    for name in PARTS:
-        document[name].maybe(Entry.fields)
-    for name, part in (document["parts"].maybe(Entry.fields) or {}).items():
+class _Part(TypedDict):
+    corpora: list[_Corpus]
+    n: int | None
+    date: str | None
+
+
+class _Role(TypedDict):
+    id: str
+    role: str
+    score: float
+    baseline: float
+    n: int
+    texts: int | None
+    interval: tuple[float, float]
+    passed: bool
+    direction: str | None
+    untrained: float | None
+    refuted: bool | None
+
+
+class _Document(TypedDict):
+    """What is used of profile.json."""
+
+    attnviz: str
+    seed: int
+    model: _Model
+    corpora: list[_Corpus]
+    roles: list[_Role]
+    examples: ExamplesEntry | None
+    statistics: dict[str, Any] | None
+    syntax: dict[str, Any] | None
+    coreference: dict[str, Any] | None
+    repeats: dict[str, Any] | None
+    parts: dict[str, _Part] | None
+
+
+def _profile(path: Path, shipped: bool, document: Any) -> StoredProfile:
+    """Read a profile; ValueError if it is damaged."""
+    check_shape(document, _Document)
+    for name in document.get("parts") or ():
         if name in PARTS:
-            document[name].fields()
-            _corpora(part)
-            part["n"].maybe(Entry.whole)
-            part["date"].maybe(Entry.text)
+            check_shape(document.get(name), dict[str, Any], name)
+    model, examples = document["model"], document.get("examples")
+    stacks = tuple(  # a profile is of the encoder alone
+        Stack(each["letter"], each["name"], 0, each["n_layers"], each["n_heads"]) for each in model.get("stacks") or ()
+    )
 
+    def head(id: str) -> HeadId:
+        try:
+            return head_named(id, model["n_layers"], model["n_heads"], stacks=stacks)
+        except UsageError as error:
+            raise refused(id, "a head of the model", "roles") from error
 
-def _role(content: Entry) -> StoredRole:
-    score, baseline = (content[key].number(*_SHARES) for key in ("score", "baseline"))
-    low, high = content["interval"].each(2)
-    interval = low.number(*_SHARES), high.number(low.value, *_SHARES[1:])
-    content["texts"].maybe(Entry.whole)
-    role = content["role"].text()
-    if "offset:" in role and role not in OFFSETS:
-        raise content["role"].refused("a role")
-    return StoredRole(
-        role, score, baseline, content["n"].whole(), interval, content["passed"].flag(),
-        content["direction"].maybe(Entry.text), content["untrained"].maybe(lambda score: score.number(*_SHARES)),
-        content["refuted"].maybe(Entry.flag) or False,
+    roles = dict[HeadId, tuple[StoredRole, ...]]()
+    for role in document["roles"]:
+        if "offset:" in role["role"] and role["role"] not in OFFSETS:
+            raise refused(role["role"], "a role", "roles")
+        stored = StoredRole(
+            role["role"], role["score"], role["baseline"], role["n"], tuple(role["interval"]), role["passed"],
+            role.get("direction"), role.get("untrained"), role.get("refuted") or False,
+        )  # fmt: skip
+        id = head(role["id"])
+        roles[id] = (*roles.get(id, ()), stored)
+    corpora = tuple(StoredCorpus(PurePath(each["path"]).name, each["sentences"]) for each in document["corpora"])
+    licences = (examples or {}).get("licences") or {}
+    return StoredProfile(
+        path, shipped, corpora, document["seed"], document["attnviz"], roles, model, stacks,
+        stored_examples(examples, head), licences, parts_of(document),
     )  # fmt: skip

@@ -17,8 +17,8 @@ from attnviz.present.published import role_name, role_numbers
 from attnviz.present.report import spec_of
 from attnviz.present.tables import column_table, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
-from attnviz.profiles.json_entry import read_entry
 from attnviz.profiles.parts import SYNTACTIC, measured_on
+from attnviz.profiles.shapes import read_json
 from attnviz.profiles.store import StoredProfile, StoredRole
 
 LONGEST = 60
@@ -201,7 +201,7 @@ def role_tables(profile: StoredProfile, top: int, width: int) -> Iterator[Render
 
 def passed_roles(profile: StoredProfile) -> dict[str, Any]:
     """The model, and the roles that pass, as in profile.json."""
-    document = read_entry(profile.path).value
+    document = read_json(profile.path)
     roles = [role for role in document["roles"] if role["passed"]]
     return {"attnviz": profile.version, "model": profile.model, "parts": profile.parts, "roles": roles}
 
