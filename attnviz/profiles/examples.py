@@ -4,10 +4,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from attnviz.models.head_ids import HeadId
-from attnviz.profiles.shapes import refused
 
 GROUPS = ("best", "deciles", "failures")
 """Clearest hits; those at the deciles of a random sample, the least first; clearest misses."""
@@ -82,45 +81,6 @@ class Part:
     joined: bool = False
 
 
-class TextEntry(TypedDict):
-    """A text of examples in profile.json."""
-
-    corpus: str
-    number: int
-    text: str
-
-
-class ExampleEntry(TypedDict):
-    """An example in profile.json; ``text`` is the number of its text there."""
-
-    text: int
-    query: tuple[str, int, int]
-    key: tuple[str, int, int]
-    weight: float
-    hit: bool
-    gold: tuple[tuple[str, int, int], tuple[str, int, int]] | None
-    gold_weight: float | None
-
-
-class RoleExamplesEntry(TypedDict):
-    """Examples of a role in profile.json."""
-
-    id: str
-    role: str
-    direction: str | None
-    best: list[ExampleEntry]
-    deciles: list[ExampleEntry]
-    failures: list[ExampleEntry]
-
-
-class ExamplesEntry(TypedDict):
-    """The entry ``examples`` of profile.json; shipped profiles have ``licences``, by the name of the corpus."""
-
-    texts: list[TextEntry]
-    roles: list[RoleExamplesEntry]
-    licences: dict[str, str] | None
-
-
 def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
     """The entry ``examples`` of profile.json, each text once; None without examples."""
     texts: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
@@ -143,34 +103,32 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
 
 
 def stored_examples(
-    entry: ExamplesEntry | None, head: Callable[[str], HeadId] = HeadId.parse
+    entry: dict[str, Any] | None, head: Callable[[str], HeadId] = HeadId.parse
 ) -> tuple[RoleExamples, ...]:
-    """Read the entry ``examples`` of profile.json; ``head`` reads an id.
-
-    Raises:
-        ValueError: an example is of a text that is not there.
-    """
+    """Read the entry ``examples`` of profile.json; ``head`` reads an id. Any error of a dict where it is damaged."""
     if entry is None:
         return ()
-    texts = entry["texts"]
+    texts = [(str(text["corpus"]), int(text["number"]), str(text["text"])) for text in entry["texts"]]
 
-    def example(stored: ExampleEntry) -> Example:
-        if not 0 <= stored["text"] < len(texts):
-            raise refused(stored["text"], "the number of a text", "examples")
-        text, gold = texts[stored["text"]], stored["gold"]
+    def unit(stored: Any) -> Unit:
+        text, start, end = stored
+        return Unit(str(text), int(start), int(end))
+
+    def example(stored: dict[str, Any]) -> Example:
+        gold, gold_weight = stored["gold"], stored["gold_weight"]
+        corpus, number, text = texts[stored["text"]]
         return Example(
-            text["corpus"], text["number"], text["text"], Unit(*stored["query"]), Unit(*stored["key"]),
-            stored["weight"], stored["hit"], None if gold is None else (Unit(*gold[0]), Unit(*gold[1])),
-            stored["gold_weight"],
+            corpus, number, text, unit(stored["query"]), unit(stored["key"]), float(stored["weight"]),
+            bool(stored["hit"]), None if gold is None else (unit(gold[0]), unit(gold[1])),
+            None if gold_weight is None else float(gold_weight),
         )  # fmt: skip
 
     return tuple(
         RoleExamples(
-            head(role["id"]), role["role"], role["direction"], tuple(map(example, role["best"])),
-            tuple(map(example, role["deciles"])), tuple(map(example, role["failures"])),
+            head(role["id"]), role["role"], role["direction"], *(tuple(map(example, role[group])) for group in GROUPS)
         )
         for role in entry["roles"]
-    )  # fmt: skip
+    )
 
 
 def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:

@@ -7,13 +7,15 @@ shape, so that weights are hashed only if there is a profile of that shape. Its 
 
 import importlib.util
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, TypedDict
+from typing import Any
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.locks import lock, unlock
@@ -23,9 +25,8 @@ from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
-from attnviz.profiles.examples import ExamplesEntry, RoleExamples, stored_examples
+from attnviz.profiles.examples import RoleExamples, stored_examples
 from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, is_of_part, merged, part_of, parts_of
-from attnviz.profiles.shapes import check_shape, read_json, refused
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -299,96 +300,69 @@ def _user_folder() -> Path | None:
     return user_data_path("attnviz", appauthor=False) / "profiles"
 
 
-class _Stack(TypedDict):
-    letter: str
-    name: str
-    n_layers: int
-    n_heads: int
+def read_json(path: Path) -> Any:
+    """The document of a JSON file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: not JSON, or with NaN or infinite numbers.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        raise OSError("something that is no file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("found lists in lists without an end") from error
 
 
-class _Model(TypedDict):
-    architecture: str
-    weights_sha256: str
-    n_layers: int
-    n_heads: int
-    d_model: int
-    name: str | None
-    stacks: list[_Stack] | None
-
-
-class _Corpus(TypedDict):
-    path: str
-    sentences: int
-    sha256: str | None
-    left_out: int | None
-
-
-class _Part(TypedDict):
-    corpora: list[_Corpus]
-    n: int | None
-    date: str | None
-
-
-class _Role(TypedDict):
-    id: str
-    role: str
-    score: float
-    baseline: float
-    n: int
-    texts: int | None
-    interval: tuple[float, float]
-    passed: bool
-    direction: str | None
-    untrained: float | None
-    refuted: bool | None
-
-
-class _Document(TypedDict):
-    """What is used of profile.json."""
-
-    attnviz: str
-    seed: int
-    model: _Model
-    corpora: list[_Corpus]
-    roles: list[_Role]
-    examples: ExamplesEntry | None
-    statistics: dict[str, Any] | None
-    syntax: dict[str, Any] | None
-    coreference: dict[str, Any] | None
-    repeats: dict[str, Any] | None
-    parts: dict[str, _Part] | None
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"found {text}, which is no number of JSON")
+    return value
 
 
 def _profile(path: Path, shipped: bool, document: Any) -> StoredProfile:
     """Read a profile; ValueError if it is damaged."""
-    check_shape(document, _Document)
-    for name in document.get("parts") or ():
-        if name in PARTS:
-            check_shape(document.get(name), dict[str, Any], name)
+    try:
+        return _from_document(path, shipped, document)
+    except (AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _from_document(path: Path, shipped: bool, document: Any) -> StoredProfile:
     model, examples = document["model"], document.get("examples")
+    sizes = int(model["n_layers"]), int(model["n_heads"])
     stacks = tuple(  # a profile is of the encoder alone
         Stack(each["letter"], each["name"], 0, each["n_layers"], each["n_heads"]) for each in model.get("stacks") or ()
     )
-
-    def head(id: str) -> HeadId:
-        try:
-            return head_named(id, model["n_layers"], model["n_heads"], stacks=stacks)
-        except UsageError as error:
-            raise refused(id, "a head of the model", "roles") from error
-
+    head = partial(head_named, n_layers=sizes[0], n_heads=sizes[1], stacks=stacks)
     roles = dict[HeadId, tuple[StoredRole, ...]]()
-    for role in document["roles"]:
-        if "offset:" in role["role"] and role["role"] not in OFFSETS:
-            raise refused(role["role"], "a role", "roles")
-        stored = StoredRole(
-            role["role"], role["score"], role["baseline"], role["n"], tuple(role["interval"]), role["passed"],
-            role.get("direction"), role.get("untrained"), role.get("refuted") or False,
-        )  # fmt: skip
-        id = head(role["id"])
-        roles[id] = (*roles.get(id, ()), stored)
-    corpora = tuple(StoredCorpus(PurePath(each["path"]).name, each["sentences"]) for each in document["corpora"])
+    for entry in document["roles"]:
+        id = head(entry["id"])
+        roles[id] = (*roles.get(id, ()), _role(entry))
+    parts = parts_of(document)
+    for name, part in parts.items():
+        _corpora(part)
+        if document.get(name) is None:
+            raise ValueError(f"the part {name} is missing")
     licences = (examples or {}).get("licences") or {}
     return StoredProfile(
-        path, shipped, corpora, document["seed"], document["attnviz"], roles, model, stacks,
-        stored_examples(examples, head), licences, parts_of(document),
+        path, shipped, _corpora(document), int(document["seed"]), str(document["attnviz"]), roles, model, stacks,
+        stored_examples(examples, head), licences, parts,
+    )  # fmt: skip
+
+
+def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:
+    return tuple(StoredCorpus(PurePath(each["path"]).name, int(each["sentences"])) for each in content["corpora"])
+
+
+def _role(entry: dict[str, Any]) -> StoredRole:
+    role, untrained, (low, high) = str(entry["role"]), entry.get("untrained"), entry["interval"]
+    if "offset:" in role and role not in OFFSETS:
+        raise ValueError(f"expected a role, found {role}")
+    return StoredRole(
+        role, float(entry["score"]), float(entry["baseline"]), int(entry["n"]), (float(low), float(high)),
+        bool(entry["passed"]), entry["direction"], None if untrained is None else float(untrained),
+        bool(entry.get("refuted")),
     )  # fmt: skip

@@ -18,8 +18,7 @@ from attnviz.present.report import spec_of
 from attnviz.present.tables import column_table, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
-from attnviz.profiles.shapes import read_json
-from attnviz.profiles.store import StoredProfile, StoredRole
+from attnviz.profiles.store import StoredProfile, StoredRole, read_json
 
 LONGEST = 60
 """Most words of a text shown."""
