@@ -102,6 +102,11 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
     return {"texts": [text for _, text in texts.values()], "roles": roles} if roles else None
 
 
+def text_or_none(value: object) -> str | None:
+    """A text of a JSON document."""
+    return None if value is None else str(value)
+
+
 def stored_examples(
     entry: dict[str, Any] | None, head: Callable[[str], HeadId] = HeadId.parse
 ) -> tuple[RoleExamples, ...]:
@@ -125,7 +130,10 @@ def stored_examples(
 
     return tuple(
         RoleExamples(
-            head(role["id"]), role["role"], role["direction"], *(tuple(map(example, role[group])) for group in GROUPS)
+            head(role["id"]),
+            str(role["role"]),
+            text_or_none(role["direction"]),
+            *(tuple(map(example, role[group])) for group in GROUPS),
         )
         for role in entry["roles"]
     )

@@ -25,8 +25,8 @@ from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
-from attnviz.profiles.examples import RoleExamples, stored_examples
-from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, is_of_part, merged, part_of, parts_of
+from attnviz.profiles.examples import RoleExamples, stored_examples, text_or_none
+from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, is_of_part, measured_on, merged, part_of, parts_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -332,6 +332,7 @@ def _profile(path: Path, shipped: bool, document: Any) -> StoredProfile:
 
 def _from_document(path: Path, shipped: bool, document: Any) -> StoredProfile:
     model, examples = document["model"], document.get("examples")
+    profile_file_name(document)
     sizes = int(model["n_layers"]), int(model["n_heads"])
     stacks = tuple(  # a profile is of the encoder alone
         Stack(each["letter"], each["name"], 0, each["n_layers"], each["n_heads"]) for each in model.get("stacks") or ()
@@ -343,10 +344,9 @@ def _from_document(path: Path, shipped: bool, document: Any) -> StoredProfile:
         roles[id] = (*roles.get(id, ()), _role(entry))
     parts = parts_of(document)
     for name, part in parts.items():
-        _corpora(part)
-        if document.get(name) is None:
-            raise ValueError(f"the part {name} is missing")
-    licences = (examples or {}).get("licences") or {}
+        dict(document[name])
+        _corpora(part), int(part.get("n") or 0), measured_on(part)
+    licences = {str(corpus): str(licence) for corpus, licence in ((examples or {}).get("licences") or {}).items()}
     return StoredProfile(
         path, shipped, _corpora(document), int(document["seed"]), str(document["attnviz"]), roles, model, stacks,
         stored_examples(examples, head), licences, parts,
@@ -363,6 +363,6 @@ def _role(entry: dict[str, Any]) -> StoredRole:
         raise ValueError(f"expected a role, found {role}")
     return StoredRole(
         role, float(entry["score"]), float(entry["baseline"]), int(entry["n"]), (float(low), float(high)),
-        bool(entry["passed"]), entry["direction"], None if untrained is None else float(untrained),
+        bool(entry["passed"]), text_or_none(entry["direction"]), None if untrained is None else float(untrained),
         bool(entry.get("refuted")),
     )  # fmt: skip
