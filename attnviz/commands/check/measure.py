@@ -26,13 +26,11 @@ from attnviz.models.wording import counted, rounded
 from attnviz.options import checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
-from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, part_of
+from attnviz.profiles.parts import PARTS, SYNTACTIC, measured_on, part_of
 from attnviz.profiles.published import heads_of_paper
 from attnviz.profiles.store import StoredProfile, StoredRole
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import this_process
-from attnviz.texts.reading import open_corpus, read_texts
-from attnviz.version import __version__
 
 VERDICTS = HOLDS, UNDECIDED, FAILS = "holds", "cannot be decided", "fails"
 """From the best to the worst."""
@@ -166,10 +164,6 @@ def _held(
         return found
 
     @cache
-    def same(part: str, corpus: tuple[Path, ...]) -> bool:
-        return stored is not None and _is_same(stored, checkpoint, more["limit"], more["seed"], part, corpus)
-
-    @cache
     def ablation(corpus: tuple[Path, ...]) -> Ablation:
         heads = [id for each, id in claims if (each.kind, each.corpus) == ("ablate", corpus)]
         return ablate(corpus, checkpoint, select=heads, truncate=truncate, curve=False, gradient=False, **more)
@@ -193,8 +187,7 @@ def _held(
 
     def held(claim: Claim, id: HeadId) -> CheckedClaim:
         if claim.kind == "role":
-            answer = _of_stored(claim, id, stored, same)
-            return answer or _role(claim, id, profile(claim.corpus))
+            return _of_stored(claim, id, stored) or _role(claim, id, profile(claim.corpus))
         if claim.kind == "level":
             level = (analysis(claim.text) if claim.text else profile(claim.corpus)).verification.level
             return CheckedClaim(claim, HOLDS if level >= int(claim.what) else FAILS, level)
@@ -269,18 +262,13 @@ def _judged(claim: Claim, role: Role | StoredRole, source: str) -> CheckedClaim:
     return replace(found, verdict=UNDECIDED, reason="the role does not pass, but its threshold is within the interval")
 
 
-def _of_stored(
-    claim: Claim, id: HeadId, stored: StoredProfile | None, same: Callable[[str, tuple[Path, ...]], bool]
-) -> CheckedClaim | None:
-    """A role by the stored profile; None where it has to be measured.
-
-    The profile is of no corpus, of one of this name that is not here, or of the ``same`` texts.
-    """
+def _of_stored(claim: Claim, id: HeadId, stored: StoredProfile | None) -> CheckedClaim | None:
+    """A role by the stored profile, of no corpus or of one of this name that is not here; None to measure it."""
     name = part_of(claim.what, dict.fromkeys(PARTS, "") if claim.corpus or stored is None else stored.parts)
     part = {} if stored is None else stored.parts.get(name, {})
     here = bool(claim.corpus) and all(map(is_there, claim.corpus))
     read = {PurePath(each["path"]).name for each in part.get("corpora", ())}
-    if stored is not None and part and (same(name, claim.corpus) if here else {p.name for p in claim.corpus} <= read):
+    if stored is not None and part and not here and {path.name for path in claim.corpus} <= read:
         source, why = f"stored profile: {measured_on(part)}", "the stored profile has no such role of this head"
         role = next((each for each in stored.roles.get(id, ()) if each.role == claim.what), None)
         if role is not None and claim.direction in ("", role.direction):
@@ -288,31 +276,11 @@ def _of_stored(
         if role is not None:
             better = f"{ARROWS[role.direction or '']} ({rounded(role.score)})"
             why = f"the stored profile has its better direction alone, {better}"
-        if here and role is None and not stored.shipped:  # it has all roles that are not too rare
-            return CheckedClaim(claim, UNDECIDED, source=source, reason=_TOO_RARE)
-        if not here and (role is not None or claim.what not in _WITHOUT_TEXTS):
+        if role is not None or claim.what not in _WITHOUT_TEXTS:
             return CheckedClaim(claim, UNDECIDED, source=source, reason=f"{why}; measure it, with a corpus")
     if claim.corpus or claim.what in _WITHOUT_TEXTS:
         return None
     raise UsageError("expected a corpus, since there is no stored profile of this model with such roles.")
-
-
-def _is_same(
-    stored: StoredProfile, checkpoint: Checkpoint, limit: int | None, seed: int, name: str, corpora: Sequence[Path]
-) -> bool:
-    """Whether a part of the stored profile is what would be measured on these corpora."""
-    part, opened = stored.parts[name], {str(each): open_corpus(each) for each in corpora}
-    gold = any(each.kind == "conllu" for each in opened.values())
-    if name == "syntax" and not gold:  # it does not say by which parser
-        return False
-    run = part.get("attnviz"), part.get("seed"), stored.model.get("dtype"), part.get("control_texts") is not None
-    if run != (__version__, seed, str(checkpoint.dtype).removeprefix("torch."), True):
-        return False
-    of_part = corpora_of(name, {"corpora": [{"path": path} for path in opened], "syntax": {"gold": gold}})
-    read = [opened[each["path"]] for each in of_part]
-    return {each.get("sha256"): each["sentences"] + (each.get("left_out") or 0) for each in part["corpora"]} == {
-        corpus.sha256: sum(1 for _ in read_texts(corpus, limit)) for corpus in read
-    }
 
 
 def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
