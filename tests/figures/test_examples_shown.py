@@ -29,7 +29,6 @@ from attnviz.present.documents import json_text
 from attnviz.profiles.examples import Unit
 from attnviz.profiles.parts import merged
 from attnviz.profiles.store import find_profile, profile_file_name, read_profile, store_profile
-from tests.conftest import needs_minilm
 from tests.support import corpora
 from tests.support.encoder_decoders import sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, sharp_bert
@@ -79,15 +78,6 @@ def test_examples_of_a_head_are_printed_without_a_corpus(profile, saved):
     ):
         assert part in done.stdout
     assert show(saved / "profile.json", "--show", of.id, "--top", 0).stdout == done.stdout
-
-
-@needs_minilm
-def test_examples_of_broad_are_told_by_how_far_attention_is_spread():
-    said = {}
-    for role, given in (("broad", ["--show", "broad"]), ("both", []), ("list", ["--show", "list"])):
-        words = " ".join(show("--show", "L0H0", *given, "--model", "minilm").stdout.split())
-        said[role] = [part in words for part in ("hits of most weight", "attention spread most", "(the right one)")]
-    assert said == {"broad": [False, True, False], "both": [True, True, True], "list": [True, False, True]}
 
 
 @pytest.mark.parametrize(("given", "groups"), [

@@ -19,7 +19,7 @@ from attnviz.commands.card.sentences_drawing import (
 )
 from attnviz.commands.card.tables import CardTable, notes_of, tables_of, title_of
 from attnviz.commands.heads.views import HEADS
-from attnviz.commands.profile.show import NamedExample, named_examples, which_examples
+from attnviz.commands.profile.show import NamedExample, named_examples
 from attnviz.figures.fonts import drawable, fitted, put_text, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
@@ -74,8 +74,6 @@ def _plan(card: Card, choices: ViewOptions, stem: str) -> CardPlan:
         for table in tables_of(card)
     ]
     feet = [f"Pattern: {card.part.figure_context.text_line}. Colours: {pattern.bar}.{_outlined(pattern)}"]
-    if shown is not None and shown.role == "broad":
-        feet.append(which_examples([shown]))
     feet += notes_of(card)
     title = title_of(card)
     return CardPlan(

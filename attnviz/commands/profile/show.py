@@ -1,6 +1,5 @@
 """Roles and examples of a stored profile: ``attnviz profile --show``."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -34,8 +33,7 @@ ROLES = "roles"
 _MEDIAN = 5
 """The number of the decile that is in the middle."""
 
-BRACKETS = "[query] attends most to {key}, with this weight"
-"""What brackets in a sentence are."""
+_LEGEND = "[query] attends most to {key}, with this weight"
 
 
 def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[RoleExamples, ...]:
@@ -112,20 +110,9 @@ def licences_of(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[
 
 
 _GROUPS = (
-    "Best: hits of most weight. Deciles: by the weight of the right one, in a random sample. Failures: misses of most "
-    "weight."
+    "Best: hits of most weight (broad: attention spread most). Deciles: by the weight of the right one, in a random "
+    "sample. Failures: misses of most weight."
 )
-_GROUPS_OF_BROAD = (
-    "Best of broad: attention spread most, so that the largest weight is small. Deciles: by this weight, in a random "
-    "sample. Failures: attention not spread, by this weight."
-)
-
-
-def which_examples(chosen: Sequence[RoleExamples]) -> str:
-    """Sentences on which examples of these roles are kept."""
-    broad = [each.role == "broad" for each in chosen]
-    said = " ".join([_GROUPS] * (not all(broad)) + [_GROUPS_OF_BROAD] * any(broad))
-    return said if any(each.deciles for each in chosen) else re.sub(r" Deciles: [^.]*\.", "", said)
 
 
 class NamedExample(NamedTuple):
@@ -179,7 +166,7 @@ def example_tables(
         yield column_table(title, columns, rows, width=width)
     another = "; (the right one) where that is another" if any(others) else ""
     more = "" if shown == every else f"{top} examples of each role and head; --top 0 lists all."
-    yield notes(more, f"{which_examples(chosen)} {BRACKETS}{another}.", *licence_lines(profile, chosen))
+    yield notes(more, f"{_GROUPS} {_LEGEND}{another}.", *licence_lines(profile, chosen))
 
 
 def _title(examples: RoleExamples, role: StoredRole | None, listed: str) -> str:
