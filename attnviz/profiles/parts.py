@@ -82,16 +82,10 @@ def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dic
     """
     if document.get("parts"):
         return {name: dict(document["parts"][name]) for name in PARTS if name in document["parts"]}
-    own = {name: document[name] for name in _OF_RUN if document.get(name) is not None}
+    of_run = {name: document[name] for name in _OF_RUN if document.get(name) is not None}
+    corpora = {name: corpora_of(name, document) for name in PARTS if document.get(name) is not None}
     return {
-        name: {
-            "corpora": (corpora := corpora_of(name, document)),
-            "n": _n(document, name, corpora),
-            "date": date,
-            **own,
-        }
-        for name in PARTS
-        if document.get(name) is not None
+        name: {"corpora": read, "n": _n(document, name, read), "date": date, **of_run} for name, read in corpora.items()
     }
 
 

@@ -159,7 +159,7 @@ def example_tables(
         columns: list[Field[NamedExample]] = [
             Field("Example", lambda row: row.name, left=True),
             Field("Weight", lambda row: row.example.weight),
-            *[right_one] * other,
+            *([right_one] if other else []),
             Field("Sentence", lambda row: sentence_of(row.example), left=True, least=20, fold=True),
         ]
         title = _title(each, _role(profile, each), listed_of(len(rows), len(examples)))
