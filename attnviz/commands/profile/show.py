@@ -8,7 +8,7 @@ from rich.text import Text
 
 from attnviz.arguments import relation_named
 from attnviz.errors import UsageError
-from attnviz.models.head_ids import HeadId, head_named, select_heads
+from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.wording import visible
 from attnviz.present.documents import paper_table
 from attnviz.present.fields import Field
@@ -56,11 +56,10 @@ def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[Role
     of_role = [each for each in examples if not named or not _names(each.role).isdisjoint(named)]
     for some in heads:
         if not any(each.id in some for each in of_role):
-            has = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in examples if each.id in some}))
-            why = f"of {has} only" if has else "none: no role passes there, and no relation was judged"
-            first, last = some[0], some[-1]
-            selected = str(first) if first == last else f"{first} to {last}"
-            raise UsageError(f"there are no examples of {' '.join([selected, *named])}: there are {why}.")
+            roles_there = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in examples if each.id in some}))
+            raise UsageError(
+                f"there are no examples of {' '.join(wanted)}: there are those of {roles_there or 'none'}."
+            )
     ids = {head for some in heads for head in some}
     chosen = [each for each in of_role if not heads or each.id in ids]
     return tuple(sorted(chosen, key=lambda each: (each.id, *_rank_key(_role(profile, each)))))
@@ -84,14 +83,11 @@ def _names(role: str) -> set[str]:
 
 def _heads(name: str, profile: StoredProfile, roles: set[str]) -> list[HeadId]:
     """The heads of ``L2H8``, ``L2`` or ``L0-3``; UsageError lists the roles, too."""
-    sizes, stacks = (profile.model["n_layers"], profile.model["n_heads"]), profile.stacks
     try:
-        return select_heads(name, *sizes, stacks)
-    except UsageError:
-        others = ", ".join(sorted({each.removeprefix(SYNTACTIC) for each in roles}))
-        layers = f"{stacks[0].letter if stacks else 'L'}{profile.model['n_layers'] - 1}"
-        expected = f"a role or relation with examples ({visible(others)}), layers such as {layers} or"
-        return [head_named(name, *sizes, expected, stacks)]
+        return select_heads(name, profile.model["n_layers"], profile.model["n_heads"], profile.stacks)
+    except UsageError as error:
+        known = ", ".join(sorted({each.removeprefix(SYNTACTIC) for each in roles}))
+        raise UsageError(f"{error} Roles and relations with examples: {visible(known)}.") from error
 
 
 def examples_document(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, Any]:
