@@ -141,9 +141,12 @@ def test_objects_need_not_need_the_head_that_tracks_them(tmp_path: Path) -> None
     (head,) = relation.heads
     effect = next(each for each in head.roles if each.direction == "dependent_to_head")  # of the role alone
     numbers = [each["cosine"].value for each in (effect.queries, effect.others, effect.difference)]
-    rows = ablation_table(replace(card, ablation=relation)).rows
-    assert [row[1] for row in rows[1:]] == numbers
-    assert str(rows[1][0]).startswith(f"{effect.n} tokens")
+    assert len(head.roles) == 2
+    for roles in (head.roles, head.roles[::-1]):
+        ablation = replace(relation, heads=(replace(head, roles=roles),))
+        rows = ablation_table(replace(card, ablation=ablation)).rows
+        assert [row[1] for row in rows[1:]] == numbers
+        assert str(rows[1][0]).startswith(f"{effect.n} tokens")
     of = stored.shown_examples
     assert of is not None
     assert (of.role, len(of.best), len(of.failures)) == ("syntactic:obj", 3, 3)
