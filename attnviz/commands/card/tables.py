@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, median
 from typing import NamedTuple
 
-from attnviz.commands.ablate.effects import Estimate, RoleEffect
+from attnviz.commands.ablate.effects import BY_METRIC, SAME, Estimate, RoleEffect
 from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.judge.roles import ERROR_RATE
@@ -40,6 +40,8 @@ _DOES = {
     INACTIVE: "writes next to nothing",
 }
 """What a head with a role does, where the role is no pattern, offset or relation."""
+
+_SHORT_VERDICTS = {SAME: "none shown", BY_METRIC: "by metric"}
 
 Cell = str | int | float | tuple[float, float] | None
 
@@ -212,8 +214,8 @@ def _effects(card: Card) -> Iterator[tuple[Cell, ...]]:
         yield card.ablation.texts_measured, *_estimate(card.ablation.head(card.head).damage[metric]), None
         role = effect_on_relation(card)
         if role is not None:
-            tokens = f"{counted(role.n, 'token')} of {role_name(role.role, role.direction)}"
-            yield from _compared(role, metric, tokens, "nearest other words")
+            tokens = f"{role_name(role.role, role.direction)} ({role.n:,})"
+            yield from _compared(role, metric, tokens, "nearest others")
     if card.on_repeats is not None:
         (role,) = card.on_repeats.head(card.head).roles
         metric = card.on_repeats.metrics[0].name
@@ -223,7 +225,8 @@ def _effects(card: Card) -> Iterator[tuple[Cell, ...]]:
 def _compared(role: RoleEffect, metric: str, on: str, others: str) -> Iterator[tuple[Cell, ...]]:
     yield on, *_estimate(role.queries[metric]), None
     yield others, *_estimate(role.others[metric]), None
-    yield "difference", *_estimate(role.difference[metric]), role.verdict
+    verdict = _SHORT_VERDICTS.get(role.verdict or "", role.verdict)
+    yield "difference", *_estimate(role.difference[metric]), verdict
 
 
 def _estimate(effect: Estimate) -> tuple[Cell, Cell]:
