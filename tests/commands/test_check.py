@@ -16,6 +16,8 @@ from attnviz.cli.program import app
 from attnviz.commands.check import measure
 from attnviz.errors import AttnvizError, CorpusError, UsageError
 from attnviz.models.checkpoint import from_loaded
+from attnviz.present.documents import json_text
+from attnviz.profiles.store import store_profile
 from tests.conftest import needs_minilm
 from tests.support.corpora import treebank
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
@@ -152,6 +154,18 @@ def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path: Path, called
     assert "en_ewt-ud-dev.conllu" in found.claims[0].source
     role = next(each for each in stored.roles[2, 8] if each.role == "syntactic:det")
     assert (found.claims[0].measured, found.claims[0].interval) == (role.score, role.interval)
+
+
+def test_a_corpus_that_is_here_is_measured_whatever_is_stored(tmp_path: Path, called: list[str]):
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    trees = treebank(tmp_path / "trees.conllu")
+    folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
+    profile = attnviz.profile_heads(str(folder), [trees], control=False, examples=0, device="cpu")
+    assert profile is not None
+    store_profile(json.loads(json_text(profile.document())), "2026-01-01")
+    path = written(tmp_path, 'corpus = "trees.conllu"', 'head = "L0H0"; role = "sink"')
+    assert not attnviz.check(path, str(folder), device="cpu").claims[0].source.startswith("stored")
+    assert called == ["open_checkpoint", "profile_heads"]
 
 
 def test_a_papers_heads_are_claims(tmp_path: Path):
