@@ -137,8 +137,8 @@ def test_confirmed_roles_stand_beside_those_of_the_corpus_and_an_untrained_copy_
     assert "Confirmed" not in on_one_line(profile)
     assert "Untrained: " in on_one_line(profile)
     repeats = RepeatScores({"previous": torch.zeros(32, 3, 4)}, 50, {})
-    assert "copy, on the same random tokens;" in on_one_line(replace(profile, control_texts=0, repeats=repeats))
-    assert "copy, on 7 texts;" in on_one_line(replace(profile, control_texts=7))
+    assert "on the same random tokens;" in on_one_line(replace(profile, control_texts=0, repeats=repeats))
+    assert "on 7 texts;" in on_one_line(replace(profile, control_texts=7))
 
 
 def test_the_layers_are_means_over_their_heads(tmp_path: Path, checkpoint: Checkpoint):
