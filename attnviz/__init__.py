@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.explain.measure import Explanation as Explanation
     from attnviz.commands.explain.measure import explain as explain
     from attnviz.commands.heads.analysis import Analysis as Analysis
-    from attnviz.commands.heads.given import Drawing as Drawing
+    from attnviz.commands.heads.given import RawAttention as RawAttention
     from attnviz.commands.heads.given import draw as draw
     from attnviz.commands.heads.measure import analyze as analyze
     from attnviz.commands.heads.texts.measure import TextsAnalysis as TextsAnalysis
@@ -72,7 +72,7 @@ else:
         "commands.compare.measure": ("Comparison", "compare"),
         "commands.explain.measure": ("Explanation", "explain"),
         "commands.heads.analysis": ("Analysis",),
-        "commands.heads.given": ("Drawing", "draw"),
+        "commands.heads.given": ("RawAttention", "draw"),
         "commands.heads.measure": ("analyze",),
         "commands.heads.texts.measure": ("TextsAnalysis", "analyze_each"),
         "commands.models.measure": ("Configuration", "model_configurations"),

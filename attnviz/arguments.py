@@ -87,22 +87,11 @@ def n_bytes(name: str, value: object) -> int:
     return size
 
 
-def check_switch(name: str, value: object) -> None:
-    """Raise UsageError unless it is True or False; other values would be truthy or falsy unnoticed."""
-    check_kind(name, value, bool)
-
-
 def check_texts(text: object, pair: object = None) -> None:
     """Raise TextError unless it is a text, and the pair a text or None."""
     if not isinstance(text, str) or not isinstance(pair, str | None):
         found = type(text if not isinstance(text, str) else pair).__name__
         raise TextError(f"expected text (and pair) as a string, found {found}; give one text at a time.")
-
-
-def check_callback(name: str, value: object) -> None:
-    """Raise UsageError unless it is a function or None."""
-    if not (value is None or callable(value)):
-        raise UsageError(f"expected {name} as a function, found {as_found(value)}.")
 
 
 def check_kind(name: str, value: object, annotation: object) -> None:
@@ -112,8 +101,8 @@ def check_kind(name: str, value: object, annotation: object) -> None:
             if not (is_one(value) or (value is None and annotation != kind)):
                 raise UsageError(f"expected {name} as {expected}, found {as_found(value)}.")
             return
-    if "Callable" in str(annotation):
-        check_callback(name, value)
+    if "Callable" in str(annotation) and not (value is None or callable(value)):
+        raise UsageError(f"expected {name} as a function, found {as_found(value)}.")
 
 
 def _fits(value: object) -> bool:

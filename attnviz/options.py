@@ -44,7 +44,7 @@ _LARGEST_SEED = 2**63 - 1
 """The largest that torch takes."""
 
 _LARGEST = 1_000_000
-"""The largest distance, and the most texts that can be asked to be read at once."""
+"""The most texts that can be asked to be read at once."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +175,9 @@ def _save(name: str, content: str) -> Option:
     return _switch("tensors", f"Also write {name}.safetensors, with {content}.", False, f"--save-{name}")
 
 
-def _figures(command: str, more: str = ".", before: str = "") -> tuple[Option, ...]:
+def _figures(command: str, before: str = "") -> tuple[Option, ...]:
     """``--figures``, whose help :func:`attnviz.present.report.views_in_words` completes, and the options of style."""
-    text = f"Any of {{{command}}} (with commas between), all, or none. {before}Default: {{default}}{more}"
+    text = f"Any of {{{command}}} (with commas between), all, or none. {before}Default: {{default}}."
     return (Option("figures", str, text), *_LOOK)
 
 
@@ -211,12 +211,6 @@ _LANGUAGES = (
 _MAX_NEW_TOKENS = Option("max_new_tokens", int, "The longest target that the model generates, in tokens. Default: 40.",
                          None, "COUNT", least=1)
 _WORDS = _switch("words", "Merge word pieces into words: attention to the pieces is summed, from them averaged.")
-_DISTANCES = (
-    Option("local_window", int, "The largest distance that counts as local, in tokens (in words with --words).", 1,
-           "DISTANCE", least=0, most=_LARGEST),
-    Option("long_range_from", int, "The smallest distance that counts as long-range, in tokens (in words with "
-           "--words).", 4, "DISTANCE", least=1, most=_LARGEST),
-)
 _PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one that knows most "
                  "of its words. Code, and text in any other language, is not parsed unless this option is given.", None,
                  "PIPELINE")
@@ -235,7 +229,6 @@ _SELECT = Option("select", list[str], "Heads to draw and list: L2H8 or 2.8 (one 
                  "L*H8; of encoder-decoders X0H3, X, E0-2. May be given more than once. Default: all heads.", (),
                  "HEADS")
 _LOOK = (
-    _switch("no_figures", "Draw nothing (the same as --figures none)."),
     Option("formats", list[str], "png, svg or pdf. May be given more than once. Default: png.", (), "FORMAT",
            ("--format",)),
     Option("theme", str, "light or dark.", "light"),
@@ -246,12 +239,8 @@ _LOOK = (
 _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
               None, "FOLDER", ("--out", "-o"))
 _JSON = _switch("as_json", "Print the JSON document and nothing else.", False, "--json")
-_TABLE = (
-    Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs) or md.", None,
-           "FORMAT", choices=("tex", "md")),
-    Option("columns", list[str], "Columns of that table, by their names in the CSV file, with commas between.", (),
-           "NAMES"),
-)
+_TABLE = Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs) or md.",
+                None, "FORMAT", choices=("tex", "md"))
 _FILES = (
     _OUT,
     _JSON,
@@ -278,10 +267,8 @@ COMMANDS = {
         ),
         measurement=(
             _WORDS,
-            *_DISTANCES,
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
             _PARSER,
-            _switch("profile", "Also show the roles that a stored profile gives the heads.", True),
             _MEMORY,
         ),
         pictures=(
@@ -291,13 +278,10 @@ COMMANDS = {
                    "the head), log, or auto (shared up to 40 tokens, log beyond).", "auto"),
             _switch("drop_special", "Draw patterns without special tokens (GPT-2: without the first token), each row "
                     "scaled to sum to 1."),
-            _switch("sinks", "Draw lines also from and to special tokens (GPT-2: the first token); adds the figure "
-                    "lines."),
             _token("Draw what this token attends to, in lines and text (adds the figure lines unless text is asked "
                    "for)", "all"),
-            _switch("relations", "Outline in heatmaps the pairs of the relation that is a head's label or role, and "
-                    "draw them as arcs (adds the figure relations). Needs a parse."),
-            Option("relation", str, "The same for this relation, such as obj, and all selected heads."),
+            Option("relation", str, "Outline in heatmaps the pairs of a relation such as obj, or of each head's own "
+                   "(own), and draw them as arcs (adds the figure relations). Needs a parse.", None, "NAME|own"),
             Option("maps", list[str], "Draw a map of this statistic, such as entropy, distance, sink or local (adds "
                    "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC", ("--map",)),
             *_figures("heads"),
@@ -305,8 +289,8 @@ COMMANDS = {
         output=(
             _save("attention", "one tensor per layer"),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
-                 "a few heads of each kind; 12, with all this, on terminals of 140 columns and wider.", None),
-            *_TABLE, *_FILES,
+                 "a few heads of each kind.", None),
+            _TABLE, *_FILES,
         ),
         of_one=("pair", "target", "token", "generate", "relation", "any_family", "queries"),
     ),
@@ -330,7 +314,6 @@ COMMANDS = {
         ),
         measurement=(
             _WORDS,
-            *_DISTANCES,
             _switch("syntax", "Parse the texts if spaCy and a pipeline for them are installed.", True),
             _PARSER,
             _MEMORY,
@@ -346,9 +329,9 @@ COMMANDS = {
         output=(
             _top("Number of heads in the table and with a picture, the most different first. Default: 12, or all that "
                  "--select names.", None),
-            *_TABLE, *_FILES,
+            _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "words", "truncate", "memory", "local_window", "long_range_from", "scale"),
+        of_one=("pair", "target", "words", "truncate", "memory", "scale"),
         of_many=("limit", "batch_size", "seed"),
     ),
     "profile": Command(
@@ -383,7 +366,7 @@ COMMANDS = {
                    "no fewer texts than before.", flags=("--store/--no-store",)),
             _top("Number of rows in each table; with --show of examples of each head. Default: 15, or 3 examples.",
                  None),
-            *_TABLE, *_FILES,
+            _TABLE, *_FILES,
         ),
     ),
     "explain": Command(
@@ -456,7 +439,7 @@ COMMANDS = {
             _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
         ),
         pictures=_figures("ablate"),
-        output=(_top("Number of heads in the table and in ablate-heads.", 12), *_TABLE, *_FILES),
+        output=(_top("Number of heads in the table and in ablate-heads.", 12), _TABLE, *_FILES),
     ),
     "rollout": Command(
         ("rollout",),
@@ -519,7 +502,7 @@ COMMANDS = {
             *_CORPORA,
             _seed("Random seed of all intervals, controls and random tokens."),
         ),
-        output=(*_TABLE, *_FILES),
+        output=(_TABLE, *_FILES),
     ),
     "card": Command(
         ("card", "cards"),
@@ -586,14 +569,11 @@ class ViewOptionNames(TypedDict, total=False):
     select: "str | HeadId | Sequence[str | HeadId]"
     top: int | None
     drop_special: bool
-    sinks: bool
     token: str | int | None
     maps: Sequence[str]
     tensors: bool
-    relations: bool
     relation: str | None
     table: str | None
-    columns: Sequence[str]
 
 
 class StyleOptionNames(TypedDict, total=False):
@@ -607,23 +587,6 @@ class StyleOptionNames(TypedDict, total=False):
 
 class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):
     """Both, the keywords of ``figure``, ``draw``, ``save`` and ``page``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewOptionValues:
-    """Their values as figures and tables read them; ``top`` is None for the command's own number."""
-
-    select: tuple[str, ...] = ()
-    top: int | None = None
-    drop_special: bool = False
-    sinks: bool = False
-    token: str | int | None = None
-    maps: tuple[str, ...] = ()
-    tensors: bool = False
-    relations: bool = False
-    relation: str | None = None
-    table: str | None = None
-    columns: tuple[str, ...] = ()
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,9 +1,8 @@
 """Plug-ins: model families, head patterns and figures from outside, by entry points or ``attnviz.register``."""
 
-import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -17,7 +16,7 @@ from attnviz.printable import one_line
 
 T = TypeVar("T")
 
-KINDS = ("architecture", "pattern", "figure")
+PLUGIN_KINDS = ("architecture", "pattern", "figure")
 
 quiet = False
 """Whether :func:`say` is silent."""
@@ -61,7 +60,11 @@ def declared(kind: str) -> list[Plugin]:
 
 def _line(error: BaseException) -> str:
     """The class of an error and its message, in one line."""
-    why = " ".join("".join(each if each.isprintable() else " " for each in str(error)).split()).rstrip(".")
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 # somebody else's class of errors
+        said = ""
+    why = " ".join("".join(each if each.isprintable() else " " for each in said).split()).rstrip(".")
     return why if type(error) is ValueError else f"{type(error).__name__}: {why}".rstrip(": ")
 
 
@@ -199,23 +202,15 @@ class Registry(Mapping[str, T]):
         return len(self.natives) + len(self.plugins)
 
 
-def plugins_used(content: dict[str, Any], figures: Sequence[str]) -> dict[str, Any]:
-    """The entry ``plugins`` of a document with these figures of plug-ins, ``heads.my-view``; empty without any."""
-    plugins = {plugin.kind: each.plugins for each in Registry.every for plugin in each.plugins.values()}
-    text = json.dumps(content) if plugins else ""
-
-    def measured(pattern: Plugin) -> bool:  # its statistic is there, or a label or role; compare has labels alone
-        name = re.escape(pattern.name)
-        statistic = name.replace(r"\-", "_")
-        return re.search(rf'"{statistic}": |"(label|role)\w*": "([^"]+; )?{name}[";]', text) is not None
-
-    used = [
-        *(each for each in plugins.get("architecture", {}).values() if f'"architecture": "{each.name}"' in text),
-        *filter(measured, plugins.get("pattern", {}).values()),
-        *(each for each in plugins.get("figure", {}).values() if each.name in figures),
+def plugins_used(**names: Collection[str]) -> list[dict[str, str]]:
+    """Entries of the plug-ins that are among these names, by kind: ``pattern=["my-pattern"]``."""
+    plugins = {registry.kind: registry.plugins.values() for registry in Registry.every}
+    return [
+        {"kind": kind, "name": plugin.name, "origin": plugin.origin}
+        for kind in PLUGIN_KINDS
+        for plugin in plugins.get(kind, ())
+        if plugin.name in names[kind]
     ]
-    entries = [{"kind": each.kind, "name": each.name, "origin": each.origin} for each in used]
-    return {"plugins": entries} if entries else {}
 
 
 class _Live:

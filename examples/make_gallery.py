@@ -107,7 +107,7 @@ def draw_styles() -> None:
         analysis.save(folder, figures=["overview"], **style)
         without_numbers(folder)
     pets = attnviz.analyze(PETS, "minilm", device="cpu")
-    draw("relations", pets, select=["L2H0", "L2H8"], figures=["relations", "heads"], relations=True)
+    draw("relations", pets, select=["L2H0", "L2H8"], figures=["relations", "heads"], relation="own")
     long = attnviz.analyze(PAGE, "minilm", device="cpu")
     draw("text", long, select=["L2H8", "L1H8"], figures=["text"])
     before, after = (

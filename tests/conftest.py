@@ -110,7 +110,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     from attnviz.present.report import View
 
-    drawn = View.written
+    drawn = View.render_files
 
     def written(
         view: View, result: Any, choices: Any, formats: Sequence[str], plans: Any = None
@@ -121,7 +121,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
         for plan in view.drawing.plans(result, choices) if plans is None else plans:
             yield from ((f"{plan.stem}.{file_format}", b"", plan.caption) for file_format in formats)
 
-    monkeypatch.setattr(View, "written", written)
+    monkeypatch.setattr(View, "render_files", written)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell without job control

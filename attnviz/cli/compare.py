@@ -52,13 +52,13 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     if corpus is not None:
         _check_corpus_form(run, texts, n_models)
         return _over_corpus(
-            run, corpus, names, {name: options[name] for name in options if name not in run.known.of_one}
+            run, corpus, names, {name: options[name] for name in options if name not in run.spec.of_one}
         )
-    run.refuse(run.known.of_many, "is about a corpus; expected it with --corpus FILE, found it without")
+    run.refuse(run.spec.of_many, "is about a corpus; expected it with --corpus FILE, found it without")
     _check_form(texts, n_models)
     sentences = [read_text(text) for text in texts]
     sources = _sources(run, both)
-    reading = {name: options[name] for name in options if name not in run.known.of_many} | {"profile": False}
+    reading = {name: options[name] for name in options if name not in run.spec.of_many}
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
         sides: list[attnviz.Analysis] = []
@@ -86,7 +86,7 @@ def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str
 
     return replace(run, command="compare.corpus").job(
         measure, corpora=[corpus], models=names, rate=True, finish=finish,
-        kept=unfinished_note(own_file(unfinished, process)), silent=not process.first,
+        recovery_hint=unfinished_note(own_file(unfinished, process)), silent=not process.first,
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def _check_corpus_form(run: Run, texts: Sequence[str], n_models: int) -> None:
         raise UsageError(f"expected texts or --corpus, found both; write {form}.")
     if n_models != 2:
         raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {form}.")
-    run.refuse(run.known.of_one, "is about one text; expected --corpus without it, found both")
+    run.refuse(run.spec.of_one, "is about one text; expected --corpus without it, found both")
 
 
 def _check_form(texts: Sequence[str], n_models: int) -> None:

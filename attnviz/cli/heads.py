@@ -1,6 +1,5 @@
 """The command ``attnviz heads``; with ``--each-line`` a folder for every line of a file, and one summary of all."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,8 +24,7 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
-    tables. With --each-line every text has a folder of its own; heads-texts.json and heads-texts.csv tell of all of
-    them, and heads.jsonl has every heads.json as a line.
+    tables. With --each-line every text has a folder of its own; heads-texts.json and heads-texts.csv tell of all.
 
     Examples:
         attnviz heads "The cat that I saw ran away"
@@ -35,11 +33,11 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
             One interactive page, for a browser.
         attnviz heads "The cat ran away" -m ./my-bert
             Your own checkpoint: a folder, or a name on the Hugging Face hub.
-        attnviz heads novel.txt --each-line --no-figures
+        attnviz heads novel.txt --each-line --figures none
             Every line of a file, and what varies between them.
     """
     if each_line:
-        return _each_line(run, text, {name: value for name, value in options.items() if name not in run.known.of_one})
+        return _each_line(run, text, {name: value for name, value in options.items() if name not in run.spec.of_one})
     sentence, statistics = read_text(text), split_names(run.options["maps"])
     source = run.find_model()
 
@@ -49,16 +47,16 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
 
     generated = None if options["generate"] is None else f"--generate {options['generate']}"
     texts = (sentence, options["pair"], options["target"], generated)
-    return run.job(measure, texts=texts, adds=_added_figures(run))
+    return run.job(measure, texts=texts, implied_figures=_implied_figures(run))
 
 
-def _added_figures(run: Run) -> list[str]:
+def _implied_figures(run: Run) -> list[str]:
     """Figures implied by other options."""
     of_text = "text" in split_names([run.options["figures"] or "all"])
     adds = {
-        "lines": "sinks" in run.changed or ("token" in run.changed and not of_text),
+        "lines": "token" in run.changed and not of_text,
         "map": "maps" in run.changed,
-        "relations": "relations" in run.changed or "relation" in run.changed,
+        "relations": "relation" in run.changed,
     }
     return [name for name, added in adds.items() if added]
 
@@ -79,36 +77,26 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
 
     ``reading``: further arguments of :func:`attnviz.analyze_each`.
     """
-    from attnviz.commands.heads.relations import without_relations
-    from attnviz.models.head_ids import ids_and_names
-    from attnviz.present.documents import json_text
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views
 
-    run.refuse(run.known.of_one, "is about one text; expected --each-line without it, found both")
+    run.refuse(run.spec.of_one, "is about one text; expected --each-line without it, found both")
     lines, statistics = _texts_of_lines(file), split_names(run.options["maps"])
     source = run.find_model()
-    _, labels = ids_and_names(run.options["select"])
-    if labels:
-        raise UsageError(
-            f"--select {labels[0]!r} is what heads are on one text; expected ids such as L2H8 with --each-line."
-        )
-    names, choices, formats = run.figure_names(_added_figures(run)), run.choices(), run.format_names
+    names, choices, formats = run.figure_names(_implied_figures(run)), run.choices(), run.format_names
     written, without = set[str](), Counter[str]()
 
     def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
-        if one.folder not in written:
-            missing = [view.name for view in checked_views("heads", names or []) if view.drawing.missing(analysis)]
-            without.update([] if names == ["all"] else missing)
-            drawn = names and [name for name in names if name == "all" or name not in missing]
-            try:
-                shown = replace(choices, relations=choices.relations and not without_relations(analysis))
-                analysis.write(folder, shown, figures=drawn, formats=formats, within=f"{one.folder}/")
-            except UsageError as error:
-                raise UsageError(f"{one.place}: {error}") from error
+        if one.folder in written:  # an equal text
+            return
         written.add(one.folder)
-        document = json.loads(folder.staged(f"{one.folder}/heads.json").read_bytes())  # which equal texts share
-        folder.write("heads.jsonl", json_text(document, None), more=True)
+        missing = [view.name for view in checked_views("heads", names or []) if view.drawing.missing(analysis)]
+        without.update([] if names == ["all"] else missing)
+        drawn = names and [name for name in names if name == "all" or name not in missing]
+        try:
+            analysis.write(folder, choices, figures=drawn, formats=formats, within=f"{one.folder}/")
+        except UsageError as error:
+            raise UsageError(f"{one.place}: {error}") from error
 
     def measure(folder: OutputFolder, progress: Progress, warn: Callable[[str], None]) -> "attnviz.TextsAnalysis":
         _check_statistics(statistics)

@@ -17,7 +17,7 @@ from attnviz.texts.long_runs import own_file, remove_kept, this_process
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "columns", "as_json", "quiet"}
+_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "as_json", "quiet"}
 """What ``--show`` reads."""
 
 
@@ -56,7 +56,7 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
         yield from _keep(document, run.options["store"])
 
     kept = unfinished_note(own_file(unfinished, process))
-    return run.job(measure, corpora=corpora, rate=True, finish=finish, kept=kept, silent=not process.first)
+    return run.job(measure, corpora=corpora, rate=True, finish=finish, recovery_hint=kept, silent=not process.first)
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
@@ -90,7 +90,7 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
 
         def tables(width: int) -> "RenderableType | str":
             if choices.table:
-                return show.paper_table_of(profile, choices.table, choices.columns)
+                return show.paper_table_of(profile, choices.table)
             return spaced(show.role_tables(profile, listed, width))
     else:
         run.refuse(("table",), f"is a table of roles: expected --show {show.ROLES} with it")

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attnviz.options import COMMANDS, GROUPS, OUTPUT
-from attnviz.plugins import KINDS, declared
+from attnviz.plugins import PLUGIN_KINDS, declared
 from attnviz.present.report import views_in_words
 from attnviz.printable import one_line
 from attnviz.version import __version__
@@ -81,7 +81,7 @@ class _Command(TyperCommand):
             if rows:
                 with formatter.section(group):
                     formatter.write_dl([(name, views_in_words(text, ctx.command.name)) for name, text in rows])
-        plugins = [each for kind in KINDS for each in declared(kind)]
+        plugins = [each for kind in PLUGIN_KINDS for each in declared(kind)]
         shown = [each for each in plugins if each.name.partition(".")[0] in (each.name, ctx.command.name)]
         if shown:
             with formatter.section("From plug-ins"):

@@ -23,7 +23,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import out_of_memory_named
-from attnviz.options import COMMANDS, PICTURES, Command, Option, ViewOptionNames
+from attnviz.options import COMMANDS, Command, Option, ViewOptionNames
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
 from attnviz.signals import delivered, handled, interruption, raise_again
@@ -41,20 +41,13 @@ Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | 
 None where another process writes it.
 """
 
-_OF_ONE_PROCESS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
+_PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 """Errors that one of several processes may have alone, and so tells of; all others all have."""
 
 _OF_MODEL, _LANGUAGES = ("model", "revision", "adapter", "tokenizer"), ("source_language", "target_language")
 
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
-
-
-_ADD_FIGURES = ("sinks", "token", "maps", "relations", "relation")
-"""Options that imply a figure, where ``--no-figures`` is not typed."""
-
-_OF_TABLES = ("select", "relations", "relation", "figures", "no_figures")
-"""Options of pictures that do something where none is drawn."""
 
 
 def _nothing(_: BaseException) -> str:
@@ -69,13 +62,13 @@ class Job:
     Attributes:
         work: the function that does it.
         output: the folder that it writes to, if any.
-        kept: a sentence on what an error or an interruption leaves; '' for nothing.
+        recovery_hint: a sentence on what an error or an interruption leaves; '' for nothing.
         silent: whether another process prints messages.
     """
 
     work: Callable[[], None]
     output: "OutputFolder | None" = None
-    kept: Callable[[BaseException], str] = _nothing
+    recovery_hint: Callable[[BaseException], str] = _nothing
     silent: bool = False
 
 
@@ -92,14 +85,14 @@ class Run:
     options: Mapping[str, Any]
 
     @property
-    def known(self) -> Command:
+    def spec(self) -> Command:
         """The command's entry in the table of options."""
         return COMMANDS[self.command.partition(".")[0]]
 
     @property
     def changed(self) -> dict[str, str]:
         """Options that differ from their defaults, as typed."""
-        values = ((option, self.options[option.name]) for option in self.known.options)
+        values = ((option, self.options[option.name]) for option in self.spec.options)
         return {option.name: option.spelled(value) for option, value in values if value != option.default}
 
     def refuse(self, names: Iterable[str], why: str) -> None:
@@ -107,15 +100,6 @@ class Run:
         for name in names:
             if name in self.changed:
                 raise UsageError(f"{self.changed[name]} {why}.")
-
-    @property
-    def idle(self) -> list[str]:
-        """Options that do nothing, as typed, because nothing is drawn."""
-        of_pictures = [option.name for option in self.known.options if option.group == PICTURES]
-        changed = {name: typed for name, typed in self.changed.items() if name in of_pictures}
-        none = self.options.get("figures") == "none" and not changed.keys() & set(_ADD_FIGURES)
-        drawn = not (none or self.options.get("no_figures"))
-        return [] if drawn else [typed for name, typed in changed.items() if name not in _OF_TABLES]
 
     @property
     def quiet(self) -> bool:
@@ -162,10 +146,10 @@ class Run:
         texts: Sequence[str | None] = (),
         corpora: Sequence[Path] = (),
         models: Sequence[str] = (),
-        adds: Sequence[str] = (),
+        implied_figures: Sequence[str] = (),
         rate: bool = False,
         finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
-        kept: Callable[[BaseException], str] = _nothing,
+        recovery_hint: Callable[[BaseException], str] = _nothing,
         silent: bool = False,
     ) -> Job:
         """Make the job that measures, writes and prints; options of figures and output are checked at once.
@@ -175,19 +159,23 @@ class Run:
             texts: that the results are of; they name the folder.
             corpora: likewise.
             models: that name the folder too; default the one of ``--model``.
-            adds: figures implied by other options, such as ``lines`` for ``--token``.
+            implied_figures: figures implied by other options, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
             finish: called with the document once everything is written; returns messages.
-            kept: as for :class:`Job`.
+            recovery_hint: as for :class:`Job`.
             silent: likewise; such a process only measures.
 
         Raises:
-            UsageError: an unknown figure, format, scale, theme, width or column.
+            UsageError: an unknown figure, format, scale, theme or width.
         """
         from attnviz.present.output_folder import OutputFolder
 
-        spec, choices, figures, quiet = spec_of(self.command), self.choices(), self.figure_names(adds), self.quiet
-        spec.check_columns(choices.columns)
+        spec, choices, figures, quiet = (
+            spec_of(self.command),
+            self.choices(),
+            self.figure_names(implied_figures),
+            self.quiet,
+        )
         known_texts = [text for text in texts if text is not None]
         path = self.results_folder(models or self.model_names, known_texts, corpora)
         output = OutputFolder(path, self.command)
@@ -212,17 +200,17 @@ class Run:
         def only_measure() -> None:
             measure(output, raising(lambda *_: None), lambda _: None)
 
-        return Job(only_measure if silent else work, output, kept, silent)
+        return Job(only_measure if silent else work, output, recovery_hint, silent)
 
     def choices(self) -> "ViewOptions":
         """The options of figures and tables."""
         from attnviz.figures.style import Style
         from attnviz.present.view import ViewOptions
 
-        names = set(ViewOptionNames.__annotations__).difference(self.known.measuring)
+        names = set(ViewOptionNames.__annotations__).difference(self.spec.measuring)
         drawn: Any = {name: value for name, value in self.options.items() if name in names}
-        for name in {"maps", "columns"}.intersection(drawn):
-            drawn[name] = split_names(drawn[name])
+        if "maps" in drawn:
+            drawn["maps"] = split_names(drawn["maps"])
         scale = self.options.get("scale", "auto")
         look = {name: self.options[name] for name in ("theme", "width", "bare") if name in self.options}
         style = Style(scale=scale, **look)
@@ -233,18 +221,14 @@ class Run:
         """The formats of ``--format``."""
         return split_names(self.options.get("formats", ())) or ["png"]
 
-    def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
-        """Checked names of ``--figures`` and ``--no-figures``; None for the command's defaults."""
+    def figure_names(self, implied_figures: Sequence[str] = ()) -> list[str] | None:
+        """Checked names of ``--figures``; None for the command's defaults."""
         if "figures" not in self.options:
             return []
         views, typed = views_of(self.command), self.options["figures"]
         names: list[str] | None
-        if self.options["no_figures"]:
-            if typed not in (None, "none"):
-                raise UsageError(f"expected --figures or --no-figures, found both (--figures {typed}).")
-            names = []
-        elif typed is None:
-            names = [*(view.name for view in views if view.default), *adds] if adds else None
+        if typed is None:
+            names = [*(view.name for view in views if view.default), *implied_figures] if implied_figures else None
         else:
             names = split_names([typed])
             if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
@@ -253,7 +237,7 @@ class Run:
                     f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {typed!r}."
                 )
             if names != ["all"]:
-                names = list(dict.fromkeys([*(name for name in names if name != "none"), *adds]))
+                names = list(dict.fromkeys([*(name for name in names if name != "none"), *implied_figures]))
         checked_views(self.command, names, self.format_names)
         return names
 
@@ -264,7 +248,7 @@ def unfinished_file(folder: Path) -> Path:
 
 
 def unfinished_note(file: Path) -> Callable[[BaseException], str]:
-    """Make ``Job.kept`` of a run that resumes from ``file``: silent until the file is new or another one.
+    """Make ``Job.recovery_hint`` of a run that resumes from ``file``: silent until the file is new or another one.
 
     Likewise where heads did not verify, since they would not again.
     """
@@ -313,14 +297,13 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                 plugins.quiet = bool(values.get("quiet")) or _another_speaks()
                 if function.__name__ != "heads":
                     _check_ids(values.get("select", ()), function.__name__)
+                elif values["each_line"]:
+                    _check_ids(values["select"], "heads --each-line")
                 if "device" in values:
                     _check_working_folder()
                 arguments = {name: values[name] for name in known.measuring if name not in (*_OF_MODEL, *_LANGUAGES)}
                 run = Run(function.__name__, values)
                 job = function(run, **arguments)
-                if run.idle:
-                    verb = "do" if len(run.idle) > 1 else "does"
-                    say(f"{', '.join(run.idle)} {verb} nothing here: no figure is drawn.", run.quiet or job.silent)
                 job.work()
         except (AttnvizError, KeyboardInterrupt) as error:
             raise typer.Exit(_tell(error, job)) from error
@@ -358,10 +341,10 @@ def _checked(option: Option, value: Any) -> Any:
 def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
     """Print the error, and what is kept, on standard error; returns the exit code."""
     silent = _another_speaks() if job is None else job.silent
-    kept = "" if job is None else job.kept(error)
+    kept = "" if job is None else job.recovery_hint(error)
     if isinstance(error, AttnvizError):
         message, code = f"{error} {kept}".rstrip(), error.exit_code
-        silent = silent and not isinstance(error, _OF_ONE_PROCESS)
+        silent = silent and not isinstance(error, _PER_PROCESS_ERRORS)
     else:
         written = job is not None and job.output is not None and job.output.in_place
         how_far = "; all files were written." if written else "; nothing was written."

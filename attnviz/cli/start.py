@@ -68,35 +68,8 @@ def _prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for what it cannot show
-    sys.stderr = _Messages(sys.stderr) if isinstance(sys.stderr, io.TextIOWrapper) else sys.stderr
     os.environ["MPLBACKEND"] = "agg"  # the only one that is needed, whatever the user's is
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else it tells of a folder that it cannot write to
-
-
-class _Messages(io.TextIOWrapper):
-    """Standard error that drops messages where it cannot be written to (a full disk)."""
-
-    def __init__(self, stream: io.TextIOWrapper) -> None:
-        super().__init__(stream.buffer, stream.encoding, stream.errors, line_buffering=True)
-        self._stream = stream  # which would close its buffer if nobody had it
-
-    def write(self, text: str, /) -> int:
-        try:
-            return super().write(text)
-        except OSError:
-            self._discard()
-            return len(text)
-
-    def flush(self) -> None:
-        try:
-            super().flush()
-        except OSError:
-            self._discard()
-
-    def _discard(self) -> None:
-        from attnviz.cli.terminal import discard
-
-        discard(self)
 
 
 def _say(message: str) -> None:

@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnviz.arguments import did_you_mean
-from attnviz.errors import OutputError, UsageError
+from attnviz.errors import OutputError
 from attnviz.models.head_ids import LayerId
 from attnviz.models.wording import rounded
 from attnviz.present.latex import latex
@@ -121,94 +120,97 @@ def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: _spreadsheet_cell(value) for name, value in row.items()} for row in rows)
     return buffer.getvalue()
 
 
-def paper_table(
-    content: str, kind: str, columns: Sequence[str], caption: str, label: str, default: Sequence[str] = ()
-) -> str:
-    """A CSV file's content as a table of a paper.
+def paper_table(kind: str, columns: Sequence[str], rows: Sequence[dict[str, Any]], caption: str, label: str) -> str:
+    """Rows as a table of a paper; columns without a value are left out.
 
     Args:
-        content: as :func:`csv_text` makes it.
         kind: ``tex``, with the rules of booktabs, or ``md``.
-        columns: which of its columns, in this order. Where another one, ``NAME_certain``, is False, the value of NAME
-            gets a question mark, as on the terminal, and the caption says what it means.
+        columns: names of its columns, in this order.
+        rows: values by column. Where ``NAME_certain`` is False, the value of NAME gets a question mark, as on the
+            terminal, and the caption says what it means.
         caption: of the table, in plain text.
         label: for references in LaTeX.
-        default: without ``columns`` these of them, or all, but for columns that are empty in every row.
-
-    Raises:
-        UsageError: no column of this name; the message names the nearest one.
     """
-    from attnviz.judge.verdicts import ENOUGH, NO_LABEL  # torch, which help does not need
+    from attnviz.judge.verdicts import ENOUGH  # torch, which help does not need
 
-    header, *rows = csv.reader(io.StringIO(content))
-    check_columns(columns, header)
-    for row in rows:
-        for i, column in enumerate(header):
-            if column.endswith("baseline") and row[i] == "1.0":
-                row[i] = ""  # as on the terminal: see shown_baseline
-    at = [header.index(column) for column in columns or default or header]
-    if not columns:
-        at = [i for i in at if not rows or any(row[i] for row in rows)]
-    unsure = [
-        (row, header.index(name))
-        for i, column in enumerate(header) if (name := column.removesuffix("_certain")) != column and name in header
-        for row in rows if row[i] == "False" and row[header.index(name)] not in NO_LABEL
-    ]  # fmt: skip
-    for row, i in unsure:
-        row[i] += "?"
-    if any(i in at for _, i in unsure):
+    shown = {name: _paper_cells(name, rows) for name in columns}
+    shown = {name: cells for name, cells in shown.items() if any(cells) or not rows}
+    if any(_is_unsure(name, row) for name in shown for row in rows):
         caption += f" A question mark: an indication only, n below {ENOUGH}."
-    cells = [list(row) for row in zip(*(_numbers([row[i] for row in rows]) for i in at), strict=True)]
-    names = [header[i].replace("_", " ") for i in at]
-    right = [all(_is_number(row[i]) for row in cells) for i in range(len(at))]
+    names = [name.replace("_", " ") for name in shown]
+    right = [all(_is_number(row[name]) for row in rows) for name in shown]
+    lines = [names, *(list(line) for line in zip(*shown.values(), strict=True))]
     if kind == "md":
-        lines = [names, ["---:" if each else "---" for each in right], *cells]
-        escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-        return "\n".join([f"Table: {caption}", "", *(f"| {' | '.join(line)} |" for line in escaped)]) + "\n"
-    body = [" & ".join(latex(cell or "–").replace("–", "--") for cell in line) + r" \\" for line in [names, *cells]]
+        return _markdown_table(lines, right, caption)
+    return _latex_table(lines, right, caption, label)
+
+
+def _paper_cells(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The cells of a column; fractions have two decimals, or as many as show two digits of the largest."""
+    values = [row[name] for row in rows]
+    if name.endswith("baseline"):
+        values = [None if value == 1 else value for value in values]  # as on the terminal: see shown_baseline
+    largest = max((abs(value) for value in values if isinstance(value, float)), default=0.0)
+    digits = max(2, 1 - math.floor(math.log10(largest))) if largest else 2
+    cells = []
+    for value, row in zip(values, rows, strict=True):
+        if value is None:
+            cells.append("")
+        elif isinstance(value, float):
+            cells.append(rounded(value, digits))
+        else:
+            cells.append(f"{_joined(value)}{'?' if _is_unsure(name, row) else ''}")
+    return cells
+
+
+def _is_unsure(name: str, row: dict[str, Any]) -> bool:
+    """Whether a value is an indication only."""
+    from attnviz.judge.verdicts import NO_LABEL
+
+    return row.get(f"{name}_certain") is False and row[name] not in NO_LABEL
+
+
+def _is_number(value: object) -> bool:
+    """Whether a table aligns it right."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _markdown_table(lines: Sequence[Sequence[str]], right: Sequence[bool], caption: str) -> str:
+    """Header and rows in Markdown."""
+    header, *rows = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    rule = ["---:" if each else "---" for each in right]
+    table = [f"| {' | '.join(line)} |" for line in (header, rule, *rows)]
+    return "\n".join([f"Table: {caption}", "", *table]) + "\n"
+
+
+def _latex_table(lines: Sequence[Sequence[str]], right: Sequence[bool], caption: str, label: str) -> str:
+    """Header and rows in LaTeX; a table longer than a page can break."""
+    header, *rows = [" & ".join(latex(cell or "–").replace("–", "--") for cell in line) + r" \\" for line in lines]
     aligned = "".join("r" if each else "l" for each in right)
-    title, label, rules = rf"\caption{{{latex(caption)}}}", rf"\label{{{label}}}", [r"\toprule", body[0], r"\midrule"]
-    if len(cells) > _PAGE:
-        table = [
-            r"% \usepackage{booktabs, longtable}", rf"\begin{{longtable}}{{{aligned}}}", title, rf"{label} \\",
-            *rules, r"\endfirsthead", *rules, r"\endhead", r"\bottomrule", r"\endfoot", *body[1:], r"\end{longtable}",
-        ]  # fmt: skip
+    title, label = rf"\caption{{{latex(caption)}}}", rf"\label{{{label}}}"
+    rules = [r"\toprule", header, r"\midrule"]
+    if len(rows) > _PAGE:
+        above = [r"% \usepackage{booktabs, longtable}", rf"\begin{{longtable}}{{{aligned}}}", title, rf"{label} \\"]
+        heads = [*rules, r"\endfirsthead", *rules, r"\endhead", r"\bottomrule", r"\endfoot"]
+        table = [*above, *heads, *rows, r"\end{longtable}"]
     else:
-        table = [
-            r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", title, label,
-            rf"\begin{{tabular}}{{{aligned}}}", *rules, *body[1:], r"\bottomrule", r"\end{tabular}", r"\end{table}",
-        ]  # fmt: skip
+        above = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", title, label]
+        body = [rf"\begin{{tabular}}{{{aligned}}}", *rules, *rows, r"\bottomrule", r"\end{tabular}"]
+        table = [*above, *body, r"\end{table}"]
     return "\n".join(table) + "\n"
 
 
-def check_columns(columns: Iterable[str], header: Sequence[str]) -> None:
-    """Raise UsageError where a column is none of a table's."""
-    if unknown := [column for column in columns if column not in header]:
-        meant = did_you_mean(unknown[0], header)
-        raise UsageError(f"the table has no column {unknown[0]!r}: expected any of {', '.join(header)}.{meant}")
+def _joined(value: Any) -> Any:
+    """A list as one text; other values as they are."""
+    return "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-def _numbers(column: Sequence[str]) -> list[str]:
-    """A column of a CSV file, with two decimals or as many as show two digits of its largest number.
-
-    Whole numbers and texts stay as they are.
-    """
-    fractions = {text: float(text) for text in column if _is_number(text) and not re.fullmatch(r"-?\d*", text)}
-    largest = max(map(abs, fractions.values()), default=0.0)
-    digits = max(2, 1 - math.floor(math.log10(largest))) if largest else 2
-    return [rounded(fractions[text], digits) if text in fractions else text for text in column]
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?|", text) is not None
-
-
-def _text(value: Any) -> Any:
-    value = "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
+def _spreadsheet_cell(value: Any) -> Any:
+    value = _joined(value)
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
@@ -241,14 +243,14 @@ def _of_figures(captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(", ".join(names), sentence) for (_, sentence), names in figures.items()]
 
 
-def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
-    """The document as ASCII JSON, so that no text can steer a terminal; one line without ``indent``.
+def json_text(content: dict[str, Any]) -> str:
+    """The document as ASCII JSON, so that no text can steer a terminal.
 
     Raises:
         OutputError: a number is not finite; the message names it.
     """
     try:
-        return json.dumps(content, indent=indent, allow_nan=False) + "\n"
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
     except ValueError as error:
         path = next(_not_finite(content), "a number")
         raise OutputError(

@@ -1,6 +1,5 @@
 """Model, text and unit of a result, as titles, notes and captions state them."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,13 +84,14 @@ class FigureContext:
         return {"caption": sentence(what, *facts, *alone, self.dropped), "notes": (first or noted[0], *noted[1:])}
 
     def named(self, every: int) -> str:
-        """Note on labels left out: ``Every 4th token is named.``, or ''."""
-        return "" if every == 1 else f"Every {ordinal(every)} {self.unit} is named."
+        """What a figure says of labels left out: ``every 4th token is named``, or ''."""
+        return "" if every == 1 else f"every {ordinal(every)} {self.unit} is named"
 
     def pooled(self, factor: int) -> str:
-        """Note on cells that stand for several weights, or ''."""
-        of = f"{factor} × {factor}"
-        return f"Each cell is the largest of {of} weights (pooled for drawing only)." if factor > 1 else ""
+        """What a figure says of cells that stand for several weights, or ''."""
+        if factor == 1:
+            return ""
+        return f"each cell is the largest of {factor} × {factor} weights (pooled for drawing only)"
 
 
 def colours_in_words(style: Style, shared: str, own: str) -> str:
@@ -101,9 +101,8 @@ def colours_in_words(style: Style, shared: str, own: str) -> str:
 
 
 def sentence(*parts: str) -> str:
-    """Join the parts of a caption to a sentence; empty ones are left out, full stops inside become semicolons."""
-    joined = "; ".join(part.strip().removesuffix(".") for part in parts if part.strip())
-    return f"{re.sub('; (Each|Every|After|Share) ', lambda match: match[0].lower(), joined)}."
+    """Join the parts of a caption to a sentence; empty ones are left out."""
+    return f"{'; '.join(part.strip().removesuffix('.') for part in parts if part.strip())}."
 
 
 def capital(text: str) -> str:

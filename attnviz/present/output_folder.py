@@ -62,14 +62,25 @@ class OutputFolder:
             self._place = self.path.resolve()
             self._refuse()
             self._made = [folder for folder in self._place.parents if not folder.exists()]
-            self._beside("new").mkdir(parents=True)
-            self._lock = lock(self._beside("new"))
-            self._clear_stale()
+            self._place.parent.mkdir(parents=True, exist_ok=True)
+            with self._alone():
+                self._beside("new").mkdir()
+                self._lock = lock(self._beside("new"))
+                self._clear_stale()
         return self
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait for other runs that make or replace folders beside."""
+        held = lock(self._place.parent, wait=True)
+        try:
+            yield
+        finally:
+            unlock(held)
 
     def _clear_stale(self) -> None:
         """Remove the hidden folders of runs that were killed; those of living ones are locked."""
-        for path in self._place.parent.glob(f".{escape(self._place.name[:_LONGEST])}-new-*"):
+        for path in self._place.parent.glob(f".{escape(self._place.name[:_LONGEST])}-new-[0-9]*-{'[0-9a-f]' * 8}"):
             with suppress(BlockingIOError):
                 held = lock(path)
                 if held is not None:
@@ -118,8 +129,8 @@ class OutputFolder:
         except (OSError, ValueError, RecursionError, KeyError, TypeError):
             return None, frozenset()
 
-    def write(self, name: str, content: bytes | str, *, more: bool = False) -> None:
-        """Stage one file by its path relative to the folder; ``more`` appends to what this run has staged.
+    def write(self, name: str, content: bytes | str) -> None:
+        """Stage one file by its path relative to the folder.
 
         Raises:
             OutputError: the disk is full, or the like.
@@ -127,8 +138,7 @@ class OutputFolder:
         target = self.staged(name)
         with self._as_output_error("write"):
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("ab" if more else "wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+            target.write_bytes(content.encode() if isinstance(content, str) else content)
         self.written[name] = None
 
     def staged(self, name: str) -> Path:
@@ -142,10 +152,9 @@ class OutputFolder:
             OutputError: one of these has the name of a file or folder of this run; nothing is changed then.
         """
         self.write(MARKER, json.dumps({"command": self._command, "files": [*self.written, MARKER]}) + "\n")
-        with held_back(), self._as_output_error("write to"):
+        with held_back(), self._as_output_error("write to"), self._alone():
             self._refuse()
-            _, listed = self._marker()
-            foreign = [name for name in self._found() if name not in {*listed, MARKER}]
+            foreign = list(self._foreign(self._marker()[1] | {MARKER}))
             for name in foreign:
                 taken = self.staged(name)
                 if taken.exists() or any(parent.is_file() for parent in taken.parents):
@@ -154,25 +163,38 @@ class OutputFolder:
                         "changed. Move it away, or choose another folder with -o."
                     )
             old = self._beside("old")
-            if self._place.exists():
-                self._place.rename(old)
-            try:
-                self._beside("new").rename(self._place)
-            except OSError:
-                if old.exists():
-                    old.rename(self._place)
-                raise
-            for name in foreign:
-                (self._place / name).parent.mkdir(parents=True, exist_ok=True)
-                (old / name).rename(self._place / name)
+            moves = [(self._place, old)] if self._place.exists() else []
+            moves += [(self._beside("new"), self._place), *((old / name, self._place / name) for name in foreign)]
+            self._move(moves)
             shutil.rmtree(old, ignore_errors=True)
             self._made.clear()
             self.in_place = True
 
-    def _found(self) -> list[str]:
-        """All files and links in the folder."""
-        paths = (path for path in self._place.rglob("*") if path.is_symlink() or not path.is_dir())
-        return [path.relative_to(self._place).as_posix() for path in paths]
+    def _foreign(self, listed: frozenset[str], inside: str = "") -> Iterator[str]:
+        """Files, links and whole folders that the marker does not list."""
+        for path in (self._place / inside).iterdir() if self._place.exists() else ():
+            name = inside + path.name
+            if path.is_symlink() or not path.is_dir():
+                if name not in listed:
+                    yield name
+            elif self.staged(name).is_dir() or any(each.startswith(f"{name}/") for each in listed):
+                yield from self._foreign(listed, f"{name}/")
+            else:
+                yield name
+
+    @staticmethod
+    def _move(moves: Sequence[tuple[Path, Path]]) -> None:
+        """Rename all of these, or none."""
+        done: list[tuple[Path, Path]] = []
+        try:
+            for source, target in moves:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source.rename(target)
+                done.append((source, target))
+        except OSError:
+            for source, target in reversed(done):
+                target.rename(source)
+            raise
 
     def __exit__(self, *_: object) -> None:
         """Remove the hidden folder, and new parents that stayed empty."""

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from attnviz.judge import rules
-from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE
 from attnviz.models.wording import rounded, visible
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, notes
@@ -44,35 +42,13 @@ def shown_baseline(baseline: float | None) -> float | None:
     return None if baseline == 1 else baseline
 
 
-_MOST_DIGITS = 6
-_THRESHOLDS = {
-    "sink": rules.SINK_SHARE, "long-range": rules.CHOSEN_FAR, "broad": rules.BROAD_SHARE,
-    INACTIVE: rules.ALMOST_ALWAYS,
-} | dict.fromkeys(
-    ("previous-token", "current-token", "next-token", "induction", "duplicate-token", COPYING, COPY_SUPPRESSION),
-    rules.MAJORITY,
-)  # fmt: skip
-"""Scores that must be exceeded, by label or role."""
-
-
-def score_text(score: float | None, name: str) -> str:
-    """The score of a label or role, with two decimals; with more where these would hide its side of the threshold."""
-    digits, threshold = 2, _THRESHOLDS.get(name)
-    while score != threshold is not None and score is not None and digits < _MOST_DIGITS:
-        if round(score, digits) != round(threshold, digits):
-            break
-        digits += 1
-    return rounded(score, digits)
-
-
 def beside(judged: "Verdict | Role | StoredRole | Confirmation | None") -> str:
     """``0.52 (0.31)``, score and baseline; a dash for None."""
     if judged is None:
         return "–"
     score, baseline = getattr(judged, "judged", (judged.score, judged.baseline))
     baseline = shown_baseline(baseline)
-    name = getattr(judged, "role", getattr(judged, "name", ""))
-    return score_text(score, name) + ("" if score is None or baseline is None else f" ({rounded(baseline)})")
+    return rounded(score) + ("" if score is None or baseline is None else f" ({rounded(baseline)})")
 
 
 def published_table(published: Sequence[PublishedHead], width: int) -> Group:

@@ -16,7 +16,7 @@ from attnviz.arguments import as_found, check_kind, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.options import COMMANDS, checked
 from attnviz.plugins import Registry
-from attnviz.present.documents import check_columns, csv_text
+from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field, csv_rows
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ class View:
     Attributes:
         name: as ``--figures`` takes it.
         shows: one line for documentation.
-        stems: regular expression of its files' names without suffix; default the name.
         default: whether it is drawn by default.
         suffix: the only format of its files: ``html`` of a page, which is no figure.
         module: of the command's folder, with its :class:`attnviz.present.view.Drawing`, of its name in capitals.
@@ -44,21 +43,11 @@ class View:
 
     name: str
     shows: str
-    stems: str = ""
     default: bool = True
     suffix: str = ""
     module: str = "views"
     command: str = ""
     plugin: bool = False
-
-    @property
-    def one_picture(self) -> bool:
-        """Whether it has a single file in a format."""
-        return re.fullmatch(r"[\w-]*", self.stems) is not None
-
-    def has_stem(self, name: str) -> bool:
-        """Whether this is the name of one of its files, without suffix."""
-        return re.fullmatch(self.stems or re.escape(self.name), name) is not None
 
     @property
     def drawing(self) -> "Drawing[Any, Any]":
@@ -70,10 +59,10 @@ class View:
         return drawing
 
     def planned(self, result: Any, choices: "ViewOptions") -> "Sequence[Plan] | None":
-        """The plans of its pictures, where only they tell how many these are; None for one, or one of each head."""
-        return None if self.one_picture or self.drawing.files is not None else [*self.drawing.plans(result, choices)]
+        """The plans of its pictures; None for a view that writes its files itself."""
+        return None if self.drawing.files else [*self.drawing.plans(result, choices)]
 
-    def written(
+    def render_files(
         self, result: Any, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[Plan] | None" = None
     ) -> "Iterator[File]":
         """Yield every file of the view; ``plans`` are those that :meth:`planned` gave."""
@@ -85,7 +74,7 @@ class View:
                 yield from drawing.files(result, choices, file_format)
             return
         for plan in drawing.plans(result, choices) if plans is None else plans:
-            if not self.has_stem(plan.stem):
+            if self.plugin and not re.fullmatch(rf"{self.name}([-/][\w-]+)?", plan.stem):
                 raise UsageError(
                     f"the figure {self.name!r} has a picture {plan.stem!r}; expected {self.name}, or {self.name}-…."
                 )
@@ -93,15 +82,24 @@ class View:
                 figure = drawing.figure(plan, choices.style, file_format != "png")
                 yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.style), plan.caption
 
+    def drew(self, figure: str) -> bool:
+        """Whether a view of a plug-in has a file of this name."""
+        return self.plugin and figure.startswith(tuple(f"{self.name}{end}" for end in "-/."))
 
-def page_view(stem: str, shows: str) -> View:
-    """Make the view ``page`` of a command, with this file stem."""
-    return View("page", shows, stem, default=False, suffix="html")
+
+def page_view(shows: str) -> View:
+    """Make the view ``page`` of a command."""
+    return View("page", shows, default=False, suffix="html")
 
 
 def _none(*_: Any) -> tuple[Any, ...]:
     """No messages."""
     return ()
+
+
+def _as_it_is(*_: Any) -> dict[str, Any]:
+    """Change nothing."""
+    return {}
 
 
 @dataclass(frozen=True)
@@ -113,9 +111,10 @@ class CommandSpec(Generic[R]):
         tables: what the terminal shows, for a width in columns.
         fields: of the entries that the CSV file has rows of.
         entries: the key of the document with these entries, or from the document to them.
+        patterns: whether heads are labelled, by the patterns of plug-ins too.
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
-        paper: columns of the table for a paper, where none are named.
+        paper: columns of the table for a paper; default all.
         in_paper: the keys of the document that this table has otherwise, such as fewer entries.
         tensors: name and content of the safetensors file, written on request; None if there is none.
         afterwards: called with the document once everything is written; returns messages for standard error.
@@ -125,10 +124,11 @@ class CommandSpec(Generic[R]):
     tables: "Callable[[R, ViewOptions, int], Iterable[RenderableType]]"
     fields: tuple[Field[Any], ...] = ()
     entries: str | Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = "heads"
+    patterns: bool = False
     top: int | None = 12
     all_selected: bool = False
     paper: tuple[str, ...] = ()
-    in_paper: "Callable[[R, ViewOptions, dict[str, Any]], dict[str, Any]]" = lambda *_: {}
+    in_paper: "Callable[[R, ViewOptions, dict[str, Any]], dict[str, Any]]" = _as_it_is
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
     afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
 
@@ -142,10 +142,6 @@ class CommandSpec(Generic[R]):
         """Columns and rows of the CSV file of a document, with values as in the document."""
         entries = content[self.entries] if isinstance(self.entries, str) else self.entries(content)
         return csv_rows(self.fields, entries, "target" in content)
-
-    def check_columns(self, columns: Sequence[str]) -> None:
-        """Raise UsageError where a column is none of the table's, of encoder-decoders' neither."""
-        check_columns(columns, csv_rows(self.fields, (), True)[0])
 
     def csv(self, content: dict[str, Any]) -> str:
         """The CSV file of a document."""
@@ -193,8 +189,8 @@ def unregister(name: str) -> None:
 def views_of(command: str) -> tuple[View, ...]:
     """The views of a command, in the order of its documentation, then those of plug-ins, which are not loaded."""
     names = [name.rpartition(".")[2] for name in FIGURES.plugins if name.rpartition(".")[0] == command]
-    plugged = (View(name, "", rf"{name}/[\w-]+|{name}(-[\w-]+)?", default=False, plugin=True) for name in names)
-    return (*_native_views(command), *(replace(view, command=command) for view in plugged))
+    plugged = (View(name, "", default=False, command=command, plugin=True) for name in names)
+    return (*_native_views(command), *plugged)
 
 
 def views_in_words(text: str, command: str) -> str:
@@ -217,8 +213,6 @@ def spec_of(command: str) -> "CommandSpec[Any]":
 def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
     """The views of these names in the order of the command's list; without names the default ones.
 
-    A name may also be that of a view's file, without its suffix.
-
     Raises:
         UsageError: no list of names, or an unknown one; the message lists the known ones.
     """
@@ -234,8 +228,6 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
             raise UsageError(f"expected a list of {kind}s, found {as_found(requested)}{example}.")
         names = [name if isinstance(name, str) else repr(name) for name in requested]
         unknown = [name for name in names if name not in valid and (kind, *names) != ("figure", "all")]
-        if kind == "figure":
-            unknown = [name for name in unknown if not any(view.has_stem(name) for view in views)]
         if unknown:
             alone = " (on the command line also all, or none)" if kind == "figure" else ""
             usable = [view.name for view in _usable(views)] if kind == "figure" else valid
@@ -245,8 +237,7 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
         return [view for view in views if view.default]
     if "all" in figures:
         return _usable(views)
-    stems = [name for name in figures if name not in known]
-    return [view for view in views if view.name in figures or any(map(view.has_stem, stems))]
+    return [view for view in views if view.name in figures]
 
 
 def _usable(views: Iterable[View]) -> list[View]:

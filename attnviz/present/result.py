@@ -57,19 +57,9 @@ class Result:
     Attributes:
         command: name of the command, which is also that of its folder in :mod:`attnviz.commands`; with a dot, of a
             form of the command and of the folder inside.
-        offered: names that tab completion offers, with those of the classes that this one is made of.
     """
 
     command: ClassVar[str]
-    offered: ClassVar[tuple[str, ...]] = ("document", "draw", "figure", "frame", "page", "report", "save")
-
-    def __dir__(self) -> list[str]:
-        """What users need, for tab completion; without what this result has no value of."""
-        names = {name for each in type(self).__mro__ for name in vars(each).get("offered", ())}
-        absent = {name for name, value in vars(self).items() if value is None}
-        if all(view.name != "page" for view in views_of(self.command)):
-            absent.add("page")
-        return sorted(names - absent)
 
     @property
     def reading_notes(self) -> list[str]:
@@ -188,22 +178,17 @@ class Result:
         """The table for a paper, as ``--table`` writes it; see :func:`attnviz.present.documents.paper_table`."""
         from attnviz.present.documents import paper_table
 
-        spec = spec_of(self.command)
-        document, listed = self._document((), choices), ""
-        in_paper = {**document, **spec.in_paper(self, choices, document)}
-        n_rows, of_rows = (len(spec.csv_rows(each)[1]) for each in (in_paper, document))
-        if n_rows < of_rows:
-            listed = f"; {n_rows:,} of {counted(of_rows, 'row')} listed"
-        if choices.select:
-            every = self._document((), replace(choices, select=()))
-            rows, all_rows = (len({row["id"] for row in spec.csv_rows(each)[1]}) for each in (document, every))
-            listed = f"; {rows} of {counted(all_rows, 'head')} listed" * (rows < all_rows)
+        spec, document, listed = spec_of(self.command), self._document((), choices), ""
+        columns, rows = spec.csv_rows({**document, **spec.in_paper(self, choices, document)})
+        of_rows = len(spec.csv_rows(document)[1])
+        if len(rows) < of_rows:
+            listed = f"; {len(rows):,} of {counted(of_rows, 'row')} listed"
+        if isinstance(self, OfHeads) and (n_heads := len(self.select(choices.select))) < len(self.heads):
+            listed = f"; {n_heads} of {counted(len(self.heads), 'head')} listed"
         what = re.sub(r"^\w*(?=[A-Z])", "", repr(self)[1:-1])  # the class of many texts, too, by its last word
         caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
-        return paper_table(
-            spec.csv(in_paper), choices.table or "md", choices.columns, caption, label, default=spec.paper
-        )
+        return paper_table(choices.table or "md", spec.paper or columns, rows, caption, label)
 
     def tables(self, choices: "ViewOptions", width: int) -> "RenderableType":
         """The tables that the command prints, as :mod:`rich` prints them, for a width in columns."""
@@ -274,9 +259,9 @@ class Result:
             output.write(within + name, tensors(self, choices))
         formats = tuple(dict.fromkeys(formats))
         planned = [(view, view.planned(self, choices)) for view in views] if formats else []
-        total = sum(self._n_files(*each, choices, len(formats)) for each in planned)
+        total = sum(self._n_files(view, plans, choices, len(formats)) for view, plans in planned)
         for view, plans in planned:
-            for name, picture, caption in view.written(self, choices, formats, plans):
+            for name, picture, caption in view.render_files(self, choices, formats, plans):
                 output.write(within + name, picture)
                 captions[name] = caption
                 tell(progress, "drawing", len(captions), total)
@@ -292,10 +277,11 @@ class Result:
 
     def _n_files(self, view: View, plans: "Sequence[Plan] | None", choices: "ViewOptions", n_formats: int) -> int:
         """How many files a view has."""
-        n = 1 if plans is None else len(plans)
-        if plans is None and not view.one_picture and isinstance(self, OfHeads):
-            n = len(self.select(choices.select))
-        return n * (1 if view.suffix else n_formats)
+        if view.suffix:
+            return 1
+        if plans is not None:
+            return len(plans) * n_formats
+        return n_formats * (len(self.select(choices.select)) if isinstance(self, OfHeads) else 1)
 
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
         """The requested views that this result has.
@@ -324,7 +310,7 @@ class Result:
         main = next(iter(self.wanted_views(None)), None)
         if main is None:
             return ""
-        _, content, _ = next(iter(main.written(self, self._choices(None, {}), ("png",))))
+        _, content, _ = next(iter(main.render_files(self, self._choices(None, {}), ("png",))))
         source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
         return f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
 
@@ -349,7 +335,7 @@ class Result:
         if budget is not None:
             check_whole("budget", budget)
             wanted = replace(wanted, budget=budget)
-        ((_, content, _),) = view.written(self, wanted, ("html",))
+        ((_, content, _),) = view.render_files(self, wanted, ("html",))
         return content.decode()
 
     def _view(self, name: str) -> View:
@@ -373,11 +359,19 @@ class Result:
         return spec.completed(ViewOptions.of(style, choices))
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
-        content = spec_of(self.command).content(self, choices)
+        from attnviz.measures.patterns import PATTERNS
+
+        spec = spec_of(self.command)
+        content = spec.content(self, choices)
         read = {"reading_notes": self.reading_notes} if self.reading_notes else {}
-        stems = [name.rpartition(".")[0] for name in figures]
-        plugged = [view for view in views_of(self.command) if view.plugin and any(map(view.has_stem, stems))]
-        used = plugins_used(content, [f"{view.command}.{view.name}" for view in plugged])
+        models = content.get("models") or [content.get("model", {})]
+        drew = [view for view in views_of(self.command) if any(map(view.drew, figures))]
+        plugins = plugins_used(
+            architecture=[model.get("architecture") for model in models],
+            pattern=[pattern.name for pattern in PATTERNS] if spec.patterns else [],
+            figure=[f"{view.command}.{view.name}" for view in drew],
+        )
+        used = {"plugins": plugins} if plugins else {}
         return {"attnviz": __version__, **content, **read, **used, "figures": list(figures)}
 
 
@@ -397,8 +391,6 @@ class TextResult(Result):
         text, pair: the text, and the second one of a pair.
         tokens: the text as the model read it.
     """
-
-    offered: ClassVar[tuple[str, ...]] = ("checkpoint", "pair", "text", "tokens")
 
     text: str
     pair: str | None
@@ -426,8 +418,6 @@ class TextResult(Result):
 
 class OfHeads(Generic[E]):
     """A result with one entry a head, in :attr:`heads`; ``checkpoint`` is the model that they are of."""
-
-    offered: ClassVar[tuple[str, ...]] = ("head", "heads", "select")
 
     heads: tuple[E, ...]
     checkpoint: "Checkpoint"

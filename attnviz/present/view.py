@@ -9,7 +9,7 @@ from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
 from attnviz.figures.style import PLAIN, Style
 from attnviz.models.head_ids import selection_texts
-from attnviz.options import COMMANDS, DrawingOptionNames, ViewOptionNames, ViewOptionValues
+from attnviz.options import COMMANDS, DrawingOptionNames, ViewOptionNames
 from attnviz.page.page import BUDGET, page_html
 
 if TYPE_CHECKING:
@@ -25,16 +25,25 @@ File = tuple[str, bytes, str]
 
 
 @dataclass(frozen=True)
-class ViewOptions(ViewOptionValues):
+class ViewOptions:
     """Options of figures and tables: those of the table (:data:`attnviz.options.COMMANDS`) by name, and two more.
 
     Attributes:
+        top: rows of a table; None for the command's own number.
         style: theme, scale and width of figures.
         budget: bytes that the patterns of a page may take.
     """
 
     style: Style = PLAIN
     budget: int = BUDGET
+    select: tuple[str, ...] = ()
+    top: int | None = None
+    drop_special: bool = False
+    token: str | int | None = None
+    maps: tuple[str, ...] = ()
+    tensors: bool = False
+    relation: str | None = None
+    table: str | None = None
 
     @classmethod
     def of(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
@@ -59,16 +68,12 @@ class ViewOptions(ViewOptionValues):
             raise UsageError(
                 f"expected style as attnviz.figures.Style(theme, scale, width, …), found {as_found(style)}."
             )
-        for name in ("maps", "columns"):
-            names = options.get(name, ())
-            if isinstance(names, str):
-                raise UsageError(f"expected {name} as a list of names, found {names!r}: write [{names!r}].")
-            check_kind(name, names, Sequence[str | Path])
-            options[name] = tuple(names)
-        if options["columns"] and not choices.get("table"):
-            raise UsageError("columns are those of a table for a paper: expected --table tex or md (table=...), too.")
+        maps = options.get("maps", ())
+        if isinstance(maps, str):
+            raise UsageError(f"expected maps as a list of names, found {maps!r}: write [{maps!r}].")
+        check_kind("maps", maps, Sequence[str | Path])
+        options["maps"] = tuple(maps)
         options |= {"select": tuple(selection_texts(choices.get("select", ())))}
-        options |= {"relations": choices.get("relations", False) or choices.get("relation") is not None}
         return cls(style=style or Style(**look), **options)
 
 

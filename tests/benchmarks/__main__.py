@@ -200,7 +200,7 @@ def whole_treebank() -> Iterator[Row]:
     yield _ratio(f"{what}, no control, no examples", ours, "batched eager passes with attentions", bare, "s", 1.45)
     yield _speed_up(what, whole, "one sentence at a time, attentions", one_by_one, 1.3)
     with tempfile.TemporaryDirectory() as out:
-        command = [*ATTNVIZ, "profile", str(path), "--no-figures", "--no-store", "-o", out]
+        command = [*ATTNVIZ, "profile", str(path), "--figures", "none", "--no-store", "-o", out]
         (_, all_of_it), (_, a_part) = processes([command, [*command, "--limit", "300"]], runs=1, warm_up=False)
     yield _ratio("profile of minilm, a whole treebank: peak memory", all_of_it, "300 sentences", a_part, "MiB", 1.2)
 

@@ -34,7 +34,7 @@ def analyzed(what: str, folder: str, text: str, out: Path | None) -> float:
 
     stamps: list[float] = []
     analysis = attnviz.analyze(
-        text, folder, syntax=what == "analyze-parsed", truncate=True, profile=False,
+        text, folder, syntax=what == "analyze-parsed", truncate=True,
         progress=lambda *_: stamps.append(time.perf_counter()),
     )  # fmt: skip
     if out is not None:

@@ -31,7 +31,7 @@ def run(tmp_path: Path, bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> A
     corpora.examples(tmp_path / "gap.tsv", 40)
 
     def invoke(*arguments: str, figures: bool = False, model: Path = bert_folder) -> Result:
-        options = ["-m", str(model), "-o", "out", *([] if figures else ["--no-figures"])]
+        options = ["-m", str(model), "-o", "out", *([] if figures else ["--figures", "none"])]
         return CliRunner().invoke(app, ["profile", *arguments, *options])
 
     return invoke
@@ -96,29 +96,6 @@ def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
     assert "confirmed" in document()["roles"][0]
 
 
-@pytest.mark.draws
-def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
-    options = ["--figures", "roles,relations", "--format", "png", "--format", "svg", "--width", "3.3in"]
-    result = run("trees.conllu", *options, "--theme", "dark", "--no-control", figures=True)
-    assert result.exit_code == 0, result.output
-    listed = document()["figures"]
-    assert listed == [f"{name}.{kind}" for name in ("roles", "relations") for kind in ("png", "svg")]
-    captions = Path("out/captions.md").read_text(encoding="utf-8")
-    for name in listed:
-        assert (Path("out") / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
-        assert name in captions
-    assert "trees.conllu (40 texts, " in captions
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
-    run("trees.conllu", "--figures", "relations", "--no-control", figures=True)
-    Path("out/mine.png").write_bytes(b"mine")
-    assert Path("out/relations.png").exists()
-    assert run("gap.tsv", "--no-control").exit_code == 0
-    assert names_in("out") == [".attnviz.json", "mine.png", "profile.csv", "profile.json"]
-
-
 def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
@@ -177,17 +154,12 @@ def test_it_is_not_said_that_a_run_goes_on_where_it_cannot(
     assert kept.exists()
 
 
-def test_a_broken_treebank_has_to_be_mended_before_the_run_goes_on(run: Any):
-    whole = Path("trees.conllu").read_text(encoding="utf-8")
-    Path("trees.conllu").write_text(f"{whole}1\tcat\n\n", encoding="utf-8")
-    for _ in range(2):
-        result = run("trees.conllu", "--no-control")
-        assert result.exit_code == 1
-        assert "expected 10 columns" in result.stderr
-        assert "mend that, and the command goes on from there" in result.stderr
-    Path("trees.conllu").write_text(whole, encoding="utf-8")
+def test_a_broken_treebank_is_seen_before_anything_is_measured(run: Any):
+    with Path("trees.conllu").open("a", encoding="utf-8") as file:
+        file.write("1\tcat\n\n")
     result = run("trees.conllu", "--no-control")
-    assert (result.exit_code, "continuing after" in result.stderr) == (0, True)
+    assert (result.exit_code, "expected 10 columns" in result.stderr) == (1, True)
+    assert not list(Path().glob("out*"))
 
 
 def test_what_was_measured_in_vain_does_not_stay(run: Any):
@@ -249,7 +221,7 @@ def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Pa
     shown = CliRunner().invoke(
         app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none", "--top", "0"]
     )
-    assert "trees.conllu, 40 texts" in " ".join(shown.stdout.split())
+    assert "Corpus: trees.conllu" in " ".join(shown.stdout.split())
     told = run("lines.txt", "--limit", "5", "--store", "--no-syntax").stderr
     today = date.today().isoformat()
     was = f"(trees.conllu, 40 texts, {today})"

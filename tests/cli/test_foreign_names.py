@@ -41,7 +41,7 @@ def run(*words: str) -> Result:
 BERT, GPT2, OUT = ("-m", f"bert{HOSTILE}"), ("-m", f"gpt2{HOSTILE}"), ("-o", f"out{HOSTILE}")
 LINES = {
     "heads": ("heads", TEXT, *BERT, "--top", "0", "--figures", "map", "--map", "two-back", *OUT),
-    "each-line": ("heads", f"{HOSTILE}.txt", "--each-line", *BERT, "--no-syntax", "--no-figures", *OUT),
+    "each-line": ("heads", f"{HOSTILE}.txt", "--each-line", *BERT, "--no-syntax", "--figures", "none", *OUT),
     "ablate": ("ablate", TEXT, *GPT2, "--select", "L2", *OUT),
     "compare": ("compare", TEXT, *BERT, *BERT, *OUT),
     "corpus": ("compare", "--corpus", f"{HOSTILE}.txt", *BERT, *BERT, *OUT),

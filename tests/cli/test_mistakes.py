@@ -56,26 +56,6 @@ def test_the_name_of_a_folder_is_not_taken_for_a_text(command: str, tmp_path: Pa
     assert "the name of a folder" in done.stderr
 
 
-def test_an_unknown_column_is_refused_before_anything_is_measured(tmp_path: Path):
-    typed = [
-        "--repeats",
-        "--no-store",
-        "--model",
-        "minilm",
-        "--table",
-        "md",
-        "--columns",
-        "scor",
-        "--out",
-        str(tmp_path),
-    ]
-    done = CliRunner().invoke(app, ["profile", *typed])
-    assert done.exit_code == 2
-    assert "no column 'scor'" in done.stderr
-    assert "Did you mean score?" in done.stderr
-    assert "loading" not in done.stderr
-
-
 @pytest.mark.parametrize(("name", "there"), [("two.txt", False), ("corpus.conllu", False), ("notes", True)])
 def test_the_name_of_a_file_is_not_taken_for_a_text(
     name: str, there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,12 +67,6 @@ def test_the_name_of_a_file_is_not_taken_for_a_text(
     assert done.exit_code == 1
     assert "--each-line" in done.stderr
     assert "write -" in done.stderr
-
-
-def test_a_figure_may_be_named_by_its_file(model: str, tmp_path: Path):
-    typed = ["the cat ran", "--model", model, "--out", str(tmp_path), "--figures", "map-entropy,overview"]
-    assert CliRunner().invoke(app, ["heads", *typed]).exit_code == 0
-    assert {path.name for path in tmp_path.glob("*.png")} == {"map-entropy.png", "overview.png"}
 
 
 def test_drawing_knows_its_total(tmp_path: Path):

@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.judge.roles import Confirmation, Role
 from attnviz.measures.guesses import BASELINES
-from attnviz.measures.repeats import RepeatScores
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from tests.support import corpora
@@ -106,12 +104,6 @@ def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
     assert rows_below(lines, "Relations (", 1)[0][-1] == "–"  # no verdict on a relation without roles
 
 
-def test_of_many_roles_the_weakest_are_counted(profile: Profile):
-    lines = printed(replace(profile, roles=tuple(role("L0H0", f"role-{i}", 0.9 - i / 10) for i in range(6))))
-    assert rows_below(lines, "Heads (1 of 12; 11 show no role)", 4)[-1] == ["…", "3", "more"]
-    assert not [line for line in lines if "role-3" in line]
-
-
 def test_confirmed_roles_stand_beside_those_of_the_corpus_and_an_untrained_copy_only_where_there_is_one(
     profile: Profile,
 ):
@@ -136,9 +128,6 @@ def test_confirmed_roles_stand_beside_those_of_the_corpus_and_an_untrained_copy_
     assert "trees.conllu: 3 of 43 texts left out" in text
     assert "Confirmed" not in on_one_line(profile)
     assert "Untrained: " in on_one_line(profile)
-    repeats = RepeatScores({"previous": torch.zeros(32, 3, 4)}, 50, {})
-    assert "on the same random tokens;" in on_one_line(replace(profile, control_texts=0, repeats=repeats))
-    assert "on 7 texts;" in on_one_line(replace(profile, control_texts=7))
 
 
 def test_the_layers_are_means_over_their_heads(tmp_path: Path, checkpoint: Checkpoint):
@@ -152,28 +141,3 @@ def test_the_layers_are_means_over_their_heads(tmp_path: Path, checkpoint: Check
     assert row == ["0", *(f"{mean:.2f}" if mean == mean else "–" for mean in means)]
     uniform = next(line.split() for line in printed(found) if line.startswith("uniform"))
     assert uniform[1] == f"{found.statistics.baselines()['entropy']:.2f}"
-
-
-def test_what_was_verified_whose_trees_and_what_was_left_out_is_said(profile: Profile):
-    assert f"on a sample, {profile.texts_verified} of 40 texts, level 4 of 4" in on_one_line(profile)
-    assert "Trees: gold." in on_one_line(profile)
-    count = replace(profile.corpora[0], left_out=1234)
-    text = on_one_line(replace(profile, corpora=(count,), gold=False))
-    assert "Trees: a parser's, not gold." in text
-    assert "trees.conllu: 1,234 of 1,274 texts left out" in text
-
-
-def test_published_heads_stand_apart(profile: Profile):
-    """A model of the published one's shape and name; its own weights are random."""
-    shape = {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 48}
-    named = replace(from_loaded(sharp_bert(**shape), bert_tokenizer()), name="bert-base-uncased")
-    lines = printed(replace(profile, checkpoint=named, roles=(), relations=None, statistics=None))
-    start = next(i for i, line in enumerate(lines) if line.startswith("Published (Clark et al. 2019; not measured"))
-    assert any("L7H9" in line for line in lines[start:])
-    assert not [line for line in printed(profile) if line.startswith("Published")]
-
-
-def test_a_model_without_roles_has_a_sentence_in_place_of_an_empty_table(profile: Profile):
-    text = "\n".join(printed(replace(profile, roles=())))
-    assert "None of the 12 heads shows a role over this corpus." in text
-    assert "Heads (" not in text

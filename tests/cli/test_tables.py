@@ -9,15 +9,15 @@ import torch
 
 from attnviz.commands.heads import findings
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, plain_text
 from attnviz.profiles.published import published_heads
+from attnviz.profiles.store import StoredRole
 from tests.support.hand_made import PARSE, by_design, hand_made
-from tests.support.stored import PROFILE, profile_of, published, role
+from tests.support.stored import PROFILE, profile_of, role
 
 
 def thrice(*arcs):
@@ -57,17 +57,6 @@ def test_the_tables_of_heads_and_patterns_stand_below_what_was_verified():
     assert row_of(hand_made(), "uniform", width=170) == "uniform 0.33 1.79 0.19 0.25 0.19 0.62 –".split()
     assert row_of(hand_made(), "sink            L1H0")[1:] == "L1H0 1.00 L0H1 0.33 L1H1 0.31 0.33 uniform 4 –".split()
     assert row_of(hand_made(), "induction") == "induction no copy of an earlier token – 0 –".split()
-
-
-def test_words_and_what_was_cut_off_are_named():
-    text = text_of(hand_made(causal=True, special=(), truncated=3, note="no spaCy pipeline.", words=True), width=120)
-    for part in (
-        "(words)",
-        "n: how many words (or",
-        "Syntax: not measured: no spaCy pipeline.",
-        "its last 3 tokens were left",
-    ):
-        assert part in " ".join(text.split())
 
 
 @pytest.mark.draws
@@ -114,37 +103,22 @@ def test_heads_stand_by_the_error_reduction_of_what_named_them_then_those_withou
     assert head_rows(hand_made(patterns=patterns)) == ["L0H1", "L0H2", "L0H3", "L0H4", "L0H0", "L0H5"]
 
 
-def test_only_the_selected_heads_are_listed():
-    assert head_rows(hand_made(), select=["L1"]) == ["L1H0", "L1H1"]
+def test_of_broad_heads_the_broader_one_is_clearer():
+    narrow, wide = (StoredRole("broad", score, 1.0, 200, (0.9, 1.0), True) for score in (0.95, 0.99))
+    assert findings.rank_value(narrow) < findings.rank_value(wide)
 
 
 def test_relations_stand_with_direction_offset_and_n():
     analysis = hand_made(parse=thrice(*PARSE.arcs))
     assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "1.00", "+1", "3", "–"]
-    assert "parse by a-parser" in text_of(analysis, width=120)
+    assert "a-parser, may be wrong" in text_of(analysis, width=120)
 
 
-def test_a_subtype_is_listed_where_its_base_relation_has_other_instances():
-    alone = hand_made(parse=thrice(Arc(0, 1, "nsubj:pass")))
-    assert [line.split()[0] for line in lines_of(alone) if line.startswith("nsubj")] == ["nsubj"]
-    both = hand_made(parse=thrice(Arc(0, 1, "nsubj:pass"), Arc(1, 2, "nsubj")))
-    assert [line.split()[0] for line in lines_of(both) if line.startswith("nsubj")] == ["nsubj", "nsubj:pass"]
-
-
-def test_more_than_eight_relations_are_cut_and_counted():
-    relations = [f"rel{i}" for i in range(11)]
-    arcs = [Arc(0, 1, relation) for relation in relations]
-    lines = lines_of(hand_made(parse=thrice(*arcs)))
-    assert sum(line.split()[:1] in [[relation] for relation in relations] for line in lines) == 8
-    assert any("3 rarer relations left out" in line for line in lines)
-
-
-def test_relations_of_one_or_two_instances_are_counted_and_stand_in_the_document_only():
+def test_relations_of_one_or_two_instances_stand_in_the_document_only():
     arcs = (*[Arc(0, 1, "det")] * 3, *[Arc(1, 2, "nsubj")] * 2, Arc(3, 2, "advmod"))
     analysis = hand_made(parse=replace(PARSE, arcs=arcs))
     lines = lines_of(analysis)
     assert [line.split()[0] for line in lines if line.startswith(("det", "nsubj", "advmod"))] == ["det"]
-    assert any("2 relations with n below 3 hidden" in line for line in lines)
     assert {pattern["name"] for pattern in analysis.document()["heads"][0]["patterns"]} >= {"det", "nsubj", "advmod"}
 
 
@@ -163,34 +137,10 @@ def test_a_hostile_model_name_is_shown_and_steers_nothing(name):
     assert shown == name.replace("\x1b", r"\x1b").replace("\n", r"\n").replace("\u202e", r"\u202e")
 
 
-def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
-    """Position 0, then "a b c a b c": one head looks where induction would, one is uniform."""
-    pattern = torch.eye(7)[[0, 0, 0, 0, 2, 3, 4]]
-    patterns = torch.stack([pattern, torch.ones(7, 7).tril() / torch.arange(1, 8)[:, None]])[None]
-    analysis = hand_made(labels="xabcabc", special=(), causal=True, patterns=patterns)
-    (row,) = [line for line in lines_of(analysis) if line.startswith("induction")]
-    assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "uniform",
-                           "3", "–"]  # fmt: skip
-    assert "with an earlier copy" in text_of(analysis, width=200)
-    assert "with an earlier copy" not in text_of(hand_made(), width=200)
-
-
 # --- a stored profile, published heads
 
 
 OBJ = replace(PARSE, arcs=(Arc(2, 1, "obj"),))
-
-
-def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
-    lines = lines_of(hand_made(profile=PROFILE))
-    start = next(i for i, line in enumerate(lines) if line.startswith("Profile (")) + 3
-    assert lines[start : start + 4] == [
-        "L0H0  previous-token 0.95 (0.10)  local 0.90 (0.30)",
-        "L0H1  nsubj dep→head 0.70 (0.40)",
-        "L1H0  unnamed",
-        "L1H1  coreference pronoun→name 0.75 (0.50)",
-    ]
-    assert "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts)" in " ".join(lines)
 
 
 @pytest.mark.parametrize(("parse", "here"), [(None, " (not parsed)"), (PARSE, ""), (OBJ, " (not here)")])
@@ -205,44 +155,6 @@ def test_label_and_role_stand_in_columns_of_their_own(parse, here):
     assert next(line for line in lines if line.startswith("L1H0 ")).split()[5:7] == ["unnamed", "–"]
 
 
-def test_a_profile_that_looks_like_markup_or_steers_a_terminal_is_printed_as_it_is():
-    hostile = role("syntactic:[/b]\x1b[31m", 0.9, 0.1, direction="\x1b[2J")
-    text = hand_made(profile=profile_of({"L0H1": [hostile]})).report(width=80, top=0)
-    assert "\x1b" not in text
-    assert "L0H1  [/b]\\x1b[31m \\x1b[2J 0.90 (0.10)" in text
-
-
-def published_lines(*heads, **options):
-    lines = lines_of(hand_made(published=heads), **options)
-    start = next(i for i, line in enumerate(lines) if line.startswith("Published"))
-    return lines[start : lines.index("", start)]
-
-
-def test_published_heads_stand_apart_with_their_paper():
-    heads = [
-        published("L0H0", "induction"),
-        published("L1H1", "induction", weaker=True),
-        published("L0H1", "syntactic:pobj", score=0.763, baseline=0.346, direction="head_to_dependent", note="Quote."),
-    ]
-    title, _, _, *rows = published_lines(*heads)
-    assert "Doe et al. 2020" in title
-    assert [row.split() for row in rows[:2]] == [
-        ["induction", "L0H0", "(L1H1)"],
-        ["case", "dep→head", "(paper:", "pobj)", "L0H1", "0.763", "(0.346)"],
-    ]
-    assert "by its name only" not in " ".join(rows)
-    assert "by its name only" in " ".join(published_lines(published("L0H0", "induction", by_name=True)))
-
-
-def test_published_heads_that_are_not_selected_are_not_shown():
-    heads = [published("L0H0", "induction"), published("L1H1", "name mover")]
-    text = text_of(hand_made(published=heads), select=["L1"])
-    assert "name mover" in text
-    assert not [line for line in text.splitlines() if line.startswith("induction") and "L0H0" in line]
-    assert "Published" not in text_of(hand_made(published=heads), select=["L0H1"])
-    assert "Published" not in text_of(hand_made())
-
-
 @pytest.mark.parametrize("model", [("bert-base-uncased", "bert"), ("gpt2", "gpt2")])
 def test_all_published_heads_fit_80_columns(model):
     heads = published_heads(model[0], model[1], 12, 12)
@@ -252,16 +164,6 @@ def test_all_published_heads_fit_80_columns(model):
     text = " ".join("\n".join(lines).split())
     assert all(str(head.id) in text for head in heads)
     assert "…" not in text.split("Published")[1]
-
-
-@pytest.mark.parametrize(("longer", "shown"), [(0, 2), (1, 1)])
-def test_a_role_is_shown_as_long_as_its_place_is_just_enough(longer, shown):
-    name = "x" * (36 - len(" 0.90 (0.10)"))  # two such roles with their gap take the 74 columns beside the id
-    roles = [role(name + "y" * (longer + 1), 0.9, 0.1), role(name, 0.9, 0.1)]
-    lines = lines_of(hand_made(profile=profile_of({"L0H0": roles})))
-    (row,) = [line for line in lines if line.startswith(("L0H0  x", "L0H0 x"))]
-    assert row.count("(0.10)") == shown
-    assert row.endswith("(0.10)" if shown == 2 else "1 more")
 
 
 # --- the summary, and widths
@@ -279,8 +181,6 @@ def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each()
         "2 broad (L0H1 1.00)",
     ]
     assert first.strip().split(" · ") == [*counts, "0 unnamed"]
-    layers = [line.split() for line in lines_of(analysis, width=100) if line.strip().startswith(("0 ", "1 "))]
-    assert layers == [["0", "lblb", "2", "2"], ["1", "slsl", "2", "2"]]
     best = next(line.split() for line in lines_of(analysis, width=100) if line.startswith("local "))
     assert best == "local L0H0 previous-token? 1.00 (0.19) 3".split()
     summary = analysis.document()["summary"]
@@ -382,36 +282,6 @@ def test_at_80_columns_labels_and_roles_are_whole_and_at_60_those_that_are_cut_s
     assert re.search(r"previous\S*…", analysis.report(width=60, top=None))
 
 
-def test_relations_that_heads_find_are_said_in_words():
-    text = hand_made(profile=PROFILE).report(width=80, top=None)
-    assert "nsubj: subject→verb." in text.splitlines()
-    assert "nsubj:" not in hand_made().report(width=80, top=None)
-
-
-def test_a_selection_says_what_each_head_is_on_the_text_and_over_the_corpus():
-    lines = lines_of(hand_made(profile=PROFILE), top=None, select=["syntactic"], width=100)
-    (row,) = [line.split() for line in lines if "L0H1" in line and "nsubj" in line and "broad" in line]
-    assert row[:4] == ["syntactic,", "broad", "L0H1", "broad?"]
-
-
-def test_of_several_names_some_heads_of_each_are_listed_though_one_has_clearer_heads():
-    roles = {
-        "L0H0": [role("sink", 0.95, 0.1)],
-        "L0H1": [role("sink", 0.9, 0.1)],
-        "L1H0": [role("syntactic:obj", 0.5, 0.4, direction="dependent_to_head")],
-    }
-    profile = profile_of(roles)
-    for names, first in (
-        (["obj,sink"], ["L1H0", "L0H0"]),
-        (["sink,obj"], ["L0H0", "L1H0"]),
-        (["sink"], ["L0H0", "L0H1"]),
-    ):
-        analysis = hand_made(profile=profile, patterns=torch.full((2, 2, 6, 6), 1 / 6))
-        lines = lines_of(analysis, top=2, select=names, width=100)
-        rows = lines[lines.index(next(line for line in lines if line.startswith("Heads to look at"))) :]
-        assert re.findall(r"L\dH\d", "\n".join(rows))[:2] == first
-
-
 def test_heads_selected_by_a_role_show_that_role_the_best_first():
     """Whatever other roles they have; a relation found in both directions says which head finds which."""
     to_verb, to_object = {"direction": "dependent_to_head"}, {"direction": "head_to_dependent"}
@@ -429,28 +299,6 @@ def test_heads_selected_by_a_role_show_that_role_the_best_first():
         assert "obj dep→head: object→verb; obj head→dep: verb→object." in lines
         assert any(line.startswith("Heads (3, clearest of what selected them first)") for line in lines) == (top == 0)
     assert "obj: object→verb." in lines_of(hand_made(profile=profile_of(roles)), top=None, select=["L0H1"], width=100)
-
-
-def test_heads_selected_by_a_label_show_the_score_of_that_part():
-    (row,) = [line for line in lines_of(resting(), top=None, select=["sink"], width=100) if "L0H0 " in line][:1]
-    assert "0.77 (" in row
-
-
-def test_one_selected_head_is_not_counted_and_several_say_what_to_type_next():
-    one = text_of(hand_made(profile=PROFILE), top=None, select=["L0H1"], width=100)
-    assert "On this text" not in one.split("Heads to look at")[0]
-    assert "Next:" not in one
-    assert "Over a corpus:" not in one
-    for top in (None, 0):  # tables of how heads compare
-        of_one, of_two = (text_of(hand_made(), top=top, select=heads) for heads in (["L0H1"], ["L0H0", "L0H1"]))
-        assert ("Patterns (" in of_one, "Patterns (" in of_two) == (False, True)
-        assert "Labels by layer" not in of_one
-    unknown = text_of(hand_made(), top=None, select=["L0H1"], width=100)
-    assert "attnviz profile CORPUS.conllu --model by-hand measures it" in unknown
-    for top in (None, 0):
-        *_, last = lines_of(hand_made(), top=top, width=100)
-        assert last.startswith("Next: --select L0H0 (one head), ")
-        assert ("--top 0" in last) == (top is None)
 
 
 def test_the_farthest_heads_come_first_whatever_their_long_range_score():
@@ -477,25 +325,7 @@ def test_a_text_too_short_for_labels_has_a_sentence_instead_of_tables_unless_the
             assert part not in text
     asked = text_of(analysis, top=5, width=170)
     assert "too short" in asked
-    assert "Labels by layer" not in asked
     assert "L0H0" in text_of(analysis, top=None, select=["L0H0"])
-
-
-@pytest.mark.parametrize(("labels", "repeats"), [("abcdefghijkl", False), ("abcdefabcdef", True)])
-def test_the_short_notes_say_what_each_bracket_is(labels, repeats):
-    analysis = hand_made(labels=labels, special=(0,), patterns=torch.eye(12)[None, None])
-    notes = " ".join(lines_of(analysis, top=None, width=100))
-    assert ("; of induction and duplicate-token the attention of repeated tokens. n: " in notes) == repeats
-    assert "A sink that also does something else counts under both kinds." in notes
-
-
-@pytest.mark.parametrize(
-    ("width", "top", "whole"), [(100, None, False), (100, 0, True), (140, None, True), (100, 2, True)]
-)
-def test_statistics_of_all_heads_are_on_wide_terminals_or_asked_for(width, top, whole):
-    text = hand_made().report(width=width, top=top)
-    assert ("Labels by layer" in text) == ("Heads (" in text) == whole
-    assert "Heads to look at" in text
 
 
 def test_the_clearest_of_a_kind_is_so_by_its_own_score():
@@ -507,18 +337,3 @@ def test_the_clearest_of_a_kind_is_so_by_its_own_score():
     assert [head.label for head in analysis.heads] == ["sink; previous-token", "sink"]
     assert "2 sink (L0H1 0.86)" in " ".join(text_of(analysis).split())
     assert analysis.document()["summary"]["kinds"]["sink"]["best"]["id"] == "L0H1"
-
-
-def test_over_a_corpus_a_head_counts_for_each_kind_of_role_that_it_passes():
-    roles = [role("sink", 0.7, 0.1), role("syntactic:obj", 0.7, 0.4), role("long-range", 0.2, 0.0)]
-    analysis = hand_made(profile=profile_of({"L0H0": roles}))
-    said = " ".join(text_of(analysis).split()).partition("Over a corpus: ")[2].partition("Verified")[0]
-    for kind in ("1 syntactic (L0H0 obj 0.70)", "1 long-range (L0H0 0.20)", "1 sink (L0H0 0.70)", "3 unnamed"):
-        assert kind in said
-    for name in ("sink", "obj", "long-range"):
-        assert [str(head.id) for head in analysis.select([name]) if head.role] == ["L0H0"]
-
-
-def test_columns_need_a_table():
-    with pytest.raises(UsageError, match="--table tex or md"):
-        hand_made().document(columns=["id"])

@@ -13,21 +13,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import attnviz
 from attnviz.cli.program import app
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import print_results, progress
 from attnviz.commands.heads.summary import label_and_role
-from attnviz.errors import UsageError
 from attnviz.figures.page import written
 from attnviz.models.wording import counted, percent, rounded, signed
 from attnviz.options import COMMANDS, Command
 from attnviz.present.documents import captions_text, csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, plain_text
-from tests.conftest import SENTENCE
 from tests.support.captions import read_captions
-from tests.support.results import result_of
 
 
 def invoke(*arguments: str) -> Any:
@@ -87,32 +83,7 @@ def test_what_is_not_all_is_not_100_percent():
     assert found == ["99.5 %", "99 %", "99.9 %", "100 %", "100 %", "120 %"]
 
 
-def test_one_head_and_one_text_are_one():
-    assert "(1, the largest first)" in result_of("outputs").report(100, select="L0H0")
-    one = attnviz.ablate("the cat ran", "tiny-gpt2", select="L0H0", curve=False, gradient=False, device="cpu")
-    assert "1 head on 1 text, L0H0" in repr(one)
-
-
-def test_a_star_is_explained_only_where_one_is():
-    result = result_of("compare")
-    note = "marked * differs between the sides"
-    narrow, wide = result.report(60), result.report(160)
-    assert note in " ".join(narrow.split())
-    assert "*" in narrow.partition(note)[0]
-    assert any(result.rows.differing)
-    assert "*" not in wide
-
-
 # --- the command line
-
-
-def test_a_distance_is_not_local_and_long_range_at_once(bert_folder: Path, tmp_path: Path):
-    done = invoke("heads", "a", "-m", str(bert_folder), "--local-window", "3", "--long-range-from", "2", "-o",
-                  str(tmp_path / "out"))  # fmt: skip
-    assert done.exit_code == 2
-    assert "expected long_range_from above local_window, found 2 and 3" in done.stderr
-    with pytest.raises(UsageError, match="a distance of 4 would be local and long-range at once"):
-        attnviz.analyze(SENTENCE, bert_folder, local_window=4, syntax=False)
 
 
 def test_a_model_that_cannot_be_read_hides_no_other(tmp_path: Path):
@@ -126,27 +97,6 @@ def test_a_model_that_cannot_be_read_hides_no_other(tmp_path: Path):
     alone = invoke("models", "./bad", "./worse")
     assert (alone.exit_code, alone.stdout) == (1, "")
     assert alone.stderr.count("found nothing") == 2
-
-
-def test_what_is_over_does_not_go_on_pulsing(monkeypatch: pytest.MonkeyPatch):
-    import rich.progress
-
-    made: list[rich.progress.Progress] = []
-
-    class Recorded(rich.progress.Progress):
-        def __init__(self, *of: Any, **options: Any) -> None:
-            super().__init__(*of, **options)
-            made.append(self)
-
-    monkeypatch.setattr(rich.progress, "Progress", Recorded)
-    with progress(quiet=True) as tell:
-        tell("loading", 0, 0)
-        tell("verifying", 2, 6)
-        tell("drawing", 1, 0)
-        shown = {task.description: task.visible for task in made[0].tasks}
-        counts = {task.description: task.fields["count"] for task in made[0].tasks}
-    assert shown == {"loading": False, "verifying": True, "drawing": True}
-    assert counts == {"loading": "", "verifying": "2/6", "drawing": ""}  # no 0/? where the total is not known
 
 
 def test_the_bar_is_on_the_terminal_while_what_a_library_prints_is_held_back(monkeypatch: pytest.MonkeyPatch):
@@ -173,7 +123,7 @@ def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_n
     @command
     def letters(run: Run, text: str, device: str) -> Job:
         told, as_json = {"model": run.options["model"], "n": len(text), "device": device}, run.options["as_json"]
-        return Job(lambda: print_results(told, lambda _: f"{len(text)} letters", as_json, run.quiet))
+        return Job(lambda: print_results(told, lambda _: f"{len(text)} letters\n", as_json, run.quiet))
 
     options = {"text": "cat", "model": "minilm", "device": "cpu", "quiet": False}
     assert {*inspect.signature(letters).parameters} == {*options, "as_json"}
@@ -185,13 +135,3 @@ def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_n
         letters(as_json=False, **options)
     assert stopped.value.exit_code == 1
     assert capsys.readouterr().err == "attnviz: cannot print the results: standard output is closed.\n"
-
-
-def test_messages_do_not_end_with_the_stream_that_they_go_to(tmp_path: Path):
-    from attnviz.cli.start import _Messages
-
-    stream = (tmp_path / "stderr").open("w")
-    messages = _Messages(stream)
-    print("still there", file=messages)
-    messages.close()
-    assert (tmp_path / "stderr").read_text() == "still there\n"

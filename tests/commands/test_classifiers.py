@@ -386,7 +386,7 @@ def test_the_document_and_the_report_of_a_decision(tmp_path: Path) -> None:
     model, tokenizer = sharp_classifier("bert")
     folder = str(save_checkpoint(model, tokenizer, tmp_path / "model"))
     line = ["outputs", TEXTS[0], "--model", folder, "--answer", "good", "-o", str(tmp_path / "out")]
-    result = run(*line, "--no-figures", "--top", "2")
+    result = run(*line, "--figures", "none", "--top", "2")
     assert result.exit_code == 0, result.output
     assert "Promoted tokens" not in result.stdout
     content = json.loads((tmp_path / "out" / "outputs.json").read_text())

@@ -401,7 +401,7 @@ def test_the_command_writes_pictures_captions_and_documents(run: Any, result: at
     assert first["interval"] == pytest.approx(result.heads[0].interval)
     assert "9 more heads left out" in done.stdout
     assert len(Path("out/compare-corpus.csv").read_text(encoding="utf-8").splitlines()) == 13
-    assert run("--no-figures", "-q").exit_code == 0
+    assert run("--figures", "none", "-q").exit_code == 0
     assert len(list(Path("attnviz-out").glob("compare-tiny-bert-fine-tuned/texts-*/compare-corpus.json"))) == 1
 
 

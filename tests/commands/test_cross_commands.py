@@ -33,7 +33,7 @@ def ran(tmp_path: Path) -> Any:
     """Runs a command with a T5, without figures, and gives its document."""
 
     def run(command: str, *arguments: str) -> dict[str, Any]:
-        places = ["-m", str(saved("t5", tmp_path)), "-d", "cpu", "-o", str(tmp_path / "out"), "--no-figures"]
+        places = ["-m", str(saved("t5", tmp_path)), "-d", "cpu", "-o", str(tmp_path / "out"), "--figures", "none"]
         done = CliRunner().invoke(app, [command, *arguments, *places])
         assert done.exit_code == 0, done.output
         content: dict[str, Any] = json.loads((tmp_path / "out" / f"{command}.json").read_text(encoding="utf-8"))

@@ -93,7 +93,7 @@ def test_every_weight_is_that_of_the_head_on_the_sentence(model, whole):
     for of_role in whole[::20]:
         for example in (each for group in GROUPS for each in getattr(of_role, group)):
             if example.text not in analyses:
-                analyses[example.text] = attnviz.analyze(example.text, model, syntax=False, profile=False)
+                analyses[example.text] = attnviz.analyze(example.text, model, syntax=False)
             analysis = analyses[example.text]
             assert weight(analysis, of_role.id, example.query, example.key) == pytest.approx(example.weight, abs=1e-4)
             if example.gold is not None:

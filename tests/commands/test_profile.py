@@ -381,7 +381,7 @@ def test_two_processes_give_the_numbers_of_one(
 ):
     """In the environment that torchrun makes."""
     options = ["profile", *map(str, all_of(folder)), "--repeats", "--model", str(bert_folder), "--json"]
-    options += ["--no-figures", "--batch-size", "8", "--limit", "20"]
+    options += ["--figures", "none", "--batch-size", "8", "--limit", "20"]
     monkeypatch.setattr(sys, "argv", ["attnviz", *options, "-o", str(tmp_path / "two")])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

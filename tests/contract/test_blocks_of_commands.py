@@ -111,7 +111,7 @@ def test_no_number_of_a_command_depends_on_the_blocks(
     model["model"].to(dtype)
     whole, arrays = everything(COMMANDS[command](model, text))
     assert len(whole) > 20
-    assert arrays
+    assert arrays or command == "ablate"  # whose pictures of one text are bars and a curve
     rounding = 1e-2 if command == "ablate" else 1e-4  # losses of a model as sharp as these say more of it
     relative, absolute = (rounding, rounding) if dtype == torch.float32 else (1e-11, 1e-13)
     for size in (3, 64) if dtype == torch.float64 else (7,):

@@ -10,7 +10,6 @@ import torch
 from safetensors import safe_open
 
 from attnviz.errors import OutputError
-from attnviz.language.parsers import Vocabulary
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.present.documents import captions_text, json_text, latex_captions_text
 from attnviz.present.report import spec_of
@@ -18,7 +17,7 @@ from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
 from tests.support.captions import read_captions
 from tests.support.hand_made import LABELS, by_design, hand_made
-from tests.support.stored import PROFILE, published
+from tests.support.stored import PROFILE
 
 HEADS = spec_of("heads")
 LABEL = ["label", "label_score", "label_baseline", "label_error_reduction", "label_n", "label_certain"]
@@ -121,18 +120,6 @@ def test_attention_is_one_tensor_a_layer(tmp_path):
         assert file.metadata() == {"unit": "token", "labels": json.dumps(list(LABELS)), "model": "by-hand"}
 
 
-def test_merged_words_are_saved_merged(bert_folder, tmp_path):
-    from attnviz import analyze
-
-    analysis = analyze("the unbelievableness ran", bert_folder, words=True, syntax=False)
-    (tmp_path / "a.safetensors").write_bytes(attention_bytes(analysis))
-    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
-        found = file.get_tensor("layer.0")
-        assert json.loads(file.metadata()["labels"]) == ["[CLS]", "the", "unbelievableness", "ran", "[SEP]"]
-    assert found.shape == (4, 5, 5)
-    torch.testing.assert_close(found.sum(-1), torch.ones(4, 5))
-
-
 # --- captions
 
 HOSTILE = "a*b_c `x` <script> [CLS](u) #1 | \\ **d**: e"
@@ -158,14 +145,6 @@ def test_captions_for_latex_are_escaped_and_name_their_files():
         "% heads/L00H00.png",
         r"\caption{“é” – $\|$A$\|$ $\times$ '{}'a'{}' -{}-b \symbol{34}c\symbol{34} "
         r"\textless{}\textbar{}\textasciigrave{}}",
-    ]
-
-
-def test_files_with_the_same_caption_share_a_line_only_where_they_are_one_figure():
-    assert captions_text([("a.png", "x"), ("b.png", "x"), ("a.svg", "y")]).splitlines()[2::2] == [
-        "**a.png**: x",
-        "**b.png**: x",
-        "**a.svg**: y",
     ]
 
 
@@ -204,46 +183,3 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
         assert of_text[0]["role"]["in_text"] is True  # previous-token: the text has such tokens
         assert (of_text[3]["role"]["in_text"], of_text[3]["role"]["seen"]) == (None, "not looked for")
     assert found["profile"] == PROFILE.origin
-
-
-def test_without_a_profile_and_published_heads_the_document_says_so():
-    found = document_of(hand_made())
-    assert (found["profile"], found["published"]) == (None, [])
-    assert [head["profile"] for head in found["heads"]] == [None] * 4
-
-
-def test_published_heads_of_the_listed_heads_stand_in_the_document():
-    heads = [published("L0H0", "induction"), published("L1H1", "induction", weaker=True, note="A note.")]
-    analysis = hand_made(published=heads)
-    assert [head["id"] for head in document_of(analysis)["published"]] == ["L0H0", "L1H1"]
-    (entry,) = json.loads(json_text(document_of(analysis, analysis.select(["L1"]))))["published"]
-    assert (entry["id"], entry["role"], entry["weaker"], entry["note"]) == ("L1H1", "induction", True, "A note.")
-    assert (entry["paper"], entry["year"], entry["by_name"]) == ("Doe et al. 2020", 2020, False)
-
-
-def test_the_parse_stands_in_the_document_with_its_vocabulary_and_the_parsers_own_arcs():
-    words = (Word("on", (1,)), Word("mats", (2, 3)))
-    own = replace(
-        PARSE,
-        words=words,
-        arcs=(Arc(0, 1, "case"),),
-        vocabulary=Vocabulary("Universal Dependencies", "ClearNLP"),
-        own_arcs=(Arc(1, 0, "pobj"),),
-    )
-    found = document_of(hand_made(parse=own))
-    assert found["syntax_note"] is None
-    assert found["parse"] == {
-        "parser": "a-parser",
-        "vocabulary": "Universal Dependencies",
-        "mapped_from": "ClearNLP",
-        "words": [{"text": "on", "tokens": [1]}, {"text": "mats", "tokens": [2, 3]}],
-        "arcs": [{"dependent": 0, "head": 1, "relation": "case"}],
-        "own_arcs": [{"dependent": 1, "head": 0, "relation": "pobj"}],
-    }
-    unmapped = document_of(hand_made(parse=PARSE))["parse"]
-    assert (unmapped["mapped_from"], unmapped["own_arcs"]) == (None, None)
-
-
-def test_without_a_parse_the_document_says_why():
-    found = document_of(hand_made(note="the text is too odd."))
-    assert (found["parse"], found["syntax_note"]) == (None, "the text is too odd.")

@@ -172,13 +172,57 @@ def test_files_of_the_users_own_stay(tmp_path: Path):
     assert (tmp_path / "out" / "link").is_symlink()
 
 
+def test_folders_of_the_users_own_stay_as_they_are(tmp_path: Path):
+    save(tmp_path / "out")
+    mine = [tmp_path / "out" / "private", tmp_path / "out" / ".git" / "refs", tmp_path / ".out-new-ideas"]
+    for folder in mine:
+        folder.mkdir(0o700, parents=True)
+    save(tmp_path / "out")
+    assert [folder.stat().st_mode & 0o777 for folder in mine] == [0o700] * 3
+
+
+def test_a_file_of_the_users_own_that_cannot_be_moved_undoes_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    save(tmp_path / "out")
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    before, real = contents(tmp_path), Path.rename
+
+    def fixed(path: Path, target: Path) -> Path:
+        if path.name == "notes.txt":
+            raise PermissionError
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", fixed)
+    with pytest.raises(OutputError, match="nothing was changed"):
+        save(tmp_path / "out", content=b"new")
+    assert contents(tmp_path) == before
+
+
+AT_ONCE = """
+import sys
+from pathlib import Path
+from attnviz.present.output_folder import OutputFolder
+for _ in range(150):
+    with OutputFolder(Path(sys.argv[1]), "heads") as output:
+        output.write("overview.png", "new")
+        output.put_in_place()
+"""
+
+
+def test_runs_at_once_into_one_folder_wait_for_each_other(tmp_path: Path):
+    save(tmp_path / "out")
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    runs = [subprocess.Popen([sys.executable, "-c", AT_ONCE, str(tmp_path / "out")]) for _ in range(3)]
+    assert [run.wait() for run in runs] == [0, 0, 0]
+    assert files_in(tmp_path) == {"out/notes.txt", "out/overview.png", f"out/{MARKER}"}
+
+
 @pytest.mark.parametrize("name", ["lines.png", "heads/L00H01.png", "heads/L00H02.png/x"])
 def test_a_file_of_the_users_own_is_not_replaced(tmp_path: Path, name: str):
     save(tmp_path / "out")
     (tmp_path / "out" / name).parent.mkdir(exist_ok=True)
     (tmp_path / "out" / name).write_text("mine")
     before = contents(tmp_path)
-    with pytest.raises(OutputError, match=name):
+    with pytest.raises(OutputError, match=name.removesuffix("/x")):  # a folder stays whole
         save(tmp_path / "out", ("lines.png", "heads/L00H01.png", "heads/L00H02.png"))
     assert contents(tmp_path) == before
 

@@ -9,11 +9,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import attnviz
-from attnviz.cli.program import app
-from attnviz.errors import UsageError
 from attnviz.present.documents import LATEX_CAPTIONS, paper_table
 from attnviz.present.latex import latex
 from attnviz.present.report import views_of
@@ -24,15 +21,15 @@ from tests.support.results import MEASURES, result_of
 
 
 @pytest.mark.parametrize("kind", ["tex", "md"])
-def test_the_table_has_the_numbers_of_the_csv_file_in_the_columns_asked_for(kind: str, tmp_path: Path):
-    hand_made(name="my_model").save(tmp_path, figures=(), table=kind, columns=["sink", "id"])
+def test_the_table_has_the_numbers_of_the_csv_file(kind: str, tmp_path: Path):
+    hand_made(name="my_model").save(tmp_path, figures=(), table=kind)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "heads.csv").read_text())))
     text = (tmp_path / f"heads.{kind}").read_text()
     between, end = (" & ", r" \\") if kind == "tex" else (" | ", " |")
     for row in rows:
-        assert f"{float(row['sink']):.2f}{between}{row['id']}{end}" in text
+        assert f"{row['id']}{between}{row['label']}" in text
+        assert f"{between}{row['label_n']}{end}" in text
     assert ("my\\_model" if kind == "tex" else "my_model") in text
-    assert f"{between}id{end}" in text
 
 
 @pytest.mark.parametrize(
@@ -46,8 +43,6 @@ def test_labels_that_are_indications_only_are_marked_and_explained(kind: str, te
         assert head.labelled.shown.endswith("?") == marked
         assert f" {head.labelled.shown} " in table
     assert ("A question mark: an indication only, n below 10." in table) == marked
-    without = analysis.paper_table(ViewOptions(table=kind, columns=("id", "sink")))
-    assert "question mark" not in without
 
 
 def test_the_latex_table_has_rules_a_caption_and_a_label(tmp_path: Path):
@@ -60,24 +55,20 @@ def test_the_latex_table_has_rules_a_caption_and_a_label(tmp_path: Path):
     assert all(line.count(" & ") == len(columns) - 1 for line in text.splitlines() if line.endswith(r" \\"))
 
 
-def test_an_unknown_column_is_refused_before_anything_is_written(tmp_path: Path):
-    with pytest.raises(UsageError, match=r"no column 'snk'.* Did you mean sink"):
-        hand_made().save(tmp_path / "out", table="md", columns=["snk"])
-    assert not list((tmp_path / "out").glob("*"))
-
-
 def test_a_column_shows_two_digits_of_its_largest_number_and_an_empty_one_is_left_out():
-    content = "id,cosine,loss,n,layer_baseline\nL0H0,0.00349,,7,1.0\nL0H1,-9.7e-05,,8,0.5\n"
-    text = paper_table(content, "md", (), "Some heads.", "tab:some")
+    columns = ("id", "cosine", "loss", "n", "layer_baseline")
+    values = [("L0H0", 0.00349, None, 7, 1.0), ("L0H1", -9.7e-05, None, 8, 0.5)]
+    rows = [dict(zip(columns, each, strict=True)) for each in values]
+    text = paper_table("md", columns, rows, "Some heads.", "tab:some")
     assert "| id | cosine | n | layer baseline |" in text
+    assert "| --- | ---: | ---: | ---: |" in text
     assert "| L0H0 | 0.0035 | 7 |  |" in text  # the baseline of a share of uniform attention is none
     assert "| L0H1 | −0.0001 | 8 | 0.50 |" in text
-    assert "| L0H0 |  |" in paper_table(content, "md", ("id", "loss"), "", "")
 
 
 def test_a_table_longer_than_a_page_can_break():
-    rows = "".join(f"L0H{i},0.5\n" for i in range(51))
-    short, long = (paper_table("id,sink\n" + text, "tex", (), "Heads.", "tab:h") for text in (rows[:-10], rows))
+    rows = [{"id": f"L0H{i}", "sink": 0.5} for i in range(51)]
+    short, long = (paper_table("tex", ("id", "sink"), some, "Heads.", "tab:h") for some in (rows[:-10], rows))
     assert r"\begin{table}" in short
     assert "longtable" not in short
     assert r"\usepackage{booktabs, longtable}" in long
@@ -109,22 +100,6 @@ def test_other_commands_have_tables_too(tmp_path: Path, bert_folder: Path):
     assert unsure  # of so few tokens
     assert all(f" {head.before.shown} | {head.after.shown} |" in text for head in comparison.heads)
     assert "A question mark: an indication only, n below 10." in text
-
-
-def test_the_command_line_takes_names_with_commas(tmp_path: Path, bert_folder: Path):
-    typed = [
-        "--model",
-        str(bert_folder),
-        "--no-figures",
-        "--table",
-        "md",
-        "--columns",
-        "id,sink",
-        "--out",
-        str(tmp_path),
-    ]
-    assert CliRunner().invoke(app, ["heads", "the cat ran", *typed]).exit_code == 0
-    assert "| id | sink |" in (tmp_path / "heads.md").read_text()
 
 
 TRANSPARENT = re.compile(r"\\ifdefined\\Umathcode [^\\]*\\else (\[[^]]*\])\\fi\{\}")
@@ -178,17 +153,17 @@ def test_a_profile_lists_roles_that_pass_without_thresholds():
     assert table.count(r" \\" + "\n") == passing + 1 + 2 * ("longtable" in table)
     assert f"; {passing} of {len(result.roles):,} rows listed" in table
     assert "threshold" not in table
-    assert "threshold" in result.paper_table(ViewOptions(table="tex", columns=("id", "threshold")))
 
 
 @needs_minilm
 @needs_parser
 def test_heads_that_a_role_selected_are_listed_with_that_role_as_on_the_terminal():
     analysis = attnviz.analyze("The cat that I saw ran away from the dog and ate my fish")
-    table = analysis.paper_table(ViewOptions(table="md", select=("obj",), columns=("id", "role", "role_score")))
+    table = analysis.paper_table(ViewOptions(table="md", select=("obj",)))
+    role = next(line for line in table.splitlines() if line.startswith("| id")).split(" | ").index("role")
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| L")]
     assert len(rows) > 2
-    assert {role for _, role, _ in rows} == {"syntactic:obj"}
+    assert {row[role] for row in rows} == {"syntactic:obj"}
     shown = [line.split() for line in analysis.report(select=("obj",)).splitlines() if line.startswith("syntactic")]
     assert [head.strip("| ") for head, *_ in rows] == [next(word for word in line if "H" in word) for line in shown]
     (entry,) = [head for head in analysis.document(select=("obj",))["heads"] if head["id"] == "L2H1"]

@@ -73,6 +73,11 @@ def test_every_token_of_a_sentence_is_in_exactly_one_word(words):
 BERT = from_loaded(sharp_bert(), bert_tokenizer())
 
 
+def test_the_first_token_of_a_decoder_is_a_sink():
+    (item,) = encode(from_loaded(sharp_gpt2(), gpt2_tokenizer()), [sentence(["the", "cat", "ran"])])
+    assert (item.sink[0], any(item.sink[1:])) == (True, False)
+
+
 def test_padding_changes_no_attention(checkpoint):
     texts = [sentence(WORDS), sentence(["the", "cat"]), sentence(["the", "dog", "ran", "away"])]
     together = patterns_of(checkpoint, texts)

@@ -121,6 +121,10 @@ def test_an_environment_that_makes_no_sense_is_refused(torchrun: Callable[..., N
         this_process()
 
 
+def test_each_text_is_of_one_process():
+    assert [number for number in range(6) if Process(1, 3).owns(number)] == [1, 4]
+
+
 def test_each_of_several_processes_has_a_file_of_its_own():
     assert [own_file(Path("a/b"), of) for of in (Process(), Process(1, 3))] == [Path("a/b"), Path("a/b-2-of-3")]
 

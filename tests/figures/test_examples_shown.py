@@ -95,7 +95,7 @@ def test_the_roles_of_a_stored_profile_are_a_table_again_without_a_measurement(p
     passed = [role for role in profile.roles if role.passed]
     done = show(saved, "--show", "roles", "--top", 0)
     assert all(role.role in done.stdout for role in passed)
-    table = show(saved, "--show", "roles", "--table", "md", "--columns", "id,role").stdout.splitlines()
+    table = show(saved, "--show", "roles", "--table", "md").stdout.splitlines()
     assert sum(line.startswith("| L") for line in table) == len(passed)
     content = json.loads(show(saved, "--show", "roles", "--json").stdout)
     assert [(each["id"], each["role"]) for each in content["roles"]] == [(str(x.id), x.role) for x in passed]
@@ -237,7 +237,7 @@ def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
                 refused += len(str(error).splitlines())
                 continue
             shown += 1
-            json_text(examples_document(read, chosen), 2).encode()
+            json_text(examples_document(read, chosen)).encode()
             console = Console(file=StringIO())
             console.print(*example_tables(read, chosen, 0, 100))
             console.file.getvalue().encode()

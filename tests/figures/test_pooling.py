@@ -10,7 +10,7 @@ import torch
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.pooling import pooled_patterns
+from attnviz.commands.heads.views import pooled_patterns
 from attnviz.figures.matrix import PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions

@@ -115,13 +115,6 @@ def test_a_gpt2_head_that_rests_on_the_second_position_is_no_sink():
     assert found.head("L0H0").statistics["sink"] == pytest.approx(0, abs=0.01)
 
 
-def test_the_window_decides_what_is_local():
-    two_back = [[lambda query: [query - 2], LOOKS_AT["broad"]]]
-    assert of_bert(two_back).head("L0H0").label == "unnamed"
-    assert of_bert(two_back, local_window=2).head("L0H0").label == "local"
-    assert of_bert(two_back, long_range_from=2).head("L0H0").label == "long-range"
-
-
 def test_a_previous_token_head_by_words_is_partly_a_head_on_its_own_word():
     """ "the" looks at [CLS]; of the four pieces of the long word one looks at "the", three at itself; "cat" at it."""
     heads = [[LOOKS_AT["previous-token"], LOOKS_AT["broad"]]]

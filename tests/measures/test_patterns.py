@@ -24,7 +24,6 @@ from attnviz.measures.patterns import NAMES
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import SCALARS, TextContext, measure
 from attnviz.models.head_ids import HeadId
-from attnviz.present.published import score_text
 from tests.support.verified import context_of, random_patterns, verified
 
 # [CLS], ten words, [SEP]: the baselines are previous = next = 0.09, current 0.1, local 0.28, long-range 0, sink 1/6
@@ -314,14 +313,3 @@ def test_a_relation_is_no_label_where_its_words_attend_more_to_sinks(on_sinks: b
     found = judged(relations=[both])["nsubj"]
     assert found.passed
     assert label_of([found], 20).name == label
-
-
-@pytest.mark.parametrize(
-    ("score", "name", "text"),
-    [
-        (0.6004, "sink", "0.6004"), (0.5996, "sink", "0.5996"), (0.604, "sink", "0.604"), (0.6, "sink", "0.60"),
-        (0.6004, "previous-token", "0.60"), (0.4996, "previous-token", "0.4996"), (0.6004, "obj", "0.60"),
-    ],
-)  # fmt: skip
-def test_a_score_near_its_threshold_has_more_decimals(score: float, name: str, text: str):
-    assert score_text(score, name) == text

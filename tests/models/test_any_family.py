@@ -212,7 +212,7 @@ def test_the_command_says_it_first(tmp_path: Path) -> None:
     from attnviz.cli.program import app
 
     folder = save_checkpoint(undeclared_model("seed_oss"), TOKENIZER, tmp_path / "model")
-    options = ["-m", str(folder), "--no-figures", "--no-syntax", "-o", str(tmp_path / "out")]
+    options = ["-m", str(folder), "--figures", "none", "--no-syntax", "-o", str(tmp_path / "out")]
     refused = CliRunner().invoke(app, ["heads", TEXT, *options])
     assert refused.exit_code == 1
     assert refused.stderr.count("\n") == 1

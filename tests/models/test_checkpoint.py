@@ -183,7 +183,7 @@ def test_a_config_that_asks_for_tuples_changes_nothing(bert, tmp_path, command):
     config(return_dict=False)(bert)
     text, out = str(sentences(tmp_path / "s.txt", 2)), str(tmp_path / "out")
     options = ["--no-control", "--no-syntax"] if command == "profile" else ["--no-curve", "--select", "L2"]
-    result = CliRunner().invoke(app, [command, text, "-m", str(bert), "-o", out, "--no-figures", "-q", *options])
+    result = CliRunner().invoke(app, [command, text, "-m", str(bert), "-o", out, "--figures", "none", "-q", *options])
     assert (result.exit_code, result.stderr) == (0, "")
 
 

@@ -94,7 +94,7 @@ def run(command: str, folder: Path, text: str, out: Path, *options: str) -> Any:
         given = str(out / "texts.txt")
     options = (*options, "--no-syntax") if command in ("heads", "profile") else options
     options = (*options, "--layer", "1") if command == "explain" else options
-    options = (*options, "--no-figures")
+    options = (*options, "--figures", "none")
     return CliRunner().invoke(app, [command, given, "-m", str(folder), "-o", str(out), "-q", *options])
 
 
@@ -208,7 +208,7 @@ def test_heads_of_width_one_are_removed(tmp_path, method):
 def test_lines_of_one_token_are_left_out_of_a_profile_of_gpt2(gpt2, tmp_path):
     (tmp_path / "some.txt").write_text("e\nthe cat ran away\nb\n")
     (tmp_path / "none.txt").write_text("e\nb\n")
-    options = ["-m", str(gpt2), "-o", str(tmp_path / "out"), "--no-syntax", "--no-figures", "--no-control"]
+    options = ["-m", str(gpt2), "-o", str(tmp_path / "out"), "--no-syntax", "--figures", "none", "--no-control"]
     result = CliRunner().invoke(app, ["profile", str(tmp_path / "some.txt"), *options])
     assert result.exit_code == 0, (result.stderr, result.exception)
     assert "some.txt:1: left out: its only token is a sink" in " ".join(result.stderr.split())

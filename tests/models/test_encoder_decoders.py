@@ -300,7 +300,7 @@ def test_languages_are_options_of_a_tokenizer_that_has_them(tokenizer, tmp_path,
     monkeypatch.chdir(tmp_path)
 
     def run(command: str, model: Path, *words: str) -> Result:
-        quiet = ("--no-figures", "--json", "--device", "cpu")
+        quiet = ("--figures", "none", "--json", "--device", "cpu")
         return CliRunner().invoke(app, [command, SOURCE, "-m", str(model), *words, *quiet])
 
     into = ("--source-language", "fra_Latn", "--target-language", "deu_Latn")

@@ -156,7 +156,7 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     from attnviz.cli.program import app
 
     folder = save_checkpoint(*gpt2(), tmp_path / "model")
-    options = ["-m", str(folder), "--no-figures", "--no-syntax", "-o", str(tmp_path / "out"), "--generate"]
+    options = ["-m", str(folder), "--figures", "none", "--no-syntax", "-o", str(tmp_path / "out"), "--generate"]
     done = CliRunner().invoke(app, ["heads", TEXT, *options, "4"])
     assert done.exit_code == 0, done.output
     assert "the model continued the text, greedily: “" in done.stderr

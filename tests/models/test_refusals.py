@@ -232,7 +232,7 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     *(("gpt2", config(n_head=value), "") for value in (0, 3)),
     ("gpt2", config(activation_function="foo"), ""),
     # tokenizers
-    ("bert", without_tokenizer, r"has no tokenizer: expected one of tokenizer\.json, .*save_pretrained"),
+    ("bert", without_tokenizer, r"has no tokenizer: expected one of tokenizer\.json"),
     ("bert", write("tokenizer.json", "not json"), "cannot read .*tokenizer"),
     ("bert", write("tokenizer.json", '{"version": "1.0", "model": {"type": "Nonsense"}}'), "cannot read .*tokenizer"),
     ("bert", write("tokenizer.json", "{}"), "download or save it again: there is no 'added_tokens'"),

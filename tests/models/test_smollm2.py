@@ -81,8 +81,7 @@ def test_a_layer_of_smollm2_is_explained(loaded):
 def test_smollm2_with_its_layers_on_disk_gives_the_same_to_the_bit(loaded):
     on_disk = {"device_map": {"": "cpu", "layers": "disk"}}
     analyses = [
-        analyze("The cat sat", model, syntax=False, profile=False, **more)
-        for model, more in ((loaded[0], {}), ("smollm2", on_disk))
+        analyze("The cat sat", model, syntax=False, **more) for model, more in ((loaded[0], {}), ("smollm2", on_disk))
     ]
     model: Any = analyses[1].checkpoint.model
     assert all(parameter.is_meta for parameter in model.layers.parameters())
@@ -223,7 +222,9 @@ def test_the_packages_file_is_converted_once_with_one_bar_of_ours(package: Path,
 
 
 def test_quiet_silences_the_conversion(package: Path, tmp_path: Path, capfd):
-    result = CliRunner().invoke(app, ["heads", "the", "-m", "smollm2", "-q", "--no-figures", "-o", str(tmp_path / "o")])
+    result = CliRunner().invoke(
+        app, ["heads", "the", "-m", "smollm2", "-q", "--figures", "none", "-o", str(tmp_path / "o")]
+    )
     assert (result.exit_code, result.output) == (0, "")
     assert capfd.readouterr() == ("", "")
 

@@ -73,6 +73,6 @@ def test_a_name_is_no_tokenizer_of_a_model_in_memory() -> None:
 )
 def test_on_the_command_line(trained: Path, words: list[str]) -> None:
     Path("corpus.txt").write_text("the cat ran away\nthe dog saw the house\n")
-    done = CliRunner().invoke(app, [*words, "-d", "cpu", "--no-figures", "-o", "out"])
+    done = CliRunner().invoke(app, [*words, "-d", "cpu", "--figures", "none", "-o", "out"])
     assert done.exit_code == 0, done.output
     assert "The tokenizer is that of " in done.output

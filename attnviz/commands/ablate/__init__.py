@@ -3,7 +3,7 @@
 from attnviz.present.report import View
 
 VIEWS = (
-    View("heads", "the most important heads, with intervals", "ablate-heads"),
-    View("curve", "ever more heads removed", "ablate-curve"),
+    View("heads", "the most important heads, with intervals"),
+    View("curve", "ever more heads removed"),
 )
 """Its figures, in the order of the documentation."""

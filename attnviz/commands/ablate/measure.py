@@ -47,10 +47,6 @@ class Ablation(Result):
     """
 
     command: ClassVar[str] = "ablate"
-    offered: ClassVar[tuple[str, ...]] = (
-        "checkpoint", "clean_accuracy", "clean_loss", "curve", "head", "heads", "layers", "rank_correlations", "sets",
-        "together",
-    )  # fmt: skip
 
     checkpoint: Checkpoint
     sources: Sources

@@ -64,9 +64,6 @@ class Card(TextResult):
     """
 
     command: ClassVar[str] = "card"
-    offered: ClassVar[tuple[str, ...]] = (
-        "ablation", "analysis", "circuits", "head", "nearest", "on_repeats", "outputs", "roles",
-    )  # fmt: skip
 
     head: HeadId
     analysis: Analysis
@@ -122,7 +119,6 @@ class Cards(Result):
     """Result of :func:`cards`: the cards of several heads of one model, in its order; ``texts`` name the folder."""
 
     command: ClassVar[str] = "card"
-    offered: ClassVar[tuple[str, ...]] = ("card", "cards", "checkpoint")
 
     checkpoint: Checkpoint
     cards: tuple[Card, ...]

@@ -16,7 +16,7 @@ from attnviz.commands.card.tables import (
 )
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.page_view import page_data as page_of_heads
-from attnviz.commands.heads.relations import without_relations
+from attnviz.commands.heads.relations import OWN, without_relations
 from attnviz.commands.profile.page_view import sentences_entry
 from attnviz.commands.profile.show import licence_lines
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
@@ -31,7 +31,7 @@ from attnviz.present.view import ViewOptions
 def of_pattern(card: Card, choices: ViewOptions) -> ViewOptions:
     """Choices for the pattern of a card: pairs of its first role are outlined if that is a relation of the text."""
     outlined = bool(card.roles) and card.roles[0].relation is not None and not without_relations(card.part)
-    return replace(choices, select=(str(card.head),), relations=outlined)
+    return replace(choices, select=(str(card.head),), relation=OWN if outlined else None)
 
 
 def page_data(result: Card | Cards, choices: ViewOptions) -> dict[str, Any]:

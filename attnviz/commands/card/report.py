@@ -155,4 +155,6 @@ def _index(result: Cards, top: int | None, width: int) -> RenderableType:
     return first_rows(title, columns, cards, top, "card.csv", width=width, order="the clearest role first")
 
 
-SPEC = CommandSpec[Any](content=_content, tables=_tables, fields=(*plain("id"), *_ROLES), entries=_csv_entries)
+SPEC = CommandSpec[Any](
+    content=_content, tables=_tables, fields=(*plain("id"), *_ROLES), entries=_csv_entries, patterns=True
+)

@@ -72,7 +72,6 @@ class Check(Result):
     """What :func:`check` found: every claim with its verdict, in the order of the file or the paper."""
 
     command: ClassVar[str] = "check"
-    offered: ClassVar[tuple[str, ...]] = ("checkpoint", "claims", "count", "exit_code")
 
     checkpoint: Checkpoint
     options: dict[str, Any]
@@ -171,7 +170,7 @@ def _held(
     @cache
     def analysis(text: str, model: str = "") -> Analysis:
         read = other(model) if model else checkpoint
-        return analyze(text, read, any_family=True, profile=False, truncate=truncate, progress=more["progress"])
+        return analyze(text, read, any_family=True, truncate=truncate, progress=more["progress"])
 
     @cache
     def other(model: str) -> Checkpoint:

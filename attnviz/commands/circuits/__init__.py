@@ -2,9 +2,5 @@
 
 from attnviz.present.report import View
 
-VIEWS = (
-    View(
-        "composition", "every pair of heads, a picture for queries, keys and values", r"composition-(query|key|value)"
-    ),
-)
+VIEWS = (View("composition", "every pair of heads, a picture for queries, keys and values"),)
 """Its figures, in the order of the documentation."""

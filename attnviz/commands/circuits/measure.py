@@ -80,7 +80,6 @@ class Circuits(Result, OfHeads[HeadCopying]):
     """
 
     command: ClassVar[str] = "circuits"
-    offered: ClassVar[tuple[str, ...]] = ("baseline", "checkpoint", "deviations", "pairs", "scores")
 
     checkpoint: Checkpoint
     heads: tuple[HeadCopying, ...]

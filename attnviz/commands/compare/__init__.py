@@ -3,8 +3,8 @@
 from attnviz.present.report import View, page_view
 
 VIEWS = (
-    View("overview", "the differences of all heads", "compare"),
-    View("differences", "the differences of one head, for those that differ most", r"differences/[LEDX]\d+H\d+"),
-    page_view("compare", "every head on A, on B, and their difference, in one HTML file"),
+    View("overview", "the differences of all heads"),
+    View("differences", "the differences of one head, for those that differ most"),
+    page_view("every head on A, on B, and their difference, in one HTML file"),
 )
 """Its figures, in the order of the documentation."""

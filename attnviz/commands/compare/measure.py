@@ -129,7 +129,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
     """
 
     command: ClassVar[str] = "compare"
-    offered: ClassVar[tuple[str, ...]] = ("first", "layer_differences", "layers", "second", "side_names")
 
     first: Analysis
     second: Analysis
@@ -356,9 +355,9 @@ def _sides(first: object, second: object, models: object, words: bool) -> tuple[
             "expected one text and two models, compare(text, models=(a, b)), or two texts and one model, "
             f"compare(text, other, models=a); found {counted(len(texts), 'text')} and {counted(len(chosen), 'model')}."
         )
-    before = analyze(texts[0], chosen[0], words=words, profile=False)
+    before = analyze(texts[0], chosen[0], words=words)
     other = before.checkpoint if len(chosen) == 1 else chosen[1]
-    return before, analyze(texts[-1], other, words=words, profile=False)
+    return before, analyze(texts[-1], other, words=words)
 
 
 def noting_largest(

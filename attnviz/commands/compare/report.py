@@ -153,6 +153,7 @@ SPEC = CommandSpec(
     content=_content,
     tables=_tables,
     fields=_FIELDS,
+    patterns=True,
     all_selected=True,
     paper=(
         "rank", "id", "distance", "content_difference", "content_query_label", "content_key_label", "label_before",

@@ -75,7 +75,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
             *side_lines(result),
             f"In each square rows attend to columns ({_sizes(result)}).",
             unchanged and f"{capital(unchanged)}.",
-            _pooled(pooled),
+            _pooled_note(pooled),
         ),
         cells=tuple(HeadCell(head.id, values, f"{head.distance:.3f}") for head, values in of_heads),
         norm=root_norm(end),
@@ -134,7 +134,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
             ),
             title=f"{head.id}  Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)}",
             evidence=f"{evidence} · {_NOTHING if head.rounding else outlined}",
-            notes=(*side_lines(result), _pooled(pooled), named),
+            notes=(*side_lines(result), _pooled_note(pooled), named),
             values=values,
             labels=labels,
             keys=keys,
@@ -189,10 +189,16 @@ def _refuse_log(style: Style) -> Style:
     return style
 
 
+def _pooled_note(factor: int) -> str:
+    """:func:`_pooled` as a note."""
+    return f"{capital(_pooled(factor))}." if factor > 1 else ""
+
+
 def _pooled(factor: int) -> str:
-    """Note on cells that stand for several differences, or ''."""
-    of = f"{factor} × {factor}"
-    return f"Each cell is the largest of {of} differences, with its sign (pooled for drawing only)." * (factor > 1)
+    """What a figure says of cells that stand for several differences, or ''."""
+    if factor == 1:
+        return ""
+    return f"each cell is the largest of {factor} × {factor} differences, with its sign (pooled for drawing only)"
 
 
 OVERVIEW = Drawing(_plan_overview, head_grid_figure, draw_head_grid)

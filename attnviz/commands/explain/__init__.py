@@ -4,8 +4,8 @@ from attnviz.present.report import View
 
 VIEWS = (
     View(
-        "path", "the whole path of the layer: one panel of actual numbers per step, the residual path around its "
-        "halves", "explain",
+        "path",
+        "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves",
     ),
-)  # fmt: skip
+)
 """Its figures, in the order of the documentation."""

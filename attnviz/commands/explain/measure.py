@@ -39,9 +39,6 @@ class Explanation(TextResult):
     """
 
     command: ClassVar[str] = "explain"
-    offered: ClassVar[tuple[str, ...]] = (
-        "experts_of", "head", "layer", "layers", "positions", "stages", "tensor", "token",
-    )  # fmt: skip
 
     head: HeadId  # followed head, of the explained layer
     token: int  # position of the followed token

@@ -150,7 +150,7 @@ def _rows(plan: PathPlan, style: Style) -> tuple[_Sizes, list[list[_Block]]]:
         least = max(map(_width, tried[-1][1]))
         raise UsageError(
             f"the figure of a layer does not fit in {room:g} inches with the names of these tokens; "
-            f"expected a --width of at least {math.ceil(10 * least) / 10:g}in, or --no-figures."
+            f"expected a --width of at least {math.ceil(10 * least) / 10:g}in, or --figures none."
         )
     return min(fitting, key=lambda each: len(each[1]))
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from attnviz.arguments import check_switch
+from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
 from attnviz.language.syntax import Parse
@@ -43,23 +43,11 @@ class Options:
 
     Attributes:
         words: merge the pieces of words.
-        local_window: largest distance that counts as local, in tokens (words with ``words``).
-        long_range_from: smallest distance that counts as long-range, likewise.
         queries: the rows measured, see :func:`attnviz.models.tokens.find_queries`; None for all.
     """
 
     words: bool = False
-    local_window: int = 1
-    long_range_from: int = 4
     queries: str | int | None = None
-
-    def __post_init__(self) -> None:
-        """Raise UsageError where a distance would be local and long-range at once."""
-        if self.local_window >= self.long_range_from:
-            raise UsageError(
-                f"expected long_range_from above local_window, found {self.long_range_from} and {self.local_window}: "
-                f"a distance of {self.local_window} would be local and long-range at once."
-            )
 
 
 @dataclass(frozen=True)
@@ -127,15 +115,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     """
 
     command: ClassVar[str] = "heads"
-    offered: ClassVar[tuple[str, ...]] = (
-        "continuation",
-        "parse",
-        "pattern",
-        "patterns",
-        "profile",
-        "target",
-        "verification",
-    )
 
     context: TextContext
     attention: VerifiedAttention
@@ -250,7 +229,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         Raises:
             UsageError: nothing of the text would be left.
         """
-        check_switch("drop_special", drop_special)
+        check_kind("drop_special", drop_special, bool)
         units = self.context.units
         if drop_special and (not self.context.non_sink.any() or all(self.context.keys.sink)):
             all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"

@@ -120,7 +120,7 @@ def clearest_first(heads: Sequence[HeadFindings], kind: str = "") -> list[HeadFi
     return sorted(heads, key=clarity, reverse=True)
 
 
-def as_selected(heads: Sequence[HeadFindings], names: Collection[str]) -> list[HeadFindings]:
+def sorted_by_selection(heads: Sequence[HeadFindings], names: Collection[str]) -> list[HeadFindings]:
     """Sort heads by what these names select them for, and let those roles lead their roles.
 
     The clearest of each name come first, in turn, then the next of each. Heads that are selected by id come last, all
@@ -139,6 +139,12 @@ def as_selected(heads: Sequence[HeadFindings], names: Collection[str]) -> list[H
         roles = head.roles and tuple(sorted(head.roles, key=lambda role: role.role not in leading))
         shown.append(replace(head, roles=roles))
     return shown
+
+
+def selected_verdict(head: HeadFindings, names: Collection[str]) -> Verdict | None:
+    """The verdict on the text that one of these names selects, else that of the label."""
+    selected = (found for _, found in head.found_as(names) if isinstance(found, Verdict))
+    return next(selected, head.labelled.verdict)
 
 
 def rank_value(found: Verdict | StoredRole) -> float:
@@ -186,7 +192,7 @@ def heads_named(names: Iterable[str], heads: Sequence[HeadFindings]) -> set[Head
     for name in map(str.casefold, names):
         ids = {head.id for head in heads if name in _names(head)}
         if not ids:
-            raise UsageError(_nobody(name, heads))
+            raise UsageError(_no_head_message(name, heads))
         chosen |= ids
     return chosen
 
@@ -209,7 +215,7 @@ def kind_of(label: str) -> str:
     return "local" if family == "positional" else family
 
 
-def _nobody(name: str, heads: Sequence[HeadFindings]) -> str:
+def _no_head_message(name: str, heads: Sequence[HeadFindings]) -> str:
     """Message on an unknown name, with the known ones and their counts."""
     labels = Counter(label.removeprefix(SYNTACTIC) for head in heads for label in head.label.split(BOTH))
     roles = Counter(role.removeprefix(SYNTACTIC) for head in heads for role, _ in head.over_corpus)

@@ -41,7 +41,7 @@ _ROUNDING = 1e-2
 
 
 @dataclass(frozen=True, repr=False)
-class Drawing:
+class RawAttention:
     """Attention weights to look at; made by :func:`draw`. In a notebook it shows its overview."""
 
     _analysis: Analysis
@@ -69,11 +69,11 @@ class Drawing:
     def __repr__(self) -> str:
         n_layers, n_heads = self._analysis.shape
         shape = f"{counted(n_layers, 'layer')} × {counted(n_heads, 'head')}"
-        return f"<Drawing of {shape} on {counted(len(self._analysis.tokens), 'token')}, not verified>"
+        return f"<RawAttention of {shape} on {counted(len(self._analysis.tokens), 'token')}, not verified>"
 
 
 @checked
-def draw(weights: Any, tokens: Sequence[str], *, name: str = "attention") -> Drawing:
+def draw(weights: Any, tokens: Sequence[str], *, name: str = "attention") -> RawAttention:
     """Pictures of any attention weights, from any library: grid, heatmaps, lines, page.
 
     Nothing is compared with a model, and every picture says so. Labels are computed from the weights as they are given.
@@ -81,7 +81,7 @@ def draw(weights: Any, tokens: Sequence[str], *, name: str = "attention") -> Dra
     >>> import attnviz
     >>> drawing = attnviz.draw([[1.0, 0.0], [0.5, 0.5]], ["the", "cat"])
     >>> drawing
-    <Drawing of 1 layer × 1 head on 2 tokens, not verified>
+    <RawAttention of 1 layer × 1 head on 2 tokens, not verified>
 
     Args:
         weights: [n_layers, n_heads, n, n], [n_heads, n, n] or [n, n], row = query, column = key; a tensor, an array,
@@ -105,8 +105,8 @@ def draw(weights: Any, tokens: Sequence[str], *, name: str = "attention") -> Dra
     attention: Any = _Given(patterns)
     heads = tuple(_findings(patterns, context))
     text = " ".join(labels)
-    return Drawing(Analysis(text, None, _model(name, causal, n_layers, n_heads), read, context, attention, heads, None,
-                            "weights were given, not a text.", Options()))  # fmt: skip
+    model, note = _model(name, causal, n_layers, n_heads), "weights were given, not a text."
+    return RawAttention(Analysis(text, None, model, read, context, attention, heads, None, note, Options()))
 
 
 def _patterns(weights: Any) -> Tensor:

@@ -1,13 +1,12 @@
 """The view ``lines``: tokens left and right, a line for every attention weight between them that can be seen.
 
-Sinks have lines on request only: they take most attention of many heads, and would cover what else these do. Lines too
-weak to see are left out so that files stay small. The picture says what share of the attention either hides. In a
-long text of which only one token's attention is drawn, runs of tokens without a line share a row.
+Sinks have no lines: they take most attention of many heads, and would cover what else these do. Lines too
+weak to see are left out so that files stay small. The picture says what share of the attention either hides.
 """
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +34,6 @@ FAINTEST_LINE, MOST_LINES = 0.02, 2000
 READABLE_LINES = 240
 """Lines that an eye can follow in one picture, about; of more, each token keeps only its strongest keys."""
 
-WHOLE_ROWS, SHORTEST_RUN = 32, 3
-"""Most tokens with a row each, and least length of a run without lines that shares a row."""
-
 _LONGEST_LABEL = 20
 
 
@@ -59,16 +55,7 @@ def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
-    """Plan up to eight heads in one picture; of more, one each. Kinds of attention never share a picture.
-
-    Raises:
-        UsageError: sinks are both asked for and dropped.
-    """
-    if choices.sinks and choices.drop_special:
-        raise UsageError(
-            "--sinks (sinks=True) draws lines of tokens that --drop-special (drop_special=True) drops; leave one of "
-            "the two out."
-        )
+    """Plan up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
     for part in parts_selected(analysis, choices):
         heads = _heads_drawn(part, choices)
         if len(part.select(choices.select)) <= MOST_HEADS:
@@ -113,14 +100,8 @@ def _heads_drawn(analysis: Analysis, choices: ViewOptions) -> list[HeadFindings]
     heads, shown = analysis.select(choices.select), analysis.drawn(choices.drop_special)
     if len(heads) <= MOST_HEADS:
         return heads
-    clearest = clearest_first(heads)[:MOST_PICTURES]
-    rows = [len(shown.units)] * len(clearest)
-    if choices.token is not None and len(shown.units) > WHOLE_ROWS:
-        of_heads = _weights_of(analysis, clearest, 1, choices)
-        pictures = (_plan(analysis, [each], choices, "", MOST_LINES // 2) for each in of_heads)
-        rows = [len(picture.labels) for picture in pictures]
-    totals = itertools.accumulate(rows)
-    kept = {head.id for head, total in zip(clearest, totals, strict=True) if total <= MOST_ROWS} | {clearest[0].id}
+    count = max(1, min(MOST_PICTURES, MOST_ROWS // len(shown.units)))
+    kept = {head.id for head in clearest_first(heads)[:count]}
     return [head for head in heads if head.id in kept]
 
 
@@ -179,16 +160,16 @@ def _weights_of(
     shown = analysis.drawn(choices.drop_special)
     start, _ = start_of(shown, choices.token)
     n, n_keys = len(shown.units), len(shown.keys)
-    from_sinks, to_sinks = _without_lines(shown, choices)
+    from_sinks, to_sinks = _without_lines(shown)
     starts = ~from_sinks if start is None else np.isin(np.arange(n), start)
     count = _strongest(share, n, n_keys) if start is None else n_keys
     return shown.read(heads, lambda _: StrongestKeys(starts, count, to_sinks))
 
 
-def _without_lines(shown: Analysis, choices: ViewOptions) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _without_lines(shown: Analysis) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Sinks that have no lines: among the queries, and among the keys; none if there is nothing else."""
     queries, keys = (np.array(each.sink, bool) for each in (shown.units, shown.keys))
-    if choices.sinks or queries.all() or keys.all():
+    if queries.all() or keys.all():
         return np.zeros_like(queries), np.zeros_like(keys)
     return queries, keys
 
@@ -210,7 +191,7 @@ def _plan(
     candidates = np.stack([each.weights for _, each in of_heads])
     strongest = candidates.shape[-1]
     least = _threshold(candidates, most)
-    from_sinks, to_sinks = _without_lines(shown, choices)
+    from_sinks, to_sinks = _without_lines(shown)
     head, row, column = (candidates >= least).nonzero()
     drawn_weights = candidates[head, row, column]
     order = np.argsort(drawn_weights, kind="stable")
@@ -218,12 +199,9 @@ def _plan(
     query = (np.flatnonzero(~from_sinks) if start is None else np.array(sorted(start)))[row]
     key = np.stack([each.keys for _, each in of_heads])[head, row, column]
     breaks = _breaks([shown.row_tokens.segments[members[0]] for members in units.members])
-    whole = start is None or len(units) <= WHOLE_ROWS or between
-    alone = range(len(units)) if whole else {*(start or ()), *key.tolist()}
-    row_of, first, counts = _rows(len(units), alone, breaks)
-    non_sink = frozenset(row for row, position in enumerate(first) if not units.sink[position])
-    onto = frozenset(row for row, sink in enumerate(shown.keys.sink) if not sink) if between else non_sink
-    row_of_key = np.arange(n_keys) if between else row_of
+    non_sink, onto = (
+        frozenset(position for position, sink in enumerate(each.sink) if not sink) for each in (units, shown.keys)
+    )
     keys = f"of each {about.unit} {_keys(strongest)} only, " if strongest < n_keys else ""
     rest, sinks = (np.array([getattr(each, name) for _, each in of_heads]) for name in ("rest", "to_sinks"))
     chosen_units = "" if start is None else f" from the chosen {about.unit}{'s' if len(start) > 1 else ''}"
@@ -232,7 +210,6 @@ def _plan(
         hidden = _shares(sinks, sinks + rest + candidates.sum((1, 2), dtype=np.float64))
         said += [f"no lines to {sinks_in_words(shown.keys, about.unit)}: {hidden} of the attention{chosen_units}"]
     said += [keys + _hidden(candidates, rest, sinks, least, chosen_units)]
-    said += [f"runs of {about.unit}s without a line share a row"] * (max(counts) > 1)
     names = [each.title for each in heads]
     if scale == "per-head":
         names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
@@ -243,23 +220,18 @@ def _plan(
         stem=stem,
         **about.caption_and_notes(_what(shown, heads, chosen, scale, bool(to_sinks.any())), *said),
         title=f"{about.model}: {title}{f', from {chosen}' if chosen else ''}",
-        labels=tuple(
-            f"… {count} {about.unit}s" if count > 1 else shortened_token(units.labels[position], _LONGEST_LABEL)
-            for position, count in zip(first, counts, strict=True)
-        ),
-        bright=(non_sink, onto) if start is None else (
-            frozenset(row_of[list(start)].tolist()), frozenset(row_of_key[key].tolist())
-        ),
-        breaks=tuple(row_of[list(breaks)].tolist()),
+        labels=tuple(shortened_token(label, _LONGEST_LABEL) for label in units.labels),
+        bright=(non_sink, onto) if start is None else (frozenset(start), frozenset(key.tolist())),
+        breaks=breaks,
         heads=tuple(names),
         head=head,
-        query=row_of[query],
-        key=row_of_key[key],
+        query=query,
+        key=key,
         weights=drawn_weights,
         strengths=_strengths(drawn_weights, largest[head], scale, least),
         scale=f"attention weight{f' ({style.scale_of(whose)})' * (scale != 'shared')}",
         samples=_samples(scale, least, largest),
-        written={int(row_of_key[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
+        written={int(to): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
         unit=about.unit,
         keys=tuple(shortened_token(label, _LONGEST_LABEL) for label in shown.keys.labels) if between else None,
         one_text=analysis.context.source is None,
@@ -305,22 +277,6 @@ def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
     """Positions at which another text begins; special tokens do not count."""
     known = [(position, segment) for position, segment in enumerate(segments) if segment is not None]
     return tuple(after for (_, one), (after, other) in itertools.pairwise(known) if one != other)
-
-
-def _rows(n: int, alone: Collection[int], breaks: Sequence[int]) -> tuple[NDArray[np.intp], list[int], list[int]]:
-    """Row of each position, first position of each row, and positions per row.
-
-    Positions in ``alone`` have a row each; runs of at least three others share one, within one text.
-    """
-    own = np.zeros(n, bool)
-    own[list(alone)] = True
-    starts = np.ones(n, bool)
-    starts[1:] = own[1:] | own[:-1]
-    starts[list(breaks)] = True
-    lengths = np.diff(np.append(starts.nonzero()[0], n))
-    starts |= np.repeat(lengths < SHORTEST_RUN, lengths)
-    first = starts.nonzero()[0]
-    return starts.cumsum() - 1, first.tolist(), np.diff(np.append(first, n)).tolist()
 
 
 def _strengths(weights: Array, largest: Array | float, scale: str, least: float) -> Array:

@@ -11,8 +11,8 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import ReferenceValue, written
 from attnviz.figures.style import Style
-from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS
-from attnviz.measures.statistics import DIAGONALITY, NOWHERE, statistic_named
+from attnviz.measures.patterns import MaskInput
+from attnviz.measures.statistics import statistic_named
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.statistics import STATISTICS, filled
 from attnviz.present.view import Drawing, ViewOptions
@@ -63,15 +63,14 @@ def _map(analysis: Analysis, statistic: str, style: Style) -> tuple[HeadMap, Seq
     unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
     top = (max(uniform or 0.0, largest) if unbounded else 0.0) or 1.0
     norm, colours = _scale(measured, top, style)
-    why = "" if len(measured) == values.size else _why_missing(analysis, statistic, len(measured))
-    which = "every head" if not len(measured) else f"{values.size - len(measured)} of {values.size} heads"
     several = len({analysis.context_of(layer).window for layer in range(analysis.shape[0])}) > 1
     mean, whose = " (mean of layers)" * several, f" ({analysis.stack.name})" if analysis.stack else ""
     bar = f"{name} ({unit or '0–1'}; {style.scale_of('this map')})" if len(measured) else ""
     reference = None if uniform is None else ReferenceValue(uniform, f"uniform attention{mean}")
     colours = f"{colours}{whose}" if len(measured) else ""
     uniform_is = "" if uniform is None else f"uniform attention would give {written(uniform)}{whose}{mean}"
-    hatched = f"hatched: not measurable for {which}, {why}" if why else ""
+    lacking = values.size - len(measured)
+    hatched = f"hatched: not measurable on this text for {lacking} of {values.size} heads" if lacking else ""
     drawn = HeadMap(values, _name_of(analysis), norm=norm, bar=bar, reference=reference)
     facts = (hatched, colours) if style.scale == "log" else (hatched,)
     return drawn, facts, (colours, uniform_is) if style.scale != "log" else (uniform_is,)
@@ -79,12 +78,12 @@ def _map(analysis: Analysis, statistic: str, style: Style) -> tuple[HeadMap, Seq
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
     """Title, meaning and unit of a statistic of this text; shares have unit ''."""
-    unit, window, far = analysis.units.name, analysis.options.local_window, analysis.options.long_range_from
+    unit = analysis.units.name
     words = {
         "unit": unit,
         "sinks": sinks_in_words(analysis.keys, unit, "the special tokens"),
-        "window": window,
-        "far": far,
+        "window": MaskInput.local_window,
+        "far": MaskInput.long_range_from,
     }
     name, reading, of = (filled(part, **words) for part in STATISTICS[statistic][:3])
     return name, reading, of
@@ -112,24 +111,6 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
     values = [analysis.context_of(layer).uniform.get(statistic) for layer in range(layers)]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
-    context, unit = analysis.context, analysis.units.name
-    kind = {DIAGONALITY: "cross-attention", NOWHERE: "learned sinks"}.get(statistic)
-    if kind is not None and not (context.learned_sinks if statistic == NOWHERE else context.source):
-        return f"because it is of {kind}"
-    if statistic in (*NAMES, *ON_REPEATS.values(), "distance", "distance_non_sink") and context.source is not None:
-        return "because it compares positions in one text"
-    mask = statistic.removesuffix("_on_repeats").removesuffix("_non_sink")
-    if mask in NAMES and mask not in context.masks:
-        return "because no query of this model can see it"
-    if mask in REPEATS and not context.counts[mask]:
-        return f"because no {unit} of this text repeats"
-    if measured:
-        return "because no attention lands on content there"
-    placed = mask in NAMES and bool(context.non_sink.any())
-    return f"because this text has no {unit}s {'so placed' if placed else 'to measure it on'}"
 
 
 MAP = Drawing(_plans, head_map_figure, draw_head_map)

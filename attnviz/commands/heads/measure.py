@@ -40,12 +40,9 @@ def analyze(
     *,
     pair: str | None = None,
     words: bool = False,
-    local_window: int = 1,
-    long_range_from: int = 4,
     syntax: bool = True,
     parser: str | None = None,
     truncate: bool = False,
-    profile: bool = True,
     target: str | None = None,
     max_new_tokens: int | None = None,
     generate: int | None = None,
@@ -58,6 +55,9 @@ def analyze(
 ) -> Analysis:
     """Recompute every attention head of a model on a text, verify it, and measure what it does.
 
+    A stored profile of the weights, the user's or a shipped one, gives roles over a corpus; not for a model in memory,
+    whose weights may have changed.
+
     Args:
         text: one text.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
@@ -66,13 +66,9 @@ def analyze(
             because only eager attention returns a pattern to compare with, and switched back; so is its train mode.
         pair: a second segment (BERT).
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
-        local_window: largest distance that counts as local, in tokens (or words).
-        long_range_from: smallest distance that counts as long-range, likewise.
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
         truncate: cut a text that is longer than the model instead of raising.
-        profile: use a stored profile of the weights, the user's or a shipped one, for roles over a corpus; not for a
-            model in memory, whose weights may have changed.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
         generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
@@ -94,11 +90,11 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    options = Options(words, local_window, long_range_from, queries)
+    options = Options(words, queries)
     check_parser(parser, syntax)
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(model, any_family=any_family, several_devices=True, **opening)
-    stored = profile_of(checkpoint, source, warn) if profile else None
+    stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)
     return reader.read(text, pair, target, progress)
 
@@ -238,9 +234,8 @@ def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     units = merge_subwords(tokens, options.words)
     tokens_apart = told_apart(tokens.ids, tokens.unknown_id)
     ids = [tuple(tokens_apart[i] for i in unit) for unit in units.members]
-    window, far = options.local_window, options.long_range_from
     queries = None if options.queries is None else find_queries(units, options.queries)
-    return TextContext(units, causal, MaskInput(units.labels, ids, causal, window, far), queries=queries)
+    return TextContext(units, causal, MaskInput(units.labels, ids, causal), queries=queries)
 
 
 def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | None, n: int) -> dict[int, TextContext]:

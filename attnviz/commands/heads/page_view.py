@@ -121,7 +121,7 @@ def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
 
 def _pairs(analysis: Analysis, choices: ViewOptions) -> dict[HeadId, dict[str, Any]]:
     """Pairs of each head with a relation, by positions of the axis; empty unless requested."""
-    of_heads = relations_of(analysis, analysis.heads, choices.relation) if choices.relations else ()
+    of_heads = relations_of(analysis, analysis.heads, choices.relation) if choices.relation else ()
     return {
         each.head.id: {
             "outlined": f"Outlined: {each.arrow}, {each.count} (solid; missed: dashed).",
@@ -191,8 +191,6 @@ def command_options(analysis: Analysis) -> list[str]:
         "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
         "any_family": analysis.verification.level < 4,
         "words": options.words,
-        "local_window": options.local_window,
-        "long_range_from": options.long_range_from,
         "truncate": analysis.tokens.truncated > 0,
     }
     return [*model.model_options, *COMMANDS["heads"].typed(others)]

@@ -17,6 +17,9 @@ from attnviz.models.wording import visible
 from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
 
+OWN = "own"
+"""In place of a relation: that of each head's label or role."""
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -71,8 +74,8 @@ class HeadRelation:
 def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str | None = None) -> Iterator[HeadRelation]:
     """The heads that have a relation on this text, with what they find of it, in the model's order.
 
-    It is that of the head's label, or else of its role over the corpus, in their direction; or the one that is
-    ``named`` for all of them, in the direction of its role or label, or else the one furthest above its baselines.
+    By default it is that of the head's label, or else of its role over the corpus, in their direction; or the one that
+    is ``named`` for all of them, in the direction of its role or label, or else the one furthest above its baselines.
     Heads of the decoder of an encoder-decoder have none, since the parse is of the source.
 
     Raises:
@@ -83,7 +86,7 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
         return
     if why := without_relations(analysis):
         raise UsageError(f"no relations can be shown: {why}.")
-    parse, named = analysis.parse, None if named is None else relation_named(named.removeprefix(SYNTACTIC))
+    parse, named = analysis.parse, None if named in (None, OWN) else relation_named(named.removeprefix(SYNTACTIC))
     assert parse is not None
     words = _words_of(parse, analysis.tokens.sinks)
     instances = words.instances()

@@ -9,8 +9,7 @@ from typing import Any
 from safetensors.torch import save
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.answer import selected_verdict
-from attnviz.commands.heads.findings import HeadFindings, as_selected
+from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
 from attnviz.commands.heads.summary import seen, summary_entry
 from attnviz.commands.heads.tables import FIELDS, head_tables
@@ -32,7 +31,7 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     heads = analysis.select(choices.select)
     listed = {head.id for head in heads}
     related = {}
-    if choices.relations:
+    if choices.relation:
         of_heads = relations_of(analysis, heads, choices.relation)
         related = dict.fromkeys(listed) | {each.head.id: _relation_entry(analysis, each) for each in of_heads}
     parts = [(part, part.select(choices.select)) for part in analysis.parts]
@@ -83,7 +82,7 @@ def _in_paper(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]
     entries = {entry["id"]: entry for entry in document["heads"]}
     rows = []
     for part in analysis.parts if names else ():
-        for head in as_selected(part.select(choices.select), names):
+        for head in sorted_by_selection(part.select(choices.select), names):
             numbers, found = {}, selected_verdict(head, names)
             if found is not None:
                 score, baseline = found.judged
@@ -189,7 +188,7 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
             yield message
     if "lines" in drawn and n > _LONG_TEXT:
         yield f"lines of {n} {unit}s are a tangle: --figures text shows the text, shaded by what each {unit} receives."
-    if choices.relations:
+    if choices.relation:
         from attnviz.commands.heads.relations_view import relations_left_out
 
         yield from relations_left_out(analysis, choices)
@@ -202,6 +201,7 @@ SPEC = CommandSpec(
     content=_content,
     tables=head_tables,
     fields=FIELDS,
+    patterns=True,
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,
     in_paper=_in_paper,

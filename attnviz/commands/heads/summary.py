@@ -2,32 +2,20 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_of
-from attnviz.figures.families import FAMILIES
+from attnviz.commands.heads.findings import HeadFindings, clearest_first
 from attnviz.judge.verdicts import BOTH, UNNAMED
 from attnviz.measures.patterns import SINK
 from attnviz.present.documents import stack_entry
 from attnviz.present.fields import Field, entry, named
 from attnviz.present.published import role_name, role_numbers
-from attnviz.present.tables import column_table, first_that_fits
+from attnviz.present.tables import first_that_fits
 
-KINDS = {
-    "local": "l", "syntactic": "y", "long-range": "g", "sink": "s", "repeats": "r", "broad": "b", "other": "o",
-    "unnamed": "·",
-}  # fmt: skip
-"""Kinds of labels, in the order of the summary, and their letters in the bars of layers."""
-
-_COLOURS = {kind_of(family.name): family.colour for family in FAMILIES}
-
-_OfLayer = tuple[int, list[list[str]]]
+LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")
+"""Kinds of labels, in the order of the summary."""
 
 
 def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
@@ -70,26 +58,6 @@ def over_corpus(analysis: Analysis, head: HeadFindings) -> str:
     return "" if head.role is None else f"over the corpus {role_text(analysis, head)}, {role_numbers(head.role)}"
 
 
-def role_on_text(head: HeadFindings) -> str:
-    """Result on this text of the role over the corpus, where it is no part of the label; '' where there is no case.
-
-    A relation is measured in the head's better direction on the text: '' also where the role has the other one.
-    """
-    role = head.role
-    if role is None or role.role in dict(head.on_text):
-        return ""
-    wanted = role.relation or role.role, role.relation is not None
-    verdict = next((each for each in head.patterns if (each.name, each.kind == "syntactic") == wanted), None)
-    score, baseline = (None, None) if verdict is None else verdict.judged
-    if verdict is None or score is None or not verdict.n or verdict.direction != role.direction:
-        return ""
-    if role.relation is not None:
-        found = f"{round(score * verdict.n)} of {verdict.n} found"
-        return f"on this text {role_name(role.role, role.direction)}, {found}"
-    beside = "" if baseline is None else f", uniform attention {baseline:.2f}"
-    return f"on this text {role_name(role.role, None)} {score:.2f}{beside}, n = {verdict.n}"
-
-
 def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
     """The label, and the role over the corpus if there is one, for captions."""
     return "; ".join(filter(None, (head.shown, over_corpus(analysis, head))))
@@ -100,12 +68,14 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
     return {
         "heads": len(heads),
         "n": analysis.context.n_non_sink,
-        "kinds": {kind: _kind_entry(kind, [head for head in heads if kind in _kinds(head)]) for kind in KINDS},
-        "layers": [
-            {"layer": layer, **stack_entry(layer), **{kind: _count((layer, of_layer), kind=kind) for kind in KINDS}}
-            for layer, of_layer in _layers(heads)
-        ],
+        "kinds": {kind: _kind_entry(kind, [head for head in heads if kind in _kinds(head)]) for kind in LABEL_KINDS},
+        "layers": [_layer_entry(layer, kinds) for layer, kinds in _layers(heads)],
     }
+
+
+def _layer_entry(layer: int, kinds_of_heads: Sequence[Sequence[str]]) -> dict[str, Any]:
+    counts = {kind: sum(kind in kinds for kinds in kinds_of_heads) for kind in LABEL_KINDS}
+    return {"layer": layer, **stack_entry(layer), **counts}
 
 
 def _kind_entry(kind: str, heads: Sequence[HeadFindings]) -> dict[str, Any]:
@@ -117,38 +87,15 @@ def _kind_entry(kind: str, heads: Sequence[HeadFindings]) -> dict[str, Any]:
     }
 
 
-def layers_table(heads: Sequence[HeadFindings], width: int) -> Table:
-    """Table of the kinds of heads in each layer, with a letter for each head in its order."""
-    present = [kind for kind in KINDS if any(kind in _kinds(head) for head in heads)]
-    columns: list[Field[_OfLayer]] = [Field("Layer", lambda row: row[0])]
-    columns += [Field("Its heads", lambda row: _bar(row[1]), left=True, optional=1)]
-    columns += [Field(kind, partial(_count, kind=kind), unit=KINDS[kind], write=lambda n: n or "") for kind in present]
-    both = any(len(head.kinds) > 1 for head in heads)
-    caption = "The letter of a sink that also does something else is that of what it does; it counts as both."
-    return column_table(
-        "Labels by layer, head by head", columns, _layers(heads), width=width, caption=caption if both else ""
-    )
-
-
-def _layers(heads: Sequence[HeadFindings]) -> list[_OfLayer]:
+def _layers(heads: Sequence[HeadFindings]) -> list[tuple[int, list[list[str]]]]:
     """The layers with the kinds of each of their heads, in order."""
     by_layer = groupby(sorted(heads, key=lambda head: head.id), key=lambda head: head.id.layer)
     return [(layer, [_kinds(head) for head in of_layer]) for layer, of_layer in by_layer]
 
 
 def _kinds(head: HeadFindings) -> list[str]:
-    """Kinds of the label; "other" for one without a letter."""
-    return [kind if kind in KINDS else "other" for kind in head.kinds]
-
-
-def _count(row: _OfLayer, *, kind: str) -> int:
-    return sum(kind in kinds for kinds in row[1])
-
-
-def _bar(heads: Sequence[Sequence[str]]) -> Text:
-    """A letter per head, on its kind's colour in figures: that of what it does beside resting on sinks, if anything."""
-    last = [kinds[-1] for kinds in heads]
-    return Text.assemble(*((KINDS[kind], "" if kind == "unnamed" else f"black on {_COLOURS[kind]}") for kind in last))
+    """Kinds of the label; "other" for one that is not counted by itself."""
+    return [kind if kind in LABEL_KINDS else "other" for kind in head.kinds]
 
 
 def _judged(head: HeadFindings) -> tuple[float | None, float | None]:

@@ -1,6 +1,7 @@
 """The tables of ``attnviz heads``: heads, roles, patterns, relations and notes."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import groupby
@@ -10,22 +11,40 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.answer import WHOLE_NAME, answer, label_text, telling_heads
-from attnviz.commands.heads.findings import HeadFindings, as_selected
-from attnviz.commands.heads.relations import HeadRelation, relations_of
-from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, role_text
+from attnviz.commands.heads.findings import (
+    HeadFindings,
+    kind_of,
+    rank_value,
+    selected_verdict,
+    shorter,
+    sorted_by_selection,
+)
+from attnviz.commands.heads.summary import LABEL, LABEL_KINDS, LABEL_NUMBERS, on_two_lines, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
-from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REGISTRY, REPEATS
+from attnviz.language.universal import relation_words
+from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REGISTRY, REPEATS, SINK
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.head_ids import ids_and_names
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.plugins import live
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, beside, published_table, role_name, score_text
+from attnviz.present.published import ARROWS, beside, published_table, role_name
 from attnviz.present.statistics import filled, statistic_field
-from attnviz.present.tables import column_table, cut_note, first_rows, notes, target_note, titled, verification_line
+from attnviz.present.tables import (
+    column_table,
+    cut_note,
+    first_rows,
+    first_that_fits,
+    listed_of,
+    notes,
+    target_note,
+    titled,
+    verification_line,
+)
 from attnviz.present.view import ViewOptions
+from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.store import StoredRole
 
 _STRONGEST, _RELATIONS, _FEW_RELATIONS, _MOST_LISTED = 5, 8, 3, 12
 
@@ -65,49 +84,45 @@ FIELDS = live(REGISTRY, lambda: (
 
 _OF_ALL_HEADS = ("sink", "entropy", "confidence", "confidence_non_sink")
 
-_WIDE = 140
-"""Columns of a terminal from which on all tables are printed."""
-
 
 def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     """What the heads do, verification, the heads to look at, patterns, published heads, and notes.
 
-    With a number of heads to list, or on a wide terminal, also the tables of statistics, and what every column means.
+    With a number of heads to list also the table of statistics, and what every column means.
     """
     _, names = ids_and_names(choices.select)
-    parts = [(part, as_selected(of_part, names)) for part in analysis.parts if (of_part := part.select(choices.select))]
-    whole = choices.top is not None or width >= _WIDE
+    parts = [
+        (part, sorted_by_selection(of_part, names))
+        for part in analysis.parts
+        if (of_part := part.select(choices.select))
+    ]
+    whole = choices.top is not None
     verified = verification_line(analysis.verification, analysis.checkpoint)
     if analysis.verification.level < 4:
         yield verified
     for part, heads in parts:
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
-        lines = [*answer(part, heads), *[verified] * (part is parts[-1][0] and analysis.verification.level == 4)]
+        lines = [*_headline(part, heads), *[verified] * (part is parts[-1][0] and analysis.verification.level == 4)]
         if lines:
             yield Group(*lines)
     told = [
-        each for each in parts if choices.top is not None or choices.select or choices.relations or not _short(each[1])
+        each for each in parts if choices.top is not None or choices.select or choices.relation or not _short(each[1])
     ]
     for part, heads in told:
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
-        yield from telling_heads(part, heads, top if choices.select else 0, names, width)
+        yield from _heads_to_look_at(part, heads, top if choices.select else 0, names, width)
         if whole:
-            yield from [] if _short(heads) or len(heads) == 1 else [layers_table(heads, width)]
             clearest = "of what selected them" if names else "pattern"
             yield _head_table(part, heads, top, f"clearest {clearest} first", width)
-            yield from [_profile_table(heads[:top], width)] * (part.profile is not None)
         if len(heads) > 1:
             yield _pattern_table(heads, whole, width)
-        if choices.relations:
-            yield from _relation_table(part, choices, top, width)
     ids = {head.id for _, heads in parts for head in heads}
     if published := [head for head in analysis.published if head.id in ids]:
         yield published_table(published, width)
-    notes_below = _notes(analysis) if whole else _short_notes(analysis)
-    yield Group(notes_below, *[_next(heads, choices) for _, heads in told[:1] if len(ids) > 1])
+    yield Group(_notes(analysis, whole), *[_next(heads, choices) for _, heads in told[:1] if len(ids) > 1])
 
 
 def _short(heads: Sequence[HeadFindings]) -> bool:
@@ -121,11 +136,11 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
     columns: list[Field[HeadFindings]] = [
         Field("Head", lambda head: head.id, left=True),
-        Field("Label", fit=label_text, left=True, least=WHOLE_NAME),
+        Field("Label", fit=_label_text, left=True, least=_WHOLE_NAME),
         *LABEL_NUMBERS,
     ]
     if analysis.profile is not None:
-        columns.append(Field("Role over corpus", fit=partial(role_text, analysis), left=True, least=WHOLE_NAME))
+        columns.append(Field("Role over corpus", fit=partial(role_text, analysis), left=True, least=_WHOLE_NAME))
         columns.append(Field("its score (baseline)", lambda head: beside(head.role), optional=1))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
     of_text = (*_OF_ALL_HEADS, *[NOWHERE] * context.learned_sinks, "distance", "distance_non_sink")
@@ -136,25 +151,6 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     return first_rows("Heads", columns, ranked, top, "heads.csv", width=width, order=order, last=last)
 
 
-def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
-    """Table of a stored profile: the roles that each head passes, score beside baseline."""
-    columns: list[Field[HeadFindings]] = [
-        Field("Head", lambda head: head.id, left=True),
-        Field("Roles", fit=_roles, left=True, least=9),
-    ]
-    return titled("Profile (roles over a corpus)", column_table("", columns, heads, width=width))
-
-
-def _roles(head: HeadFindings, room: int) -> str:
-    """The roles that fit, at least one, and the number of others."""
-    if not head.roles:
-        return UNNAMED
-    names = [f"{role_name(role.role, role.direction)} {beside(role)}" for role in head.roles]
-    lines = ["  ".join(names)]
-    lines += ["  ".join([*names[:count], f"{len(names) - count} more"]) for count in range(len(names) - 1, 0, -1)]
-    return next((line for line in lines if len(line) <= room), lines[-1])
-
-
 def _pattern_table(heads: Sequence[HeadFindings], whole: bool, width: int) -> Table:
     """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads pass."""
     by_name: dict[tuple[bool, str], list[_Entry]] = {}
@@ -163,20 +159,11 @@ def _pattern_table(heads: Sequence[HeadFindings], whole: bool, width: int) -> Ta
             by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
     relations = _relations_apart({name: entries for (syntactic, name), entries in by_name.items() if syntactic})
     others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
-    others = [entries for entries in others if whole or entries[0][1].n]
+    shown = [entries for entries in others if whole or entries[0][1].n]
     frequent = [entries for entries in relations if entries[0][1].n >= LEAST_N]
-    n_relations = _RELATIONS if whole else _FEW_RELATIONS
-    rare, more = len(relations) - len(frequent), len(frequent[n_relations:])
-    hidden = [f"{counted(more, 'rarer relation')} left out"] * bool(more)
-    hidden += [f"{counted(rare, 'relation')} with n below {LEAST_N} hidden"] * bool(rare)
-    return column_table(
-        "Patterns (the strongest heads of each, with their scores)",
-        _PATTERN_COLUMNS,
-        [_ranked(entries) for entries in (*others, *frequent[:n_relations])],
-        width=width,
-        sections=(lambda row: row[0].kind == "syntactic") if whole else None,
-        caption=f"{', '.join(hidden)}; heads.json has them." if hidden and whole else "",
-    )
+    shown += frequent[: _RELATIONS if whole else _FEW_RELATIONS]
+    title = "Patterns (the strongest heads of each, with their scores)"
+    return column_table(title, _PATTERN_COLUMNS, map(_ranked, shown), width=width)
 
 
 def _relations_apart(by_name: dict[str, list[_Entry]]) -> list[list[_Entry]]:
@@ -240,78 +227,39 @@ _PATTERN_COLUMNS: list[Field[_Pattern]] = [
 
 def _scores(verdict: Verdict) -> str:
     """The score; for induction and duplicate-token also that of repeated tokens."""
-    return score_text(verdict.score, "" if verdict.kind == "repeats" else verdict.name) + (
-        f" ({rounded(verdict.on_repeats)})" if verdict.kind == "repeats" else ""
-    )
+    if verdict.kind != "repeats":
+        return rounded(verdict.score)
+    return f"{rounded(verdict.score)} ({rounded(verdict.on_repeats)})"
 
 
-def _relation_table(analysis: Analysis, choices: ViewOptions, top: int, width: int) -> Iterator[RenderableType]:
-    """Table of the pairs that each head finds, the largest share first."""
-    of_heads = relations_of(analysis, analysis.select(choices.select), choices.relation)
-    listed = sorted(of_heads, key=lambda each: (-each.found / len(each.pairs), each.head.id))[:top]
-    if listed:
-        yield titled(
-            "Relations (pairs of the parse that a head finds)", column_table("", _RELATION_COLUMNS, listed, width=width)
-        )
-
-
-_RELATION_COLUMNS: list[Field[HeadRelation]] = [
-    Field("Head", lambda each: each.head.id, left=True),
-    Field("Relation", lambda each: each.arrow, left=True),
-    Field("Found", lambda each: each.found),
-    Field("n", lambda each: len(each.pairs)),
-]
-
-
-def _notes(analysis: Analysis) -> Text:
-    unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
-    repeats = profiled = ""
-    syntax = f"not measured: {analysis.syntax_note}"
-    if any(analysis.context.counts[name] for name in REPEATS):
-        repeats = f"Of induction and duplicate-token in brackets: mean attention of the n {unit}s with an earlier copy."
-    if parse is not None:
-        guesses = "baseline = the best of six guesses (+1: the head is the next word)"
-        mapped = parse.vocabulary.mapped_from
-        whose = "" if mapped is None else f", its {mapped} labels as {parse.vocabulary.name}"
-        syntax = f"parse by {parse.parser}, which may be wrong{whose}; {guesses}."
-    if profile is not None:
-        whose = "shipped with attnviz" if profile.shipped else "your own"
-        profiled = (
-            f"Role: what the head does over a corpus, from a stored profile ({whose}, measured on "
-            f"{visible(profile.measured_on)}). (not here): this text has no case of it. (not parsed), (not looked "
-            "for): whether it has one is not known."
-        )
-    return notes(
-        "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests on "
-        "sinks; then, of the patterns that pass, the one with the largest error reduction, (score - baseline) / (1 - "
-        f"baseline). n: how many {unit}s (or instances of a relation) a score rests on; below {ENOUGH} an indication "
-        f"(?), below {LEAST_N} no label; a relation needs n of {ENOUGH} and {LEAST_N} more right than its baseline. "
-        "Pass: heads above the threshold. One text shows what heads did here, not what they do in general.",
-        "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019).",
-        _sinks_note(analysis),
-        _target_note(analysis),
-        repeats,
-        _windows_note(analysis),
-        f"Syntax: {syntax}",
-        profiled,
-        cut_note(analysis.tokens),
-        cut_note(None if analysis.target is None else analysis.target.tokens, "target"),
-    )
-
-
-def _short_notes(analysis: Analysis) -> Text:
-    """What a reader of the short tables needs."""
+def _notes(analysis: Analysis, whole: bool) -> Text:
+    """How to read the tables; with those of all statistics also what a label is."""
     parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
-    syntax = analysis.syntax_note if parse is None else f"{parse.parser}, may be wrong."
-    corpora = "" if profile is None else f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)}."
-    hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known." if profile else ""
-    repeats = f"; of induction and duplicate-token the attention of repeated {unit}s"
+    label = content = corpora = hidden = repeats = ""
+    if whole:
+        label = (
+            "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests "
+            "on sinks; then, of the patterns that pass, the one with the largest error reduction, (score - baseline) / "
+            f"(1 - baseline); below n = {LEAST_N} no label. Pass: heads above the threshold, of n of {ENOUGH} or more."
+        )
+        content = "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019)."
+    if profile is not None:
+        hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known."
+        whose = "shipped with attnviz" if profile.shipped else "your own"
+        corpora = f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)} (profile {whose})."
+    if any(analysis.context.counts[name] for name in REPEATS):
+        repeats = f"; of induction and duplicate-token the attention of repeated {unit}s"
     general = (
-        "In brackets the baseline (uniform attention or the best guess)"
-        f"{repeats * any(analysis.context.counts[name] for name in REPEATS)}. n: {unit}s or instances; below {ENOUGH} "
-        "weak (?). A sink that also does something else counts under both kinds."
+        f"In brackets the baseline (uniform attention or the best guess){repeats}. n: {unit}s or instances; below "
+        f"{ENOUGH} weak (?). A sink that also does something else counts under both kinds."
     )
+    syntax = analysis.syntax_note
+    if parse is not None:
+        mapped = parse.vocabulary.mapped_from
+        syntax = f"{parse.parser}, may be wrong{f' ({mapped} labels as {parse.vocabulary.name})' if mapped else ''}."
     return notes(
+        label,
+        content,
         " ".join(filter(None, [general, hidden, _sinks_note(analysis), f"Parser: {syntax}", corpora])),
         _target_note(analysis),
         _windows_note(analysis),
@@ -362,3 +310,157 @@ def _windows_note(analysis: Analysis) -> str:
         f"Windows: in {layers} of {n} a token sees {seen}; baselines of these heads are of uniform attention within "
         "the window, the last row's of all."
     )
+
+
+_MISSION = ("local", "syntactic", "long-range")
+_ALWAYS = (*_MISSION, SINK)
+"""Kinds that are counted even where no head is of them."""
+
+_OF_KIND, _FARTHEST = 3, 3
+"""Heads of each of the kinds of the mission in the table, of other kinds one; and heads that attend farthest."""
+
+_NARROW, _WHOLE_NAME, _CUT_NAME = 80, 15, 9
+"""Columns of a terminal on which names of labels and roles are whole, and least columns of a name there and below."""
+
+_KindRow = tuple[str, HeadFindings]
+
+
+def _headline(part: Analysis, heads: Sequence[HeadFindings]) -> Iterator[Text]:
+    """How many heads are of each kind, on the text and over a corpus, with the clearest of each. One is not counted."""
+    n, unit = part.context.n_non_sink, part.units.name
+    few = f" ({counted(n, f'content {unit}')}: indications only)" if LEAST_N <= n < ENOUGH else ""
+    chosen = "" if len(heads) == len(part.heads) else f", {counted(len(heads), 'selected head')}"
+    said = f"no labels, which need {LEAST_N} content {unit}s."
+    if n >= LEAST_N:
+        said = _counts([(head, head.on_text) for head in heads])
+    if len(heads) > 1:
+        yield Text.assemble((f"On this text{chosen}{few}: ", "bold"), said)
+    if part.profile is not None and len(heads) > 1:
+        yield Text.assemble(("Over a corpus: ", "bold"), _counts([(head, head.over_corpus) for head in heads]))
+    elif part.profile is None and not part.checkpoint.stacks:
+        corpus = "CORPUS.conllu" if part.checkpoint.architecture.has_words else "CORPUS.txt"
+        command = f"attnviz profile {corpus} {visible(' '.join(part.checkpoint.model_options))}"
+        yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")
+
+
+def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | StoredRole]]]]) -> str:
+    """``2 local (L0H2 previous-token 1.00) · 0 syntactic · …``, the clearest head of each kind in brackets.
+
+    A head counts once for each kind of what was found of it.
+    """
+    by_kind: dict[str, list[tuple[float, HeadFindings, str]]] = {kind: [] for kind in (*_ALWAYS, *LABEL_KINDS)}
+    for head, found in heads:
+        for kind in dict.fromkeys(kind_of(name) for name, _ in found):
+            name, best = next(each for each in found if kind_of(each[0]) == kind)
+            does = shorter(visible(name))
+            words = (str(head.id), "" if does == kind else does, beside(best).partition(" ")[0])
+            by_kind.setdefault(kind, []).append((-rank_value(best), head, " ".join(filter(None, words))))
+    parts = []
+    for kind, of_kind in by_kind.items():
+        ranked = [words for _, _, words in sorted(of_kind, key=lambda each: (each[0], each[1].id))]
+        shown = ranked[: 2 if kind == "syntactic" else 1]
+        more = " …" * (kind == "syntactic" and len(ranked) > len(shown))
+        if ranked or kind in _ALWAYS:
+            examples = f" ({', '.join(shown)}{more})" if shown else ""
+            parts.append(f"{len(ranked)} {kind}{examples}")
+    return " · ".join([*parts, f"{sum(not found for _, found in heads)} {UNNAMED}"])
+
+
+def _heads_to_look_at(
+    part: Analysis, heads: Sequence[HeadFindings], chosen: int, names: Collection[str], width: int
+) -> Iterator[Group]:
+    """Table of the heads to look at: the first ``chosen``, or with 0 a few of each kind; then the farthest.
+
+    ``names`` are labels and roles that selected them: their kinds stand first, beside the scores on the text.
+    """
+    rows = [(", ".join(_kinds_anywhere(head, names)), head) for head in heads[:chosen]] if chosen else _few(heads)
+    least = _WHOLE_NAME if width >= _NARROW else _CUT_NAME
+    columns: list[Field[_KindRow]] = [
+        Field("Kind", fit=_kind_text, left=True, least=10 if width >= _NARROW else 5),
+        Field("Head", lambda row: row[1].id, left=True),
+        Field("On this text", fit=lambda row, room: _label_text(row[1], room), left=True, least=least),
+        Field("Score", lambda row: beside(selected_verdict(row[1], names))),
+        Field(
+            "n",
+            lambda row: getattr(selected_verdict(row[1], names), "n", row[1].labelled.n),
+            optional=2,
+        ),
+    ]
+    if part.profile is not None:
+        columns += [
+            Field("Over the corpus", fit=lambda row, room: role_text(part, row[1], room), left=True, least=least),
+            Field("Score", lambda row: beside(row[1].role), optional=1),
+            Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else "", optional=3),
+        ]
+    if rows:
+        title = f"Heads to look at ({listed_of(len(rows), len(heads))})"
+        below = notes(_farthest(part, heads), _in_words([head for _, head in rows]))
+        yield Group(titled(title, column_table("", columns, rows, width=width)), *[below] * bool(below))
+
+
+def _kind_text(row: _KindRow, room: int) -> str:
+    return first_that_fits((row[0], row[0].replace(", ", ",\n")), room)
+
+
+def _in_words(heads: Sequence[HeadFindings]) -> str:
+    """What the relations are that these heads find: ``obj: object→verb; det: determiner→noun``; or ''.
+
+    Of a relation that they find in both directions each stands with its arrow, as in the table.
+    """
+    labels = [(verdict.name, verdict.direction) for head in heads if (verdict := head.labelled.verdict)]
+    roles = [(role.role.removeprefix(SYNTACTIC), role.direction) for head in heads if (role := head.role)]
+    found = dict.fromkeys(each for each in [*labels, *roles] if relation_words(*each))
+    both = {name for name, times in Counter(name for name, _ in found).items() if times > 1}
+    named = [
+        f"{visible(role_name(name, direction if name in both else None))}: {relation_words(name, direction)}"
+        for name, direction in found
+    ]
+    return f"{'; '.join(named)}." if named else ""
+
+
+def _kinds_anywhere(head: HeadFindings, names: Collection[str]) -> list[str]:
+    """What a head is on the text or over the corpus, each kind once, those that these names select first."""
+    found = [name for name, _ in (*head.found_as(names), *head.on_text, *head.over_corpus)]
+    named = dict.fromkeys(map(kind_of, found))
+    return [kind for kind in named if kind != UNNAMED] or [UNNAMED]
+
+
+def _few(heads: Sequence[HeadFindings]) -> list[_KindRow]:
+    """The clearest heads of each kind, each head once; those first that are of it on the text and over the corpus."""
+    rows, left = list[_KindRow](), list(heads)
+    for kind in LABEL_KINDS:
+        found = [(head, _of_kind(head.on_text, kind), _of_kind(head.over_corpus, kind)) for head in left]
+        ranked = sorted(
+            (each for each in found if each[1] or each[2]),
+            key=lambda each: (not (each[1] and each[2]), -max([*each[1], *each[2]]), each[0].id),
+        )
+        new = [head for head, *_ in ranked[: _OF_KIND if kind in _MISSION else 1]]
+        rows += [(kind, head) for head in new]
+        left = [head for head in left if head not in new]
+    return rows
+
+
+def _of_kind(found: Sequence[tuple[str, Verdict | StoredRole]], kind: str) -> list[float]:
+    """How clear what was found of a kind is."""
+    return [rank_value(each) for name, each in found if kind_of(name) == kind]
+
+
+def _label_text(head: HeadFindings, room: int) -> Text:
+    """The label, its two parts on two lines where it must; grey with a question mark if it is an indication only."""
+    lines = on_two_lines(head.shown)
+    forms = (head.shown, lines, lines.replace(SYNTACTIC, ""))
+    return Text(first_that_fits(forms, room), "dim" if head.mark else "")
+
+
+def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:
+    """The heads that attend farther than uniform attention and do not rest on sinks, the farthest first; or ''."""
+    uniform = part.context.uniform["distance_non_sink"] or 0.0
+    known = [
+        (away, head.id)
+        for head in heads
+        if (away := head.statistics["distance_non_sink"]) is not None and away > uniform and SINK not in head.kinds
+    ]
+    ranked = sorted(known, key=lambda each: (-each[0], each[1]))[:_FARTHEST]
+    named = ", ".join(f"{id} {away:.2f}" for away, id in ranked)
+    uniform_beside = f"mean {part.units.name}s away (uniform attention {uniform:.2f})"
+    return f"Farthest (no sinks), {uniform_beside}: {named}." if named else ""

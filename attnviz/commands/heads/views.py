@@ -1,6 +1,6 @@
 """The figures of ``attnviz heads``: overview, heatmaps and mean patterns; others have modules of their own."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -9,10 +9,9 @@ from matplotlib.colors import Normalize
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
-from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
-from attnviz.commands.heads.summary import over_corpus, role_on_text, unless_seen
+from attnviz.commands.heads.summary import over_corpus, unless_seen
 from attnviz.commands.heads.text_view import scale_end
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
@@ -49,6 +48,23 @@ def _scale_in_words(style: Style, several: bool, own: str) -> tuple[str, str]:
         "log": "attention weight (log scale)",
     }
     return bars[style.scale], colours_in_words(style, "1, the same for every head" if several else "1", own)
+
+
+def pooled_patterns(
+    shown: Analysis, heads: Iterable[HeadFindings], factor: int, own: bool = False
+) -> Iterator[tuple[HeadFindings, Array]]:
+    """Yield each head with its pooled pattern: of every ``factor`` × ``factor`` weights the largest.
+
+    With ``own``, weights are divided by the head's largest.
+    """
+    n_queries, n_keys = len(shown.units), len(shown.keys)
+    for head, pooled in shown.read(heads, lambda _: PooledPattern(n_queries, n_keys, factor)):
+        yield head, pooled.cells / _largest(pooled.cells) if own else pooled.cells
+
+
+def _largest(cells: Array) -> float:
+    """The largest weight, for the end of a scale; 1 without any."""
+    return float(cells.max()) or 1.0
 
 
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
@@ -151,7 +167,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     """Plan the heatmaps of one kind of attention."""
     shown, style = analysis.drawn(choices.drop_special), choices.style.scaled_for(analysis.longest)
     why_log = choices.style.why_log(analysis.longest)
-    of_heads = relations_of(analysis, heads, choices.relation) if choices.relations else ()
+    of_heads = relations_of(analysis, heads, choices.relation) if choices.relation else ()
     relations = {each.head.id: each for each in of_heads}
     about, own, between = shown.figure_context, style.scale == "per-head", analysis.context.source is not None
     labels, keys = _labels(shown)
@@ -160,7 +176,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     if between:
         which = f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
     for head, values in pooled_patterns(shown, heads, pooled):
-        most, label = largest(values), head.shown
+        most, label = _largest(values), head.shown
         on_text, over = evidence(head), over_corpus(analysis, head)
         gone = head.statistics.get(NOWHERE)
         lost = "" if gone is None else f"{gone:.2f} goes nowhere"
@@ -183,7 +199,6 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                     "weights of at least 0.005 are written in the cells" * has_numbers(values, labels.texts, style),
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
-                    role_on_text(head) if relation is None else "",  # else the outlines say it
                     over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
                 ),
             ),
@@ -276,7 +291,8 @@ def _mean(
             f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
             chosen,
             f"a mean: no head need look like it. {rows}",
-            f"{about.named(every)} {about.pooled(pooled)}".strip(),
+            about.named(every),
+            about.pooled(pooled),
             alone=(colours,),
         ),
         title=f"{about.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
@@ -300,7 +316,7 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
         return Tile(full, mean, (name,))
     end = f"0–{mean.max():.2f}"
     shorter = f"{name} · {end}", f"{name}·{end}".replace("0.", ".")
-    return Tile(f"{full} · {end}", mean, shorter, Normalize(0, largest(mean), clip=True))
+    return Tile(f"{full} · {end}", mean, shorter, Normalize(0, _largest(mean), clip=True))
 
 
 def _no_page(analysis: Analysis) -> str:

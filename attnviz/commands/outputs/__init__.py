@@ -3,11 +3,8 @@
 from attnviz.present.report import View
 
 VIEWS = (
-    View("overview", "norm-weighted attention of all heads", "outputs"),
-    View(
-        "effects", "what each head adds to the logit of an answer, a token or a class, minus that of a foil",
-        "outputs-effects",
-    ),
-    View("heads", "one head by weight and by norm", r"outputs/[LEDX]\d+H\d+"),
-)  # fmt: skip
+    View("overview", "norm-weighted attention of all heads"),
+    View("effects", "what each head adds to the logit of an answer, a token or a class, minus that of a foil"),
+    View("heads", "one head by weight and by norm"),
+)
 """Its figures, in the order of the documentation."""

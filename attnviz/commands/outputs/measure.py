@@ -61,9 +61,6 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """
 
     command: ClassVar[str] = "outputs"
-    offered: ClassVar[tuple[str, ...]] = (
-        "effects", "effects_at", "norms", "output", "pattern", "promoted", "target",
-    )  # fmt: skip
 
     attention: VerifiedAttention
     layers: tuple[OutputShares, ...]

@@ -83,16 +83,6 @@ class Profile(Result):
     """
 
     command: ClassVar[str] = "profile"
-    offered: ClassVar[tuple[str, ...]] = (
-        "checkpoint",
-        "corpora",
-        "examples",
-        "passed_roles",
-        "relations",
-        "repeats",
-        "roles",
-        "verification",
-    )
 
     checkpoint: Checkpoint
     weights_sha256: str | None

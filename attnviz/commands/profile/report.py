@@ -324,6 +324,7 @@ SPEC = CommandSpec[Profile](
     content=_content,
     tables=_tables,
     fields=_FIELDS,
+    patterns=True,
     entries="roles",
     top=15,
     in_paper=lambda _, __, document: {"roles": [role for role in document["roles"] if role["passed"]]},

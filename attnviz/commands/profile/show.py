@@ -188,12 +188,12 @@ def passed_roles(profile: StoredProfile) -> dict[str, Any]:
     return {"attnviz": profile.version, "model": profile.model, "parts": profile.parts, "roles": roles}
 
 
-def paper_table_of(profile: StoredProfile, kind: str, columns: Sequence[str]) -> str:
+def paper_table_of(profile: StoredProfile, kind: str) -> str:
     """The roles that pass as a table for a paper; as :func:`attnviz.present.documents.paper_table`."""
     spec, name = spec_of("profile"), visible(str(profile.model.get("name")))
     caption = f"Roles of the heads of {name} over {profile.measured_on} (attnviz profile, version {profile.version})."
-    rows = spec.csv(passed_roles(profile))
-    return paper_table(rows, kind, columns, caption, "tab:attnviz-profile", default=spec.paper)
+    columns, rows = spec.csv_rows(passed_roles(profile))
+    return paper_table(kind, spec.paper or columns, rows, caption, "tab:attnviz-profile")
 
 
 def sentence_of(example: Example) -> Text:

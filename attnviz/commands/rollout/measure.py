@@ -94,7 +94,6 @@ class Rollout(TextResult):
     """
 
     command: ClassVar[str] = "rollout"
-    offered: ClassVar[tuple[str, ...]] = ("flows", "inputs", "layers", "max_flow", "norms", "weights")
 
     units: Positions
     attention: VerifiedAttention

@@ -57,7 +57,7 @@ def spread_sentence(result: Rollout, *, brief: bool = False) -> str:
     if larger < _ALIKE:
         verdict = f"rows are nearly alike: the rollout says little about one {result.units.name} in particular"
     if brief:
-        return f"After layer {result.layer} {verdict.partition(':')[0]} (distance {rollout:.2f})."
+        return f"after layer {result.layer} {verdict.partition(':')[0]} (distance {rollout:.2f})"
     first = result.layers[0].rows_apart["rollout"]
     before = f", after layer 0 alone {first:.2f}" if result.layer and first is not None else ""
     return (

@@ -46,7 +46,6 @@ class Account(TextResult):
     """
 
     command: ClassVar[str] = "why"
-    offered: ClassVar[tuple[str, ...]] = ("ablated", "attention", "chain", "effects", "head", "keys", "query", "scores")
 
     attention: VerifiedAttention
     scores: QueryScores

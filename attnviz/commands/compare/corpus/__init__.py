@@ -2,10 +2,5 @@
 
 from attnviz.present.report import View
 
-VIEWS = (
-    View(
-        "distances", "all heads by rank with intervals, beside dropout and the largest possible distance",
-        "compare-corpus-distances",
-    ),
-)  # fmt: skip
+VIEWS = (View("distances", "all heads by rank with intervals, beside dropout and the largest possible distance"),)
 """Its figures, in the order of the documentation."""

@@ -76,16 +76,6 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
     """
 
     command: ClassVar[str] = "compare.corpus"
-    offered: ClassVar[tuple[str, ...]] = (
-        "changed",
-        "corpus",
-        "dropout",
-        "first",
-        "largest",
-        "second",
-        "texts",
-        "verifications",
-    )
 
     first: Checkpoint
     second: Checkpoint

@@ -131,6 +131,7 @@ SPEC = CommandSpec(
     content=_content,
     tables=_tables,
     fields=_FIELDS,
+    patterns=True,
     all_selected=True,
     paper=("rank", "id", "distance", "low", "high", "changed", "role_before", "role_after"),
 )  # fmt: skip

@@ -126,7 +126,6 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     """
 
     command: ClassVar[str] = "heads.texts"
-    offered: ClassVar[tuple[str, ...]] = ("checkpoint", "corpus", "texts", "verification")
 
     checkpoint: Checkpoint
     corpus: Corpus | None
@@ -155,12 +154,9 @@ def analyze_each(
     model: Model | None = None,
     *,
     words: bool = False,
-    local_window: int = 1,
-    long_range_from: int = 4,
     syntax: bool = True,
     parser: str | None = None,
     truncate: bool = False,
-    profile: bool = True,
     max_new_tokens: int | None = None,
     memory: int | str | None = None,
     visit: Callable[[OneText, Analysis], None] | None = None,
@@ -183,12 +179,9 @@ def analyze_each(
             :mod:`attnviz.texts.reading` says where it stands.
         model: as for :func:`analyze`.
         words: likewise.
-        local_window: likewise.
-        long_range_from: likewise.
         syntax: likewise.
         parser: likewise.
         truncate: likewise.
-        profile: likewise.
         max_new_tokens: likewise.
         memory: likewise.
         visit: called with each text and its analysis, in order.
@@ -206,10 +199,10 @@ def analyze_each(
         lines = list(read_texts(corpus))
     else:
         corpus, lines = None, _listed(texts)
-    options, of_block = Options(words, local_window, long_range_from), block_memory(memory)
+    options, of_block = Options(words), block_memory(memory)
     check_parser(parser, syntax)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
-    stored = profile_of(checkpoint, source, warn) if profile else None
+    stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
     refuse_target(checkpoint, None, max_new_tokens)
     _check(reader, lines)

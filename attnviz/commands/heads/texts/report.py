@@ -113,6 +113,7 @@ SPEC = CommandSpec(
     content=_content,
     tables=_tables,
     fields=_FIELDS,
+    patterns=True,
     entries=_entries,
 )  # fmt: skip
 """The command's presentation."""
