@@ -507,8 +507,8 @@ COMMANDS = {
             _switch("ablate", "Also remove the head, on the corpus or the text, and with --repeats on these."),
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
         ),
-        pictures=_figures("card", before="With --all: {card.all}. "),
-        output=(_top("Number of roles in the table; with --all of heads. Default: 12, or 20 heads.", None), *_FILES),
+        pictures=_figures("card"),
+        output=(_top("Number of rows in each table; with --all of heads.", 12), *_FILES),
     ),
     "models": Command(
         ("model_configurations",),

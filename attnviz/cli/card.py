@@ -1,7 +1,6 @@
 """The command ``attnviz card``."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
     """Show one head on one page: what attnviz knows of it, each fact with its evidence.
 
     Roles over a corpus come from the stored profile of the model, or from a CORPUS that is profiled now. What has not
-    been measured is named, with the command that measures it.
+    been measured is named.
 
-    It writes card.png, its caption, card.md, card.json and card.csv, and prints the card. With --all it writes
-    cards/L00H00.png and so on, cards.md with an index, card-all.json and card-all.csv, and prints the index.
+    It writes card.png, its caption, card.json and card.csv, and prints the card. With --all it writes
+    cards/L00H00.png and so on, and prints an index.
 
     Examples:
         attnviz card L2H8
@@ -48,5 +47,4 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
         given.update(progress=progress, warn=warn)
         return attnviz.cards(**given) if head is None else attnviz.card(head, **given)
 
-    of = replace(run, command="card.all") if all_heads else run
-    return of.job(measure, texts=[head or "all", text, options["target"]], corpora=corpora, rate=True)
+    return run.job(measure, texts=[head or "all", text, options["target"]], corpora=corpora, rate=True)

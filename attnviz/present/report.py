@@ -116,7 +116,6 @@ class CommandSpec(Generic[R]):
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
         paper: columns of the table for a paper; default all.
         in_paper: the keys of the document that this table has otherwise, such as fewer entries.
-        text: name and content of a text file that every run writes; None if there is none.
         tensors: name and content of the safetensors file, written on request; None if there is none.
         afterwards: called with the document once everything is written; returns messages for standard error.
     """
@@ -130,7 +129,6 @@ class CommandSpec(Generic[R]):
     all_selected: bool = False
     paper: tuple[str, ...] = ()
     in_paper: "Callable[[R, ViewOptions, dict[str, Any]], dict[str, Any]]" = _as_it_is
-    text: "tuple[str, Callable[[R], str]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
     afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
 

@@ -254,9 +254,6 @@ class Result:
         captions: dict[str, str] = {}
         if choices.table:
             output.write(f"{within}{stem}.{choices.table}", self.paper_table(choices))
-        if spec.text:
-            name, text = spec.text
-            output.write(within + name, text(self))
         if choices.tensors and spec.tensors:
             name, tensors = spec.tensors
             output.write(within + name, tensors(self, choices))

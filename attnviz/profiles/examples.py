@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from attnviz.models.head_ids import HeadId
-from attnviz.profiles.json_entry import Entry
 
 GROUPS = ("best", "deciles", "failures")
 """Clearest hits; those at the deciles of a random sample, the least first; clearest misses."""
@@ -83,10 +82,7 @@ class Part:
 
 
 def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
-    """The entry ``examples`` of profile.json, each text once; None without examples.
-
-    Shipped profiles also have ``licences`` there, by the name of the corpus.
-    """
+    """The entry ``examples`` of profile.json, each text once; None without examples."""
     texts: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
 
     def entry(example: Example) -> dict[str, Any]:
@@ -106,45 +102,41 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
     return {"texts": [text for _, text in texts.values()], "roles": roles} if roles else None
 
 
+def text_or_none(value: object) -> str | None:
+    """A text of a JSON document."""
+    return None if value is None else str(value)
+
+
 def stored_examples(
-    content: Entry, head: Callable[[Entry], HeadId] = lambda entry: HeadId.parse(entry.text())
+    entry: dict[str, Any] | None, head: Callable[[str], HeadId] = HeadId.parse
 ) -> tuple[RoleExamples, ...]:
-    """Read the entry ``examples`` of profile.json; ``head`` reads an id.
-
-    Raises:
-        ValueError: the entry is damaged.
-    """
-    if content.value is None:
+    """Read the entry ``examples`` of profile.json; ``head`` reads an id. Any error of a dict where it is damaged."""
+    if entry is None:
         return ()
-    texts = [(text["corpus"].text(), text["number"].whole(), text["text"].text()) for text in content["texts"].each()]
+    texts = [(str(text["corpus"]), int(text["number"]), str(text["text"])) for text in entry["texts"]]
 
-    def example(entry: Entry) -> Example:
-        text = texts[entry["text"].whole(0, len(texts) - 1)]
+    def unit(stored: Any) -> Unit:
+        text, start, end = stored
+        return Unit(str(text), int(start), int(end))
 
-        def unit(of: Entry) -> Unit:
-            name, start, end = of.each(3)
-            return Unit(name.text(), start.whole(0, end.whole(0, len(text[-1]))), end.value)
-
-        def pair(of: Entry) -> tuple[Unit, Unit]:
-            query, key = of.each(2)
-            return unit(query), unit(key)
-
+    def example(stored: dict[str, Any]) -> Example:
+        gold, gold_weight = stored["gold"], stored["gold_weight"]
+        corpus, number, text = texts[stored["text"]]
         return Example(
-            *text, unit(entry["query"]), unit(entry["key"]), _weight(entry["weight"]), entry["hit"].flag(),
-            entry["gold"].maybe(pair), entry["gold_weight"].maybe(_weight),
+            corpus, number, text, unit(stored["query"]), unit(stored["key"]), float(stored["weight"]),
+            bool(stored["hit"]), None if gold is None else (unit(gold[0]), unit(gold[1])),
+            None if gold_weight is None else float(gold_weight),
         )  # fmt: skip
 
     return tuple(
         RoleExamples(
-            head(role["id"]), role["role"].text(), role["direction"].maybe(Entry.text),
-            *(tuple(map(example, role[group].each())) for group in GROUPS),
+            head(role["id"]),
+            str(role["role"]),
+            text_or_none(role["direction"]),
+            *(tuple(map(example, role[group])) for group in GROUPS),
         )
-        for role in content["roles"].each()
-    )  # fmt: skip
-
-
-def _weight(entry: Entry) -> float:
-    return entry.number(0, 1)
+        for role in entry["roles"]
+    )
 
 
 def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:
@@ -152,7 +144,7 @@ def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[s
     listed, licences = list(entries), dict[str, str]()
     for document, _ in listed:
         licences |= (document.get("examples") or {}).get("licences") or {}
-    read = ((stored_examples(Entry(document.get("examples"))), names) for document, names in listed)
+    read = ((stored_examples(document.get("examples")), names) for document, names in listed)
     every = (each for examples, names in read for each in examples if each.role in names)
     joined = examples_entry(every)
     if joined is not None and licences:

@@ -56,7 +56,12 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, sm
         **{name: run[name] for name in _TOP if name in run},
         "corpora": list(corpora.values()),
         **{name: source[name] for name, source in sources.items()},
-        "roles": [role for name, source in sources.items() for role in _roles(source, name, parts)],
+        "roles": [
+            role
+            for name, source in sources.items()
+            for role in source["roles"]
+            if is_of_part(role["role"], name, source, parts)
+        ],
         "parts": parts,
         "examples": joined_entries(
             (source, {role["role"] for role in source["examples"]["roles"] if part_of(role["role"], source) == name})
@@ -77,16 +82,10 @@ def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dic
     """
     if document.get("parts"):
         return {name: dict(document["parts"][name]) for name in PARTS if name in document["parts"]}
-    own = {name: document[name] for name in _OF_RUN if document.get(name) is not None}
+    of_run = {name: document[name] for name in _OF_RUN if document.get(name) is not None}
+    corpora = {name: corpora_of(name, document) for name in PARTS if document.get(name) is not None}
     return {
-        name: {
-            "corpora": (corpora := corpora_of(name, document)),
-            "n": _n(document, name, corpora),
-            "date": date,
-            **own,
-        }
-        for name in PARTS
-        if document.get(name) is not None
+        name: {"corpora": read, "n": _n(document, name, read), "date": date, **of_run} for name, read in corpora.items()
     }
 
 
@@ -116,10 +115,11 @@ def _size(part: dict[str, Any] | None) -> int:
     return (part and part.get("n")) or 0
 
 
-def _roles(document: dict[str, Any], part: str, parts: Mapping[str, object]) -> list[dict[str, Any]]:
-    """A document's roles of one part; previous-token is taken from text, if there, not from random tokens."""
-    roles = [role for role in document["roles"] if part_of(role["role"], document) == part]
-    return [role for role in roles if part != "repeats" or "statistics" not in parts or role["role"] in _ON_REPEATS]
+def is_of_part(role: str, part: str, of_run: Mapping[str, object], parts: Mapping[str, object]) -> bool:
+    """Whether a run's role is taken for a part; previous-token is taken from text, if there, not from random tokens."""
+    if part_of(role, of_run) != part:
+        return False
+    return part != "repeats" or "statistics" not in parts or role in _ON_REPEATS
 
 
 def part_of(role: str, document: Mapping[str, object]) -> str:

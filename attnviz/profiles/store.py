@@ -7,11 +7,13 @@ shape, so that weights are hashed only if there is a profile of that shape. Its 
 
 import importlib.util
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -23,17 +25,10 @@ from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
-from attnviz.profiles.examples import RoleExamples, stored_examples
-from attnviz.profiles.json_entry import Entry, read_entry
-from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, merged, parts_of
+from attnviz.profiles.examples import RoleExamples, stored_examples, text_or_none
+from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, is_of_part, measured_on, merged, part_of, parts_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
-
-_SHARES = -1, 1, 0.01
-"""Range of a score, baseline or bound, and its rounding: bfloat16 weights need not sum to 1."""
-
-_MOST_HEADS = 1000
-"""Most layers of a model, or heads of a layer."""
 
 
 @dataclass(frozen=True)
@@ -244,11 +239,11 @@ def _search(shape: str, weights: str, warn: Callable[[str], None]) -> tuple[Stor
     for folder in _folders():
         path, shipped = folder / f"{shape}-{weights}.json", folder == _SHIPPED
         try:
-            document = read_entry(path)
+            document = read_json(path)
             profile = _profile(path, shipped, document)
-            if path.name != profile_file_name(document.value):
+            if path.name != profile_file_name(document):
                 raise ValueError("found one of another model than its name says")
-            return profile, document.value
+            return profile, document
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
@@ -265,17 +260,29 @@ def read_profile(path: Path) -> StoredProfile:
     """
     file = path / "profile.json" if path.is_dir() else path
     try:
-        return _profile(file, False, read_entry(file))
+        return _profile(file, False, read_json(file))
     except (OSError, ValueError) as error:
         mend = "make it again with attnviz profile, or name the folder of a profile"
         raise OutputError(f"{_unreadable(file, error)}; {mend}.") from error
 
 
-def profile_from(document: dict[str, Any], earlier: StoredProfile | None = None) -> StoredProfile:
-    """A document of profile.json that is not on disk, with the parts of an earlier profile that it has not measured."""
-    if earlier is not None:
-        document = merged(document, read_entry(earlier.path).value, "", smaller=True).document
-    return _profile(Path("profile.json"), False, Entry(document))
+def joined_profiles(new: StoredProfile, earlier: StoredProfile | None) -> StoredProfile:
+    """A profile with the parts of an earlier one of the same weights that it has not measured."""
+    if earlier is None:
+        return new
+    sources = {name: new if name in new.parts else earlier for name in PARTS if name in {*new.parts, *earlier.parts}}
+    parts = {name: source.parts[name] for name, source in sources.items()}
+    roles = dict[HeadId, tuple[StoredRole, ...]]()
+    examples = list[RoleExamples]()
+    for name, source in sources.items():
+        for head, of_head in source.roles.items():
+            taken = [role for role in of_head if is_of_part(role.role, name, source.parts, parts)]
+            roles[head] = (*roles.get(head, ()), *taken)
+        examples += [each for each in source.examples if part_of(each.role, source.parts) == name]
+    read = {each["path"]: each["sentences"] for part in parts.values() for each in part["corpora"]}
+    corpora = tuple(StoredCorpus(PurePath(path).name, sentences) for path, sentences in read.items())
+    licences = earlier.licences | new.licences
+    return replace(new, corpora=corpora, roles=roles, examples=tuple(examples), licences=licences, parts=parts)
 
 
 def _unreadable(file: Path, error: OSError | ValueError) -> str:
@@ -293,74 +300,69 @@ def _user_folder() -> Path | None:
     return user_data_path("attnviz", appauthor=False) / "profiles"
 
 
-def _profile(path: Path, shipped: bool, document: Entry) -> StoredProfile:
-    """Read a profile and check all parts that are used; ValueError if it is damaged."""
-    entries, model = document["roles"].each(), document["model"]
-    n_layers, n_heads = sizes = _sizes(model)
-    stacks = tuple(
-        Stack(each["letter"].text(), each["name"].text(), 0, *_sizes(each))  # a profile is of the encoder alone
-        for each in model["stacks"].maybe(Entry.each) or ()
+def read_json(path: Path) -> Any:
+    """The document of a JSON file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: not JSON, or with NaN or infinite numbers.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        raise OSError("something that is no file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("found lists in lists without an end") from error
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"found {text}, which is no number of JSON")
+    return value
+
+
+def _profile(path: Path, shipped: bool, document: Any) -> StoredProfile:
+    """Read a profile; ValueError if it is damaged."""
+    try:
+        return _from_document(path, shipped, document)
+    except (AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _from_document(path: Path, shipped: bool, document: Any) -> StoredProfile:
+    model, examples = document["model"], document.get("examples")
+    profile_file_name(document)
+    sizes = int(model["n_layers"]), int(model["n_heads"])
+    stacks = tuple(  # a profile is of the encoder alone
+        Stack(each["letter"], each["name"], 0, each["n_layers"], each["n_heads"]) for each in model.get("stacks") or ()
     )
-    model["architecture"].text(), model["weights_sha256"].text(), model["d_model"].whole(1)
-    model["d_head"].maybe(lambda size: size.whole(1))
-    for key in ("name", "revision", "device", "dtype"):
-        model[key].maybe(Entry.text)
-    _check_parts(document)
-
-    def head(entry: Entry) -> HeadId:
-        try:
-            return head_named(entry.text(), *sizes, stacks=stacks)
-        except UsageError as error:
-            raise entry.refused(f"a head of {n_layers} layers of {n_heads} heads") from error
-
-    roles: dict[HeadId, tuple[StoredRole, ...]] = {}
-    for entry in entries:
+    head = partial(head_named, n_layers=sizes[0], n_heads=sizes[1], stacks=stacks)
+    roles = dict[HeadId, tuple[StoredRole, ...]]()
+    for entry in document["roles"]:
         id = head(entry["id"])
         roles[id] = (*roles.get(id, ()), _role(entry))
-    examples = document["examples"]
-    licences = examples.maybe(lambda content: content["licences"].maybe(Entry.fields)) or {}
+    parts = parts_of(document)
+    for name, part in parts.items():
+        dict(document[name])
+        _corpora(part), int(part.get("n") or 0), measured_on(part)
+    licences = {str(corpus): str(licence) for corpus, licence in ((examples or {}).get("licences") or {}).items()}
     return StoredProfile(
-        path, shipped, _corpora(document), document["seed"].whole(), document["attnviz"].text(), roles, model.value,
-        stacks, stored_examples(examples, head), {corpus: each.text() for corpus, each in licences.items()},
-        parts_of(document.value),
+        path, shipped, _corpora(document), int(document["seed"]), str(document["attnviz"]), roles, model, stacks,
+        stored_examples(examples, head), licences, parts,
     )  # fmt: skip
 
 
-def _sizes(model: Entry) -> tuple[int, int]:
-    return model["n_layers"].whole(1, _MOST_HEADS), model["n_heads"].whole(1, _MOST_HEADS)
+def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:
+    return tuple(StoredCorpus(PurePath(each["path"]).name, int(each["sentences"])) for each in content["corpora"])
 
 
-def _corpora(content: Entry) -> tuple[StoredCorpus, ...]:
-    for corpus in content["corpora"].each():
-        corpus["sha256"].maybe(Entry.text), corpus["left_out"].maybe(Entry.whole)
-    return tuple(
-        StoredCorpus(PurePath(corpus["path"].text()).name, corpus["sentences"].whole())
-        for corpus in content["corpora"].each()
-    )
-
-
-def _check_parts(document: Entry) -> None:
-    """Raise ValueError if a part, or its corpora, cannot be read."""
-    for name in PARTS:
-        document[name].maybe(Entry.fields)
-    for name, part in (document["parts"].maybe(Entry.fields) or {}).items():
-        if name in PARTS:
-            document[name].fields()
-            _corpora(part)
-            part["n"].maybe(Entry.whole)
-            part["date"].maybe(Entry.text)
-
-
-def _role(content: Entry) -> StoredRole:
-    score, baseline = (content[key].number(*_SHARES) for key in ("score", "baseline"))
-    low, high = content["interval"].each(2)
-    interval = low.number(*_SHARES), high.number(low.value, *_SHARES[1:])
-    content["texts"].maybe(Entry.whole)
-    role = content["role"].text()
+def _role(entry: dict[str, Any]) -> StoredRole:
+    role, untrained, (low, high) = str(entry["role"]), entry.get("untrained"), entry["interval"]
     if "offset:" in role and role not in OFFSETS:
-        raise content["role"].refused("a role")
+        raise ValueError(f"expected a role, found {role}")
     return StoredRole(
-        role, score, baseline, content["n"].whole(), interval, content["passed"].flag(),
-        content["direction"].maybe(Entry.text), content["untrained"].maybe(lambda score: score.number(*_SHARES)),
-        content["refuted"].maybe(Entry.flag) or False,
+        role, float(entry["score"]), float(entry["baseline"]), int(entry["n"]), (float(low), float(high)),
+        bool(entry["passed"]), text_or_none(entry["direction"]), None if untrained is None else float(untrained),
+        bool(entry.get("refuted")),
     )  # fmt: skip

@@ -125,8 +125,7 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
     if not views_of(command):
         assert files == {f"{name}.json", f"{name}.csv"}
         return
-    own = {"card.md"} if command == "card" else {"cards.md"} if command == "card.all" else set()
-    assert {f"{name}.json", f"{name}.csv", "captions.md", "captions.tex", *content["figures"]} | own == files
+    assert {f"{name}.json", f"{name}.csv", "captions.md", "captions.tex", *content["figures"]} == files
     assert all("</text>" in (tmp_path / "new" / figure).read_text(encoding="utf-8") for figure in content["figures"])
     assert content == json.loads((tmp_path / "new" / f"{name}.json").read_text(encoding="utf-8"))
     assert result.document(content["figures"], top=2) == {key: content[key] for key in content if key != "files"}

@@ -136,7 +136,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
         profile=profile_of({"L2H1": [stored_role(f"syntactic:{name}", 0.7, 0.4) for name in HOSTILE_NAMES]}),
     ),
     "card": lambda: result_of("card"),
-    "card.all, few": lambda: result_of("card.all"),
     "outputs, few": lambda: attnviz.head_outputs("a", next_token_model()[0], **GPT2),
     "outputs, many": lambda: attnviz.head_outputs(TEXT, long_bert(), **BERT),
     "outputs, hostile": lambda: attnviz.head_outputs(HOSTILE_TEXT[:30], next_token_model()[0], **GPT2),

@@ -21,7 +21,7 @@ from tests.support.corpora import treebank
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import first_pattern, hand_made, uniform_pattern
 from tests.support.profiles import role as judged
-from tests.support.results import result_of
+from tests.support.results import cards_with_roles, result_of
 from tests.support.stored import profile_of, role
 
 pytestmark = needs_browser
@@ -112,7 +112,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert profile is not None
     (folder / "profile.html").write_text(profile.page(), encoding="utf-8")
     (folder / "card.html").write_text(result_of("card").page(), encoding="utf-8")
-    (folder / "cards.html").write_text(result_of("card.all").page(), encoding="utf-8")
+    (folder / "cards.html").write_text(cards_with_roles().page(), encoding="utf-8")
     roles = [judged(0, "sink", 0.95), judged(1, "previous-token", 0.4), judged(0, "previous-token", 0.9, layer=1)]
     (folder / "roles.html").write_text(replace(profile, roles=roles, examples=()).page(), encoding="utf-8")
     return folder

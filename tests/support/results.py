@@ -40,6 +40,7 @@ PARTS: dict[str, dict[str, Any]] = {
 """Parts of a stored profile."""
 
 
+@cache
 def cards_with_roles() -> Any:
     """Two cards with every part, of several runs."""
     model: dict[str, Any] = {"model": sharp_bert(), "tokenizer": bert_tokenizer()}
@@ -86,7 +87,6 @@ MEASURES: dict[str, Callable[[], Any]] = {
     ),
     "check": lambda: attnviz.check(_claims(), from_loaded(sharp_bert(), bert_tokenizer())),
     "card": lambda: cards_with_roles().cards[0],
-    "card.all": cards_with_roles,
     "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""

@@ -3,7 +3,7 @@
 from attnviz.present.report import View, page_view
 
 VIEWS = (
-    View("card", "the head: what it does in words, its pattern, roles, place among the others, hits and failures"),
-    page_view("the card as a page, beside all heads on the text"),
+    View("card", "what the head does, its pattern, three tables, hits and failures; with --all one for each head"),
+    page_view("the card as a page, beside all heads on the text; with --all every card"),
 )
 """Its figures, in the order of the documentation."""

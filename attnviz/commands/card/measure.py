@@ -1,6 +1,5 @@
 """Gather what the other commands measure of one head, or of every head with a role."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,10 +23,9 @@ from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
-from attnviz.present.documents import json_text
 from attnviz.present.result import Result, TextResult
 from attnviz.profiles.examples import RoleExamples
-from attnviz.profiles.store import StoredProfile, StoredRole, profile_from, role_key
+from attnviz.profiles.store import StoredProfile, StoredRole, joined_profiles, role_key
 from attnviz.progress import Progress, tell
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import open_corpus, read_texts
@@ -80,6 +78,11 @@ class Card(TextResult):
     options: dict[str, Any]
 
     @property
+    def cards(self) -> "tuple[Card, ...]":
+        """Itself, as of :class:`Cards`."""
+        return (self,)
+
+    @property
     def roles(self) -> tuple[StoredRole, ...]:
         """The roles that it passes over a corpus, the clearest first."""
         return () if self.profile is None else self.profile.of(self.head)
@@ -115,7 +118,7 @@ def clarity_key(card: Card) -> tuple[float, ...]:
 class Cards(Result):
     """Result of :func:`cards`: the cards of several heads of one model, in its order; ``texts`` name the folder."""
 
-    command: ClassVar[str] = "card.all"
+    command: ClassVar[str] = "card"
 
     checkpoint: Checkpoint
     cards: tuple[Card, ...]
@@ -227,7 +230,7 @@ def cards(
             control=not checkpoint.weight_devices, progress=progress, warn=once,
         )  # fmt: skip
         assert profile is not None  # it is of one process
-        stored = profile_from(json.loads(json_text(profile.document())), stored)
+        stored = joined_profiles(profile.as_stored(), stored)
         nearest = _nearest(profile)
     chosen = chosen or _with_roles(stored)
     texts = _texts(stored, chosen, of_text, None if corpus is None else _first(checkpoint, corpus))

@@ -1,39 +1,41 @@
-"""JSON, CSV and tables of a card."""
+"""JSON, CSV and tables of a card, or of several."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.ablate.report import with_intervals
-from attnviz.commands.card.measure import NEAREST, Card
-from attnviz.commands.card.wording import evidence_of, not_measured, paragraphs, standings, strongest, unmeasured
-from attnviz.commands.profile.show import (
-    BRACKETS,
-    NamedExample,
-    example_tables,
-    licence_lines,
-    named_examples,
-    sentence_of,
-    which_examples,
+from attnviz.commands.card.measure import NEAREST, Card, Cards, clarity_key
+from attnviz.commands.card.tables import (
+    LEGEND,
+    cell_text,
+    measured_on,
+    not_measured,
+    notes_of,
+    standings,
+    strongest,
+    tables_of,
+    title_of,
 )
-from attnviz.measures.patterns import ROLES_ON_REPEATS
-from attnviz.models.wording import rounded, span, visible
-from attnviz.present.documents import markdown_text, model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, entry
+from attnviz.commands.profile.show import example_tables
+from attnviz.models.wording import span
+from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
+from attnviz.present.fields import Field, entry, plain
+from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import first_rows, notes, verification_line
+from attnviz.present.tables import column_table, first_rows, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.printable import printable
+from attnviz.profiles import parts
 from attnviz.profiles.examples import examples_entry
-from attnviz.profiles.parts import measured_on
 from attnviz.profiles.published import published_entries
-from attnviz.profiles.store import StoredProfile, StoredRole
+from attnviz.profiles.store import StoredRole
 
-ROLES: tuple[Field[StoredRole], ...] = (
+_ROLES: tuple[Field[StoredRole], ...] = (
     Field("Role", name="role", left=True, least=10),
     Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), left=True, optional=1),
     Field("Score", name="score"),
@@ -42,14 +44,27 @@ ROLES: tuple[Field[StoredRole], ...] = (
     Field("Interval", lambda role: list(role.interval), name="interval", csv={"low": (0,), "high": (1,)}, write=span),
     Field("n", name="n"),
 )
-"""What is told of a role."""
 
 
-def head_content(card: Card) -> dict[str, Any]:
-    """What a document says of the head, without the model and the texts that were given."""
+def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
+    first = result.cards[0]
+    profile = first.profile
+    return {
+        "model": model_entry(first.checkpoint),
+        "texts": list(result.texts),
+        "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
+        "options": first.options,
+        "profile": profile and {
+            **profile.origin, "parts": {name: parts.measured_on(part) for name, part in profile.parts.items()}
+        },
+        "cards": [_head_content(card) for card in result.cards],
+    }  # fmt: skip
+
+
+def _head_content(card: Card) -> dict[str, Any]:
     effects, ablation, circuits, repeats = card.outputs.effects, card.ablation, card.circuits, card.on_repeats
     shown = card.shown_examples
-    moved = None if effects is None else effects.promotions.get(card.head)
+    promotions = None if effects is None else effects.promotions.get(card.head)
     pairs = (None, None) if circuits is None else strongest(circuits, card.head)
     return {
         "shown": card.text,
@@ -57,20 +72,16 @@ def head_content(card: Card) -> dict[str, Any]:
         "verification": verification_entry(card.analysis.verification),
         **target_entry(card.analysis.target),
         "head": str(card.head),
-        "words": paragraphs(card),
-        "not_measured": [{"what": what, "how": how} for what, how in unmeasured(card).items()],
-        "roles": [entry(ROLES, role) for role in card.roles],
+        "not_measured": not_measured(card),
+        "roles": [entry(_ROLES, role) for role in card.roles],
         "examples": shown and examples_entry([shown]),
         "published": published_entries(head for head in card.analysis.published if head.id == card.head),
         "nearest": [{"id": str(head), "divergence": distance} for head, distance in card.nearest[:NEAREST]],
-        "statistics": [
-            {"name": each.name, "value": each.value, "rank": each.rank, "heads": len(each.others)}
-            for each in standings(card)
-        ],
+        "statistics": [each._asdict() for each in standings(card)],
         "outputs": {
             "projection_share": card.outputs.head(card.head).projection_share,
             "at": effects and effects.position,
-            "promoted": moved and [asdict(token) for token in moved.promoted],
+            "promoted": promotions and [asdict(token) for token in promotions.promoted],
         },
         "circuits": circuits and {
             **{
@@ -89,70 +100,61 @@ def head_content(card: Card) -> dict[str, Any]:
     }  # fmt: skip
 
 
-"""What two runs have in common whose files belong together."""
+def _csv_entries(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row per head and role."""
+    return ({"id": card["head"], **role} for card in document["cards"] for role in card["roles"])
 
 
-def run_content(card: Card, texts: Sequence[str]) -> dict[str, Any]:
-    """What a document says of the run, and where roles come from, part by part: of one run, or of several."""
-    profile = card.profile
-    return {
-        "model": model_entry(card.checkpoint),
-        "texts": list(texts),
-        "corpora": [] if card.corpus is None else [{"path": str(card.corpus)}],
-        "options": card.options,
-        "profile": profile and {
-            **profile.origin, "parts": {name: measured_on(part) for name, part in profile.parts.items()}
-        },
-    }  # fmt: skip
+def _tables(result: Card | Cards, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+    first = result.cards[0]
+    yield verification_line(first.analysis.verification, first.checkpoint)
+    if isinstance(result, Card):
+        yield from _card_tables(result, choices.top or None, width)
+    else:
+        yield _index(result, choices.top, width)
+        yield notes(LEGEND)
 
 
-def roles_on(profile: StoredProfile, roles: Iterable[StoredRole]) -> str:
-    """What roles were measured on: corpora, and random tokens."""
-    random = "; random tokens" * bool(profile.corpora and {*ROLES_ON_REPEATS} & {role.role for role in roles})
-    return visible(profile.measured_on) + random
+def _card_tables(card: Card, top: int | None, width: int) -> Iterator[RenderableType]:
+    yield Text(title_of(card), "bold")
+    for table in tables_of(card):
+        listed = table.texts[:top]
+        columns = []
+        for number, name in enumerate(table.columns):
+            is_text, title = table.is_text(number), capital(name) if len(name) > 1 else name
+            columns.append(Field(title, partial(_cell, number), left=is_text, least=10 if is_text else None))
+        caption = left_out(len(listed), len(table.rows), "row", "card.csv")
+        yield column_table(table.title, columns, listed, width=width, caption=caption)
+    if card.profile is not None and card.shown_examples is not None:
+        yield from example_tables(card.profile, [card.shown_examples], 0, width)
+    yield notes(*notes_of(card))
 
 
-def _content(card: Card, _: ViewOptions) -> dict[str, Any]:
-    return run_content(card, card.texts) | head_content(card)
+def _cell(column: int, row: list[str]) -> str:
+    return row[column]
 
 
-def _tables(card: Card, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    yield verification_line(card.analysis.verification, card.checkpoint)
-    for heading, text in paragraphs(card).items():
-        yield Text.assemble((f"{heading}: ", "bold"), text)
-    if card.roles and card.profile is not None:
-        title, order = f"Roles over {roles_on(card.profile, card.roles)}", "the clearest first"
-        yield first_rows(title, ROLES, card.roles, choices.top, "card.csv", width=width, noun="role", order=order)
-    if card.profile is not None and (shown := card.shown_examples) is not None:
-        yield from example_tables(card.profile, [shown], 0, width)
-    yield notes(evidence_of(card.roles), not_measured(card))
+def _index(result: Cards, top: int | None, width: int) -> RenderableType:
+    """A row a head, with its clearest role."""
+
+    def of_role(value: Any) -> Any:
+        return lambda card: value(card.roles[0]) if card.roles else ""
+
+    columns: list[Field[Card]] = [
+        Field("Head", lambda card: card.head, left=True),
+        Field("Role", of_role(lambda role: role_name(role.role, role.direction)), left=True, least=10),
+        Field("Score", of_role(lambda role: role.score)),
+        Field("Guess", of_role(lambda role: shown_baseline(role.baseline))),
+        Field("Interval", of_role(lambda role: cell_text(role.interval, 2))),
+        Field("Untrained", of_role(lambda role: role.untrained)),
+        Field("n", of_role(lambda role: role.n)),
+        Field("Roles", lambda card: len(card.roles)),
+    ]
+    title = f"Cards of {result.checkpoint.short_name}, roles over {measured_on(*result.cards)}"
+    cards = sorted(result.cards, key=clarity_key)
+    return first_rows(title, columns, cards, top, "card.csv", width=width, order="the clearest role first")
 
 
-def markdown(card: Card, heading: str = "") -> str:
-    """The card as Markdown, below a heading."""
-    table = card.paper_table(ViewOptions(table="md")) if card.roles else ""
-    shown, model = card.shown_examples, markdown_text(card.checkpoint.short_name)
-    parts = [heading or f"# {card.head} of {model}"]
-    parts += [f"**{name}.** {markdown_text(text)}" for name, text in paragraphs(card).items()]
-    parts += [table, evidence_of(card.roles)]
-    if card.profile is not None and shown is not None:
-        broad = f" {which_examples([shown])}" * (shown.role == "broad")
-        of = markdown_text(role_name(shown.role, shown.direction))
-        parts.append(f"**Sentences of {of}.** {BRACKETS}; (the right one).{broad}")
-        parts.append("\n".join(map(_line, named_examples(shown))))
-        parts += licence_lines(card.profile, [shown])
-    parts.append(markdown_text(not_measured(card)))
-    return printable("\n\n".join(part.strip() for part in parts if part)) + "\n"
-
-
-def _line(named: NamedExample) -> str:
-    """A sentence as an item of a list."""
-    example = named.example
-    kind, text = "hit" if example.hit else "failure", markdown_text(sentence_of(example).plain)
-    return f"- {kind}, weight {rounded(example.weight)}: {text}"
-
-
-SPEC = CommandSpec[Card](
-    content=_content, tables=_tables, fields=ROLES, entries="roles", patterns=True,
-    text=("card.md", markdown),
-)  # fmt: skip
+SPEC = CommandSpec[Any](
+    content=_content, tables=_tables, fields=(*plain("id"), *_ROLES), entries=_csv_entries, patterns=True
+)

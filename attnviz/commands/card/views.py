@@ -1,6 +1,5 @@
-"""The figure of a card: the head in words, its pattern, roles, place among the other heads, hits and failures."""
+"""The figure of a card: the head's pattern beside three tables, then hits and failures."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -8,9 +7,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from attnviz.commands.card.measure import Card
+from attnviz.commands.card.measure import Card, Cards
 from attnviz.commands.card.page_view import of_pattern, page_data
 from attnviz.commands.card.sentences_drawing import (
     STACKED_BELOW,
@@ -19,40 +17,35 @@ from attnviz.commands.card.sentences_drawing import (
     sentence_handles,
     sentences_height,
 )
-from attnviz.commands.card.wording import RESTS, Standing, evidence_of, in_words, not_measured, paragraphs, standings
+from attnviz.commands.card.tables import CardTable, notes_of, tables_of, title_of
 from attnviz.commands.heads.views import HEADS
-from attnviz.commands.profile.show import NamedExample, named_examples, which_examples
-from attnviz.figures.fonts import fitted, text_width
+from attnviz.commands.profile.show import NamedExample, named_examples
+from attnviz.figures.fonts import drawable, fitted, put_text, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
-from attnviz.figures.page import (
-    MARGIN,
-    PIXEL,
-    PagePlan,
-    add_legend,
-    dress_chart,
-    frozen,
-    legend_height,
-    new_page,
-    page_width,
-)
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, frozen, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.present.figure_context import sentence
-from attnviz.present.published import role_name, shown_baseline
+from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
-from attnviz.profiles.store import StoredRole
 
-_ROLES = 6
-"""Roles drawn, the clearest first."""
+_ROWS = 6
+"""Rows of a table that are drawn."""
 
-_WIDTH, _LEFT, _SIDE, _ROLE, _STRIP, _TITLED = 7.0, 0.52, 4.6, 0.17, 0.42, 0.5
-"""Inches: natural width, largest side of the pattern, height of a role and of a strip, and what a chart takes more;
-the second is the share of the width that the pattern has where charts stand beside it."""
+_WIDTH, _LARGEST_SIDE = 7.0, 4.6
+"""Inches: natural width of the page, largest side of the pattern."""
 
-_TEXT = 7.0
-_OWN = {"light": "#0072B2", "dark": "#56B4E9"}
-_NAMES = 0.34
-"""Most of the width of the charts that names of roles take."""
+_SHARE = 0.46
+"""Of the width, what the pattern has where tables stand beside it."""
+
+_TITLE, _TEXT = 7.5, 7.0
+"""Font sizes in points."""
+
+_ROW, _COLUMN_GAP, _TABLE_GAP = 0.155, 0.09, 0.12
+"""Inches: height of a row, gap between columns, gap below a table."""
+
+_NARROWEST = 0.8
+"""Inches to which each text of a table may be cut, before its last columns are left out."""
 
 
 @dataclass(frozen=True)
@@ -61,71 +54,71 @@ class CardPlan(PagePlan):
 
     feet: tuple[str, ...]  # below the picture
     pattern: HeatmapPlan
-    roles: tuple[StoredRole, ...]
-    standings: tuple[Standing, ...]
+    tables: tuple[CardTable, ...]
     sentences: tuple[NamedExample, ...]  # hits, then failures
     heading: str  # of the sentences
 
 
-def plan_card(card: Card, choices: ViewOptions, stem: str = "card") -> CardPlan:
-    """Plan the page of one head."""
-    roles, of = card.roles, card.part.figure_context
+def _plans(result: Card | Cards, choices: ViewOptions) -> Iterator[CardPlan]:
+    for card in result.cards:
+        yield _plan(card, choices, "card" if isinstance(result, Card) else f"cards/{card.head.file_stem}")
+
+
+def _plan(card: Card, choices: ViewOptions, stem: str) -> CardPlan:
     pattern: HeatmapPlan = next(iter(HEADS.plans(card.analysis, of_pattern(card, choices))))
-    missed = ", dashed where it misses them" * any(not outline.found for outline in pattern.outlines)
-    shared = choices.style.scaled_for(card.analysis.longest).scale == "shared"
     shown = card.shown_examples
-    hits = [each for each in card.examples[:1] if card.text in {hit.text for hit in each.best} - {*card.texts}]
-    no_role = " a role that it does not pass," * (shown is None)
-    which = (f"on a hit of {role_name(each.role, each.direction)},{no_role} " for each in hits)
-    about_pattern = [
-        f"Pattern: {''.join(which)}{of.text_line}.",
-        "Colours: attention weight, 0 to 1; not written below .005." if shared else f"Colours: {pattern.bar}.",
-        f"Outlined: pairs of its first role{missed}." * bool(pattern.outlines),
-        f"Roles: the {_ROLES} clearest of {len(roles)}." * (len(roles) > _ROLES),
-        "" if shown is None or shown.role != "broad" else which_examples([shown]),
+    tables = [
+        table
+        if len(table.rows) <= _ROWS
+        else replace(table, title=f"{table.title} ({_ROWS} of {len(table.rows)})", rows=table.rows[:_ROWS])
+        for table in tables_of(card)
     ]
-    words = [f"{heading}: {text}" for heading, text in paragraphs(card).items() if heading != RESTS]
-    does = f" {in_words(roles[0], briefly=True).rpartition(' (')[0]}" if roles else ""
-    title = f"{card.head} of {card.checkpoint.short_name}{does}"
-    feet = (" ".join(filter(None, about_pattern)), evidence_of(roles), not_measured(card))
+    feet = [f"Pattern: {card.part.figure_context.text_line}. Colours: {pattern.bar}.{_outlined(pattern)}"]
+    feet += notes_of(card)
+    title = title_of(card)
     return CardPlan(
         stem=stem,
-        caption=sentence(title, *words, *feet),
+        caption=sentence(title, *feet),
         title=title,
-        notes=tuple(words),
-        feet=feet,
+        notes=(),
+        feet=tuple(feet),
         pattern=replace(pattern, title="", evidence=""),
-        roles=roles[:_ROLES],
-        standings=tuple(standings(card)),
+        tables=tuple(tables),
         sentences=() if shown is None else tuple(named_examples(shown)),
         heading="" if shown is None else f"{role_name(shown.role, shown.direction)}: clearest hits and failures",
     )
 
 
+def _outlined(pattern: HeatmapPlan) -> str:
+    if not pattern.outlines:
+        return ""
+    dashed = "" if all(outline.found for outline in pattern.outlines) else ", dashed where it misses them"
+    return f" Outlined: pairs of its first role{dashed}."
+
+
 def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure: the pattern, beside it or below it roles and strips; then hits and failures."""
+    """A new figure: the pattern, beside it or below it the tables; then hits and failures."""
     width = page_width(style, _WIDTH)
-    heights = [_TITLED + _ROLE * len(plan.roles)] * bool(plan.roles) + [_STRIP] * len(plan.standings)
-    apart = width >= STACKED_BELOW and bool(heights)
+    side_by_side = width >= STACKED_BELOW and bool(plan.tables)
+    pattern_width = width * _SHARE if side_by_side else width
+    tables_width = width - pattern_width if side_by_side else width
     rows, columns = plan.pattern.values.shape
-    beside = label_pixels(plan.pattern.labels.texts, label_size(100)) / DPI + 0.5
-    side = min(_SIDE, width * (_LEFT if apart else 1) - beside - 2 * MARGIN)
-    across = width * (1 - _LEFT) if apart else width
-    marks, legend = _handles(plan, style), sentence_handles(style)
-    pattern = max(0.8, min(1.6, rows / columns) * side) + beside
-    charts = sum(heights) + legend_height(marks, across) if heights else 0.0
-    sentences = _sentences(plan, width)
-    below = sentences_height(sentences, width) + legend_height(legend, width) + MARGIN if sentences else 0.0
-    parts = [max(pattern, charts)] if apart else [pattern, *[charts] * bool(heights)]
+    labels = label_pixels(plan.pattern.labels.texts, label_size(100)) / DPI + 0.5
+    side = min(_LARGEST_SIDE, pattern_width - labels - 2 * MARGIN)
+    pattern = max(0.8, min(1.6, rows / columns) * side) + labels
+    tables = sum(map(_table_height, plan.tables))
+    legend, sentences = sentence_handles(style), _sentences(plan, width)
+    heights = [max(pattern, tables)] if side_by_side else [pattern, *([tables] if plan.tables else [])]
+    if sentences:
+        heights.append(sentences_height(sentences, width) + legend_height(legend, width) + MARGIN)
     with figure_style():
-        shown = [*parts, *[below] * bool(sentences)]
-        page = new_page(plan.title, plan.notes, style, width=width, body=sum(shown), feet=plan.feet)
-        strips: list[Any] = list(page.subfigures(len(shown), 1, height_ratios=shown, squeeze=False)[:, 0])
-        if apart:
-            strips[:1] = strips[0].subfigures(1, 2, width_ratios=(_LEFT, 1 - _LEFT))
-        if heights:
-            _draw_charts(strips[1], plan, heights, max(0.01, parts[0] - charts) if apart else 0.0, style, across)
-            add_legend(strips[1], marks, style, across)
+        page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights), feet=plan.feet)
+        strips: list[Any] = list(page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+        if side_by_side:
+            strips[:1] = strips[0].subfigures(1, 2, width_ratios=(_SHARE, 1 - _SHARE))
+        if plan.tables:
+            height = heights[0] if side_by_side else tables
+            _draw_tables(strips[1].subplots(), plan.tables, tables_width, height, style)
         if sentences:
             draw_sentences(strips[-1].subplots(), sentences, width, style)
             add_legend(strips[-1], legend, style)
@@ -137,16 +130,6 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
         return page
 
 
-def _draw_charts(part: Any, plan: CardPlan, heights: Sequence[float], free: float, style: Style, width: float) -> None:
-    """Roles, and a strip for each statistic, from top to bottom; ``free`` inches stay below."""
-    ratios = [*heights, *[free] * bool(free)]
-    cells = part.add_gridspec(len(ratios), 1, height_ratios=ratios)
-    axes = [part.add_subplot(cells[at]) for at in range(len(heights))]
-    names = _draw_roles(axes[0], plan.roles, style, width) if plan.roles else 0.0
-    for ax, each in zip(axes[bool(plan.roles) :], plan.standings, strict=True):
-        _draw_strip(ax, each, style, width - names - 3 * MARGIN)
-
-
 def _sentences(plan: CardPlan, width: float) -> list[Sentences]:
     """Hits and failures: in two columns side by side, else one below the other."""
     shown = list(plan.sentences)
@@ -156,52 +139,49 @@ def _sentences(plan: CardPlan, width: float) -> list[Sentences]:
     return [(plan.heading, shown)] if shown else []
 
 
-def _handles(plan: CardPlan, style: Style) -> list[Any]:
-    """Entries of the legend of the charts."""
-    own, line = _OWN[style.theme], dict[str, Any](lw=0, color=style.greys.muted)
-    label, width = ("this head, interval", 1.2) if plan.roles else ("this head", 0)
-    dots: list[Any] = [Line2D([], [], color=own, marker="o", ms=4, lw=width, label=label)]
-    if any(shown_baseline(role.baseline) is not None for role in plan.roles):
-        dots.append(Line2D([], [], **line, marker="D", mfc="none", ms=4, label="baseline"))
-    if any(role.untrained is not None for role in plan.roles):
-        dots.append(Line2D([], [], **line, marker="x", ms=4, label="best untrained head"))
-    return [*dots, *[Line2D([], [], **line, marker="|", ms=6, mew=PIXEL, label="other heads")] * bool(plan.standings)]
+def _table_height(table: CardTable) -> float:
+    """Inches of a table with its title and header."""
+    return (len(table.rows) + 2) * _ROW + _TABLE_GAP
 
 
-def _draw_roles(ax: Axes, roles: tuple[StoredRole, ...], style: Style, width: float) -> float:
-    """A row a role: score with its interval, baseline, control; returns the inches that the names take."""
-    own, muted = _OWN[style.theme], style.greys.muted
-    for row, role in enumerate(roles):
-        ax.plot(role.interval, [row, row], color=own, lw=1.2)
-        ax.plot(role.score, row, "o", color=own, ms=4)
-        if (baseline := shown_baseline(role.baseline)) is not None:
-            ax.plot(baseline, row, "D", color=muted, mfc="none", ms=4)
-        if role.untrained is not None:
-            ax.plot(role.untrained, row, "x", color=muted, ms=4)
-    names = [fitted(role_name(role.role, role.direction), _TEXT, DPI, _NAMES * width * DPI) for role in roles]
-    least = min(0.0, *(min(role.interval[0], role.baseline) for role in roles))
-    ax.set(xlim=(least - 0.02, 1.02), ylim=(len(roles) - 0.5, -0.5), facecolor=style.greys.paper)
-    dress_chart(ax, style, "both", ("bottom",))
-    ax.set_yticks(range(len(roles)), names, fontsize=_TEXT, parse_math=False)
-    return max(text_width(name, _TEXT, DPI) for name in names) / DPI
+def _draw_tables(ax: Axes, tables: Sequence[CardTable], width: float, height: float, style: Style) -> None:
+    """Draw tables below one another, on Axes of a width and height in inches."""
+    ax.set(xlim=(0, width - MARGIN), ylim=(height, 0), facecolor=style.greys.paper)
+    ax.axis("off")
+    room, top = width - 2 * MARGIN, 0.0
+    for table in tables:
+        _draw_table(ax, table, top, room, style)
+        top += _table_height(table)
 
 
-def _draw_strip(ax: Axes, standing: Standing, style: Style, width: float) -> None:
-    """All heads as small marks on a line of a width in inches, this one as a dot."""
-    values, own = standing.others, _OWN[style.theme]
-    ax.plot(values, [0] * len(values), "|", color=style.greys.muted, ms=6, mew=PIXEL, alpha=0.8)
-    ax.plot(standing.value, 0, "o", color=own, ms=5, clip_on=False)
-    top = max(values) or 1.0
-    ax.set(ylim=(-1, 1), xlim=(-0.02 * top, 1.02 * top), yticks=(), facecolor="none")
-    dress_chart(ax, style, "y", ("bottom",))
-    ax.locator_params(axis="x", nbins=max(2, math.floor(width)))
-    fits = [form for form in standing.forms if text_width(form, _TEXT, DPI) <= width * DPI]
-    title = fitted([*fits, standing.forms[-1]][0], _TEXT, DPI, width * DPI)
-    ax.set_title(title, loc="left", fontsize=_TEXT, color=style.greys.ink, pad=1)
-
-
-def _plans(card: Card, choices: ViewOptions) -> Iterator[CardPlan]:
-    yield plan_card(card, choices)
+def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Style) -> None:
+    """Draw a table within ``room`` inches, without the last columns that do not fit."""
+    left, greys = MARGIN / 2, style.greys
+    on_page: dict[str, Any] = {"va": "baseline", "clip_on": False, "in_layout": False}
+    title = fitted(table.title, _TITLE, DPI, room * DPI, "bold")
+    put_text(ax, left, top + _ROW * 0.75, title, size=_TITLE, weight="bold", color=greys.ink, **on_page)
+    columns = [list(map(drawable, column)) for column in zip(table.columns, *table.texts, strict=True)]
+    widths = [max(text_width(text, _TEXT, DPI) for text in column) / DPI for column in columns]
+    least = [min(width, _NARROWEST) if table.is_text(number) else width for number, width in enumerate(widths)]
+    while len(least) > 2 and sum(least) + _COLUMN_GAP * (len(least) - 1) > room:
+        least.pop()
+    widths = widths[: len(least)]
+    texts = [number for number in range(len(widths)) if table.is_text(number)]
+    while sum(widths) + _COLUMN_GAP * (len(widths) - 1) > room and max(widths[at] for at in texts) > 0.1:
+        widest = max(texts, key=lambda at: widths[at])
+        widths[widest] -= 0.02
+    x = left
+    for number, inches in enumerate(widths):
+        is_text = table.is_text(number)
+        for row, text in enumerate(columns[number]):
+            put_text(
+                ax, x if is_text else x + inches, top + (row + 1.8) * _ROW, fitted(text, _TEXT, DPI, inches * DPI + 1),
+                size=_TEXT, color=greys.ink if row else greys.muted, ha="left" if is_text else "right", **on_page,
+            )  # fmt: skip
+        x += inches + _COLUMN_GAP
+    for lines in (1, 2, len(table.rows) + 2):
+        y = top + lines * _ROW
+        ax.plot([left, x - _COLUMN_GAP], [y, y], color=greys.muted, lw=PIXEL, clip_on=False, in_layout=False)
 
 
 CARD = Drawing(_plans, _card_figure)

@@ -53,7 +53,7 @@ def _tables(check: Check, _: ViewOptions, width: int) -> Iterator[RenderableType
     """The table, then why claims fail or cannot be decided, and what was measured."""
     found = ", ".join(f"{verdict}: {check.count(verdict)}" for verdict in VERDICTS)
     claim = Field[CheckedClaim]("Claim", lambda row: row.claim.words, left=True, least=20, fold=True)
-    lines = [_of_claim("line")] * (check.claims[0].claim.line is not None)
+    lines = [] if check.claims[0].claim.line is None else [_of_claim("line")]
     title = f"Claims on {check.checkpoint.short_name} ({found})"
     yield column_table(title, [*lines, claim, *_MEASURED], check.claims, width=width)
     reasons = ((each.claim, each.reason) for each in check.claims if each.reason)

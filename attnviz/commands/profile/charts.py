@@ -68,7 +68,8 @@ def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]
         f"the difference, at {ERROR_RATE:g} over all heads together, is above 0, and above an untrained copy. +1: the "
         "head of the relation is the next word after the dependent; dep → head: the dependent attends to its head."
     ]
-    if left_out := len(profile.relations or ()) - len(rows):
+    left_out = len(profile.relations or ()) - len(rows)
+    if left_out:
         notes.append(f"{counted(left_out, 'rarer relation')} left out.")
     title = f"{profile.checkpoint.short_name}: best head against its largest baseline, "
     title += f"{sum(row.best.passed for row in rows)} of {len(rows)} relations pass"

@@ -60,8 +60,10 @@ class CorpusRun:
         run.measure()
         if repeats:
             settings, tell = self.settings, self.settings.progress
-            own = [number for number in range(SEQUENCES) if settings.process.owns(number)]
-            self.repeats.measure(self.attention, own, settings.batch_size, lambda done: tell("repeats", done, len(own)))
+            numbers = [number for number in range(SEQUENCES) if settings.process.owns(number)]
+            self.repeats.measure(
+                self.attention, numbers, settings.batch_size, lambda done: tell("repeats", done, len(numbers))
+            )
         self.measured = run.measured
         return run.gather()
 
@@ -79,17 +81,17 @@ class CorpusRun:
     def count(self, number: int, batch: Batch) -> None:
         """Run a batch through the model, and add its patterns to the tallies of its kind of corpus."""
         tallies: list[Tally] = [self.statistics, self.relations, self.meanings, self.writing]
-        written: Callable[[int, Tensor], None] | None = partial(self.writing.add_written, batch=batch)
+        on_weighted_values: Callable[[int, Tensor], None] | None = partial(self.writing.add_written, batch=batch)
         if self.settings.corpora[number].kind == "gap":
-            tallies, written = [self.names], None
+            tallies, on_weighted_values = [self.names], None
         elif self.attention.next_is_verified:
             tallies.append(self.distances)
         weights = text_weights(self.settings.seed, [number * _APART + item.source.number for item in batch.items])
         for tally in tallies:
             tally.begin(batch, weights)
 
-        def visit(layer: int, pattern: Tensor) -> None:
+        def on_rows(layer: int, pattern: Tensor) -> None:
             for tally in tallies:
                 tally.add(layer, pattern, batch)
 
-        self.attention.run(batch, visit, written)
+        self.attention.run(batch, on_rows, on_weighted_values)

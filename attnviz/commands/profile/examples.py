@@ -69,7 +69,7 @@ def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleEx
     for number, corpus in enumerate(settings.corpora):
         wanted = any((role.role == "coreference") == (corpus.kind == "gap") for role in roles)
         drawn, done = _drawn(settings, number) if wanted else [], 0
-        texts = (text for each in drawn if (text := run.prepared(each)) is not None)
+        texts = (text for text in map(run.prepared, drawn) if text is not None)
         for batch in batches(settings.checkpoint, texts, settings.batch_size, lambda *_: None):
             search.look(attention, number, batch)
             done += len(batch.items)
@@ -242,7 +242,7 @@ class _Search:
 
         patterns: dict[int, Tensor] = {}
 
-        def visit(layer: int, weighted: Tensor) -> None:
+        def on_weighted_values(layer: int, weighted: Tensor) -> None:
             tokens = cache(partial(patterns.pop(layer).to, "cpu", torch.float32))
             spans = cache(lambda: between_spans(tokens(), members))
             for role, some in instances.items():
@@ -255,7 +255,7 @@ class _Search:
                     scores = seen.scores(some.texts, random[some.texts, some.positions])
                     self._offer(list(kept.values()), corpus, batch, some, seen, scores)
 
-        attention.run(batch, patterns.__setitem__, visit)
+        attention.run(batch, patterns.__setitem__, on_weighted_values)
 
     def _of_names(self, batch: Batch) -> tuple[Spans, dict[_Role, _Instances]]:
         """Spans of GAP's examples in tokens, and the instances of coreference by role."""

@@ -29,6 +29,7 @@ from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
+from attnviz.profiles.store import StoredCorpus, StoredProfile, StoredRole
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, find_parser, open_corpus
@@ -107,6 +108,34 @@ class Profile(Result):
         """Roles that each head passes, by error reduction; heads without roles included."""
         model = self.checkpoint
         return judged.passed_by_head(self.roles, select_heads((), model.n_layers, model.n_heads, model.stacks))
+
+    def as_stored(self) -> StoredProfile:
+        """Its roles and examples as of a profile on disk."""
+        read = {
+            "statistics": ("conllu", "txt"),
+            "syntax": ("conllu" if self.gold else "txt",),
+            "coreference": ("gap",),
+            "repeats": (),
+        }
+        measured = {
+            "statistics": self.statistics, "syntax": self.relations, "coreference": self.coreference,
+            "repeats": self.repeats,
+        }  # fmt: skip
+        parts = {}
+        for name, kinds in read.items():
+            counts = [count for count in self.corpora if count.corpus.kind in kinds]
+            corpora = [{"path": str(count.corpus.path), "sentences": count.texts} for count in counts]
+            if measured[name] is not None:
+                parts[name] = {"corpora": corpora}
+        roles = dict[HeadId, tuple[StoredRole, ...]]()
+        for role in self.roles:
+            values = {name: getattr(role, name) for name in StoredRole.__dataclass_fields__}
+            roles[role.id] = (*roles.get(role.id, ()), StoredRole(**values))
+        corpora_read = tuple(StoredCorpus(count.corpus.path.name, count.texts) for count in self.corpora)
+        return StoredProfile(
+            Path("profile.json"), False, corpora_read, self.seed, __version__, roles, stacks=self.checkpoint.stacks,
+            examples=self.examples, parts=parts,
+        )  # fmt: skip
 
     @property
     def trees(self) -> str:

@@ -155,7 +155,8 @@ def _tables(profile: Profile, choices: ViewOptions, width: int) -> Iterator[Rend
     yield by_head(profile.passed_roles(), choices.top or 0, width, "profile.csv", control=control, confirmed=again)
     if profile.statistics is not None:
         yield _by_layer(profile.statistics, profile.checkpoint.n_layers, width)
-    if published := _published(profile):
+    published = _published(profile)
+    if published:
         yield published_table(published, width)
     yield _notes(profile)
 
@@ -223,7 +224,7 @@ def by_head(
     if not roles:
         return Text(f"None of the {n_heads} heads shows a role over this corpus.", "bold")
     roles.sort(key=lambda row: -(row[1][0].error_reduction or 0.0))
-    shown = ["direction", "score", "baseline", "interval", *["untrained"] * control, "n"]
+    shown = ["direction", "score", "baseline", "interval", *(["untrained"] if control else []), "n"]
     columns: list[Field[_RoleRow]] = [
         Field("Head", lambda row: row.head, left=True),
         Field("Role", lambda row: row.name, left=True, least=10),
@@ -268,7 +269,7 @@ def _confirmed(role: Role) -> str:
 
 def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
     values, baselines = tally.results(), tally.baselines()
-    names = ["entropy", "distance", "confidence", "sink", *[NOWHERE] * (NOWHERE in values)]
+    names = [name for name in ("entropy", "distance", "confidence", "sink", NOWHERE) if name in values]
     names += [spec.statistic for spec in PATTERNS if spec.column and spec.statistic in values]
 
     def mean(name: str, layer: int) -> float | None:

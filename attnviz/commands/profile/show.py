@@ -1,6 +1,5 @@
 """Roles and examples of a stored profile: ``attnviz profile --show``."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ from rich.text import Text
 
 from attnviz.arguments import relation_named
 from attnviz.errors import UsageError
-from attnviz.models.head_ids import HeadId, head_named, select_heads
+from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.wording import visible
 from attnviz.present.documents import paper_table
 from attnviz.present.fields import Field
@@ -17,9 +16,8 @@ from attnviz.present.published import role_name, role_numbers
 from attnviz.present.report import spec_of
 from attnviz.present.tables import column_table, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
-from attnviz.profiles.json_entry import read_entry
 from attnviz.profiles.parts import SYNTACTIC, measured_on
-from attnviz.profiles.store import StoredProfile, StoredRole
+from attnviz.profiles.store import StoredProfile, StoredRole, read_json
 
 LONGEST = 60
 """Most words of a text shown."""
@@ -35,8 +33,7 @@ ROLES = "roles"
 _MEDIAN = 5
 """The number of the decile that is in the middle."""
 
-BRACKETS = "[query] attends most to {key}, with this weight"
-"""What brackets in a sentence are."""
+_LEGEND = "[query] attends most to {key}, with this weight"
 
 
 def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[RoleExamples, ...]:
@@ -59,11 +56,10 @@ def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[Role
     of_role = [each for each in examples if not named or not _names(each.role).isdisjoint(named)]
     for some in heads:
         if not any(each.id in some for each in of_role):
-            has = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in examples if each.id in some}))
-            why = f"of {has} only" if has else "none: no role passes there, and no relation was judged"
-            first, last = some[0], some[-1]
-            selected = str(first) if first == last else f"{first} to {last}"
-            raise UsageError(f"there are no examples of {' '.join([selected, *named])}: there are {why}.")
+            roles_there = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in examples if each.id in some}))
+            raise UsageError(
+                f"there are no examples of {' '.join(wanted)}: there are those of {roles_there or 'none'}."
+            )
     ids = {head for some in heads for head in some}
     chosen = [each for each in of_role if not heads or each.id in ids]
     return tuple(sorted(chosen, key=lambda each: (each.id, *_rank_key(_role(profile, each)))))
@@ -87,14 +83,11 @@ def _names(role: str) -> set[str]:
 
 def _heads(name: str, profile: StoredProfile, roles: set[str]) -> list[HeadId]:
     """The heads of ``L2H8``, ``L2`` or ``L0-3``; UsageError lists the roles, too."""
-    sizes, stacks = (profile.model["n_layers"], profile.model["n_heads"]), profile.stacks
     try:
-        return select_heads(name, *sizes, stacks)
-    except UsageError:
-        others = ", ".join(sorted({each.removeprefix(SYNTACTIC) for each in roles}))
-        layers = f"{stacks[0].letter if stacks else 'L'}{profile.model['n_layers'] - 1}"
-        expected = f"a role or relation with examples ({visible(others)}), layers such as {layers} or"
-        return [head_named(name, *sizes, expected, stacks)]
+        return select_heads(name, profile.model["n_layers"], profile.model["n_heads"], profile.stacks)
+    except UsageError as error:
+        known = ", ".join(sorted({each.removeprefix(SYNTACTIC) for each in roles}))
+        raise UsageError(f"{error} Roles and relations with examples: {visible(known)}.") from error
 
 
 def examples_document(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, Any]:
@@ -113,20 +106,9 @@ def licences_of(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[
 
 
 _GROUPS = (
-    "Best: hits of most weight. Deciles: by the weight of the right one, in a random sample. Failures: misses of most "
-    "weight."
+    "Best: hits of most weight (broad: attention spread most). Deciles: by the weight of the right one, in a random "
+    "sample. Failures: misses of most weight."
 )
-_GROUPS_OF_BROAD = (
-    "Best of broad: attention spread most, so that the largest weight is small. Deciles: by this weight, in a random "
-    "sample. Failures: attention not spread, by this weight."
-)
-
-
-def which_examples(chosen: Sequence[RoleExamples]) -> str:
-    """Sentences on which examples of these roles are kept."""
-    broad = [each.role == "broad" for each in chosen]
-    said = " ".join([_GROUPS] * (not all(broad)) + [_GROUPS_OF_BROAD] * any(broad))
-    return said if any(each.deciles for each in chosen) else re.sub(r" Deciles: [^.]*\.", "", said)
 
 
 class NamedExample(NamedTuple):
@@ -173,14 +155,14 @@ def example_tables(
         columns: list[Field[NamedExample]] = [
             Field("Example", lambda row: row.name, left=True),
             Field("Weight", lambda row: row.example.weight),
-            *[right_one] * other,
+            *([right_one] if other else []),
             Field("Sentence", lambda row: sentence_of(row.example), left=True, least=20, fold=True),
         ]
         title = _title(each, _role(profile, each), listed_of(len(rows), len(examples)))
         yield column_table(title, columns, rows, width=width)
     another = "; (the right one) where that is another" if any(others) else ""
     more = "" if shown == every else f"{top} examples of each role and head; --top 0 lists all."
-    yield notes(more, f"{which_examples(chosen)} {BRACKETS}{another}.", *licence_lines(profile, chosen))
+    yield notes(more, f"{_GROUPS} {_LEGEND}{another}.", *licence_lines(profile, chosen))
 
 
 def _title(examples: RoleExamples, role: StoredRole | None, listed: str) -> str:
@@ -201,7 +183,7 @@ def role_tables(profile: StoredProfile, top: int, width: int) -> Iterator[Render
 
 def passed_roles(profile: StoredProfile) -> dict[str, Any]:
     """The model, and the roles that pass, as in profile.json."""
-    document = read_entry(profile.path).value
+    document = read_json(profile.path)
     roles = [role for role in document["roles"] if role["passed"]]
     return {"attnviz": profile.version, "model": profile.model, "parts": profile.parts, "roles": roles}
 

@@ -1,0 +1,297 @@
+"""What a card says of a head: a title, three tables of measured numbers, and a line of what was not measured."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist, median
+from typing import NamedTuple
+
+from attnviz.commands.ablate.effects import SAME, Estimate, RoleEffect
+from attnviz.commands.card.measure import NEAREST, Card, first_relation
+from attnviz.commands.circuits.measure import Circuits, Pair
+from attnviz.judge.roles import ERROR_RATE
+from attnviz.judge.verdicts import NO_LABEL, UNNAMED
+from attnviz.language.universal import relation_words
+from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RETRIEVAL, ROLES_ON_REPEATS, SINK
+from attnviz.models.head_ids import HeadId, is_of_source
+from attnviz.models.wording import counted, quoted, rounded, signed, visible
+from attnviz.present.published import role_name, shown_baseline
+from attnviz.present.statistics import filled
+from attnviz.profiles.store import StoredRole
+
+PROMOTED = 3
+"""Tokens whose logits the head raises most, in the table."""
+
+STATISTICS = ("sink", "distance", "entropy")
+"""Statistics of the text whose rank among all heads the document has."""
+
+LEGEND = (
+    "Guess: the score of uniform attention, or of the best of six guesses where a word has to be found. Untrained: the "
+    "best head of an untrained copy of the model. Intervals of scores hold at 95 % for all heads together."
+)
+
+_DOES = {
+    "coreference": "attends between a pronoun and its name",
+    "semantic": "attends to words of similar meaning",
+    "broad": "spreads its attention, as untrained heads do",
+    SINK: "attends to sinks",
+    RETRIEVAL: "attends to the token to copy next",
+    COPYING: "raises the logit of the token that it attends to",
+    COPY_SUPPRESSION: "lowers the logit of the token that it attends to",
+    INACTIVE: "writes next to nothing",
+}
+"""What a head with a role does, where the role is no pattern, offset or relation."""
+
+_SHORT_VERDICTS = {SAME: "none shown"}
+
+Cell = str | int | float | tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class CardTable:
+    """Rows of values, the least important columns last; ``decimals`` of numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Cell, ...]]
+    decimals: int | None = None
+
+    def is_text(self, column: int) -> bool:
+        """Whether a column has no numbers."""
+        return all(isinstance(row[column], str | None) for row in self.rows)
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """The cells of each row as they are shown."""
+        return [[cell_text(value, self.decimals) for value in row] for row in self.rows]
+
+
+class Standing(NamedTuple):
+    """A statistic of the head on the text, and its rank among the heads of its kind of attention, from 1."""
+
+    name: str
+    value: float
+    rank: int
+    heads: int
+
+
+def cell_text(value: Cell, decimals: int | None = None) -> str:
+    """A value with these decimals, default in two digits that matter; an interval as ``0.71–0.88``; '' for None."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        between = " to " if min(value) < 0 else "–"
+        return between.join(cell_text(end, decimals) for end in value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    size = abs(value)
+    if decimals is None and 0 < size < 0.095:
+        return f"{value:.2g}".replace("-", "−", 1) if value < 0 else f"{value:.2g}"
+    if decimals is None:
+        decimals = 2 if size < 9.995 else 0
+    return rounded(value, decimals)
+
+
+def what_it_does(role: StoredRole) -> str:
+    """``attends from determiner to noun``, of a head with this role."""
+    if role.role in _DOES:
+        return _DOES[role.role]
+    if role.relation is not None:
+        ends = relation_words(role.relation, role.direction).split("→")
+        return f"attends from {ends[0]} to {ends[1]}" if len(ends) == 2 else f"finds {visible(role.relation)}"
+    offset = role.role.partition("offset:")[2]
+    if offset:
+        return f"attends to the token {abs(int(offset))} {'after' if '+' in offset else 'before'}"
+    spec = next((each for each in PATTERNS if each.name == role.role), None)
+    where = visible(role.role) if spec is None else filled(spec.target, unit="token", window=1, far=4)
+    return f"attends to {where}"
+
+
+def title_of(card: Card) -> str:
+    """What the head does, with the score, guess and interval of its clearest role."""
+    name = f"{card.head} of {card.checkpoint.short_name}"
+    if card.roles:
+        role = card.roles[0]
+        guess = shown_baseline(role.baseline)
+        numbers = [f"score {rounded(role.score)}"]
+        if guess is not None:
+            numbers.append(f"guess {rounded(guess)}")
+        numbers.append(f"interval {cell_text(role.interval, 2)}")
+        return f"{name} {what_it_does(role)} ({role_name(role.role, role.direction)}: {', '.join(numbers)})"
+    head = card.analysis.head(card.head)
+    shown = "no pattern that has a name" if head.label == UNNAMED else visible(head.shown)
+    if head.label in NO_LABEL:
+        shown = "too short for a label"
+    if card.profile is None or not is_of_source(card.head.layer):
+        return f"{name} on one text: {shown}"
+    return f"{name} passes no role over {visible(card.profile.measured_on)}; on one text: {shown}"
+
+
+def role_table(card: Card) -> CardTable:
+    """The roles that the head passes, the clearest first."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            role_name(role.role, role.direction),
+            role.score,
+            shown_baseline(role.baseline),
+            role.interval,
+            role.untrained,
+            role.n,
+        )
+        for role in card.roles
+    ]
+    columns = ("role", "score", "guess", "interval", "untrained", "n")
+    return CardTable("Roles", columns, rows, decimals=2)
+
+
+def measured_on(*cards: Card) -> str:
+    """The corpora that the roles of cards of one model were measured on, and random tokens."""
+    profile = cards[0].profile
+    if profile is None:
+        return ""
+    on_repeats = any(role.role in ROLES_ON_REPEATS for card in cards for role in card.roles)
+    random = "; random tokens" if profile.corpora and on_repeats else ""
+    return visible(profile.measured_on) + random
+
+
+def exchange_table(card: Card) -> CardTable:
+    """The heads that it reads and is read by, those with similar patterns, and what it writes."""
+    effects = card.outputs.effects
+    title = "Reads and writes"
+    if effects is not None and card.head in effects.promotions:
+        title += f" (logits at ‘{card.outputs.read.labels[effects.position]}’ #{effects.position})"
+    return CardTable(title, ("what", "heads or tokens", "value", "vs chance"), list(_exchanges(card)))
+
+
+def _exchanges(card: Card) -> Iterator[tuple[Cell, ...]]:
+    share, effects = card.outputs.head(card.head).projection_share, card.outputs.effects
+    if card.circuits is not None:
+        reads, read_by = strongest(card.circuits, card.head)
+        for pair, verb in ((reads, "reads"), (read_by, "is read by")):
+            if pair is not None:
+                other = pair.writer if pair is reads else pair.id
+                yield verb, f"{other} ({pair.kind})", pair.score, f"+{rounded(pair.deviations, 0)} SD"
+    if share is not None:
+        yield "share of layer", "", share, f"uniform {cell_text(1 / card.checkpoint.n_heads_of(card.head.layer))}"
+    copying = None if card.circuits is None else card.circuits.head(card.head)
+    if copying is not None and copying.copying is not None:
+        yield "copying", "", copying.copying, f"random {signed(copying.untrained or 0.0)}"
+    promotions = None if effects is None else effects.promotions.get(card.head)
+    if promotions is not None and promotions.promoted:
+        raised = promotions.promoted[:PROMOTED]
+        yield "raises logits", ", ".join(quoted(token.text) for token in raised), raised[0].logit, None
+    middle = median(distance for _, distance in card.nearest) if card.nearest else 0.0
+    if rounded(middle) != rounded(0.0):  # else all heads are alike
+        near = card.nearest[:NEAREST]
+        yield "nearest patterns", ", ".join(str(head) for head, _ in near), near[0][1], f"median {cell_text(middle)}"
+
+
+def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | None]:
+    """The pair in which it reads, and that in which it writes, furthest above random rotations.
+
+    None where it is not beyond what is normal for the furthest of all pairs of the model, at an error rate of 0.05.
+    """
+    n_pairs = sum(int((~scores.isnan()).sum()) for scores in circuits.scores.values())
+    limit = NormalDist().inv_cdf(1 - ERROR_RATE / max(n_pairs, 1))
+    clear = [pair for pair in circuits.pairs([head]) if pair.deviations > limit]
+    reads = next((pair for pair in clear if pair.id == head), None)
+    return reads, next((pair for pair in clear if pair.writer == head), None)
+
+
+def ablation_table(card: Card) -> CardTable:
+    """The effect of removing the head: on all tokens, on those of its first relation, on repeated random tokens."""
+    measured = card.ablation or card.on_repeats
+    title = (
+        "Without it" if measured is None else f"Without it: {measured.metrics[0].title} ({measured.metrics[0].unit})"
+    )
+    return CardTable(title, ("on", "effect", "95 % interval", "verdict"), list(_effects(card)))
+
+
+def _effects(card: Card) -> Iterator[tuple[Cell, ...]]:
+    if card.ablation is not None:
+        metric = card.ablation.metrics[0].name
+        yield card.ablation.texts_measured, *_estimate(card.ablation.head(card.head).damage[metric]), None
+        role = effect_on_relation(card)
+        if role is not None:
+            tokens = f"{role_name(role.role, role.direction)} ({role.n:,})"
+            yield from _compared(role, metric, tokens, "nearest others")
+    if card.on_repeats is not None:
+        (role,) = card.on_repeats.head(card.head).roles
+        metric = card.on_repeats.metrics[0].name
+        yield from _compared(role, metric, "repeats: second copy", "first copy")
+
+
+def _compared(role: RoleEffect, metric: str, on: str, others: str) -> Iterator[tuple[Cell, ...]]:
+    yield on, *_estimate(role.queries[metric]), None
+    yield others, *_estimate(role.others[metric]), None
+    verdict = _SHORT_VERDICTS.get(role.verdict or "", role.verdict)
+    yield "difference", *_estimate(role.difference[metric]), verdict
+
+
+def _estimate(effect: Estimate) -> tuple[Cell, Cell]:
+    if effect.low is None or effect.high is None:
+        return effect.value, "too few texts"
+    return effect.value, (effect.low, effect.high)
+
+
+def effect_on_relation(card: Card) -> RoleEffect | None:
+    """The effect on the tokens of its first relation."""
+    relation = first_relation(card.roles)
+    if relation is None or card.ablation is None:
+        return None
+    effects = card.ablation.head(card.head).roles
+    wanted = relation.role, relation.direction
+    return next((effect for effect in effects if (effect.role, effect.direction) == wanted), None)
+
+
+def tables_of(card: Card) -> list[CardTable]:
+    """Its tables that have rows."""
+    return [table for table in (role_table(card), exchange_table(card), ablation_table(card)) if table.rows]
+
+
+def standings(card: Card) -> list[Standing]:
+    """The statistics of the text that tell heads apart."""
+    found = []
+    for name in STATISTICS:
+        values = {head.id: head.statistics.get(name) for head in card.part.heads}
+        known = [value for value in values.values() if value is not None]
+        value = values[card.head]
+        if value is not None and len({*known}) > 1:
+            found.append(Standing(name, value, 1 + sum(other > value for other in known), len(known)))
+    return found
+
+
+def not_measured(card: Card) -> list[str]:
+    """What the card does not know."""
+    of_source = is_of_source(card.head.layer)
+    parts = set(card.profile.parts) if card.profile else set[str]()
+    effects, circuits, cut = card.outputs.effects, card.circuits, card.tokens.truncated
+    on_its_tokens = effect_on_relation(card) is not None or card.on_repeats is not None
+    missing = {
+        f"the last {counted(cut, 'token')} of the text": cut > 0,
+        "roles in sentences": not of_source or parts.isdisjoint(("statistics", "syntax")),
+        "roles on repeated random tokens": not of_source or "repeats" not in parts,
+        "nearest heads": not card.nearest,
+        "composition": circuits is None,
+        "copying": circuits is None or circuits.head(card.head).copying is None,
+        "promoted tokens": effects is None or card.head not in effects.promotions,
+        "what happens without it": card.ablation is None,
+        "what the tokens of its role lose without it": card.ablation is not None and not on_its_tokens,
+    }
+    return [what for what, lacking in missing.items() if lacking]
+
+
+def notes_of(card: Card) -> list[str]:
+    """What papers say of the head, the legend of its roles, and what was not measured."""
+    lines = []
+    for head in card.analysis.published:
+        if head.id == card.head:
+            score = "" if head.score is None else f" ({rounded(head.score)})"
+            lines.append(f"{head.paper}: {role_name(*head.universal)}{score}.")
+    if card.roles:
+        lines.append(f"Roles over {measured_on(card)}. {LEGEND}")
+    missing = not_measured(card)
+    if missing:
+        lines.append(f"Not measured: {'; '.join(missing)}.")
+    return lines
