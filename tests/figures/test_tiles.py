@@ -122,7 +122,7 @@ def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_sa
     assert plan.tiles[0].values[0, 0] == pytest.approx(pattern[:3, :3].max())
     assert "3 × 3 weights" in plan.caption
     labels = [label.get_text() for label in MEAN.figure(plan, Style(), False).axes[0].get_yticklabels()]
-    assert f"Every {int(labels[1][1:])}th token is named." in plan.notes[-1]
+    assert f"Every {int(labels[1][1:])}th token is named." in plan.notes
 
 
 def test_on_the_callers_axes_it_is_the_mean_over_all_heads(analysis: Analysis):

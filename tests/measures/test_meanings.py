@@ -55,7 +55,7 @@ def test_scores_and_baseline_are_those_of_plain_loops(checkpoint: Checkpoint, ba
     assert expected.shape == (3, 4)
     np.testing.assert_allclose(found.scores[0], expected, atol=1e-6)
     np.testing.assert_allclose(found.baseline[0], np.full((3, 4), expected_baseline), atol=1e-6)
-    assert (found.texts, found.n) == (4, tally.n_queries)
+    assert (found.texts, found.n.unique().tolist()) == (4, [tally.n_queries])
 
 
 def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint: Checkpoint):
@@ -83,7 +83,7 @@ def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint: Checkpoint):
     found = tally.results()
     assert found.scores.isnan().all()
     assert found.baseline.isnan().all()
-    assert found.n == 0
+    assert not found.n.any()
 
 
 def test_special_tokens_and_rows_that_no_token_has_are_left_out_of_the_mean():
