@@ -311,7 +311,7 @@ def test_a_profile_of_other_weights_is_not_shown(bert_folder: Path):
 def test_a_profile_that_cannot_be_used_is_a_warning_at_the_callers_line(bert_folder: Path):
     path, _ = store_profile(document_for(bert_folder, [NSUBJ]), "2026-11-22")
     path.write_text("{")
-    with pytest.warns(UserWarning, match="is damaged: found broken JSON .* this stored profile was left out") as caught:
+    with pytest.warns(UserWarning, match="is damaged: .* this stored profile was left out") as caught:
         found = analyze(SENTENCE, model=bert_folder, syntax=False)
     assert found.profile is None
     assert [warning.filename for warning in caught] == [__file__]

@@ -18,7 +18,7 @@ from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 TEXT, N = "the cat that", 5
-SWITCHED_OFF: dict[str, Any] = {"syntax": False, "profile": False}
+SWITCHED_OFF: dict[str, Any] = {"syntax": False}
 
 
 def gpt2() -> tuple[Any, Any]:
