@@ -71,41 +71,32 @@ STYLES = (
 )
 
 
-def new_folder(name: str) -> Path:
-    folder = GALLERY / name
+def draw(name: str, result: Any, *more: dict[str, Any], **choices: Any) -> None:
+    """The pictures of a result in a new folder, with captions and without its numbers; of ``more`` runs, too."""
+    folder, captions = GALLERY / name, ["# Captions"]
     shutil.rmtree(folder, ignore_errors=True)
-    return folder
-
-
-def without_numbers(folder: Path) -> None:
-    """Pictures and captions.md only."""
-    for path in (path for ending in ("json", "csv", "tex") for path in folder.glob(f"*.{ending}")):
-        path.unlink()
-
-
-def draw(name: str, result: Any, **choices: Any) -> None:
-    """The pictures of a result in a new folder, without its numbers."""
-    result.save(new_folder(name), **choices)
-    without_numbers(GALLERY / name)
+    for each in (choices, *more):
+        with tempfile.TemporaryDirectory() as scratch:
+            run = Path(scratch) / "run"
+            for picture in result.save(run, **each)["figures"]:
+                (folder / picture).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(run / picture, folder / picture)
+            captions += (run / "captions.md").read_text(encoding="utf-8").strip().split("\n\n")[1:]
+    (folder / "captions.md").write_text("\n\n".join(captions) + "\n", encoding="utf-8")
 
 
 def draw_views() -> None:
     for model, text, heads in VIEWS:
         analysis = attnviz.analyze(text, model, device="cpu")
-        folder = new_folder(f"{model}-{len(analysis.tokens)}")
-        analysis.save(folder, figures=["overview", "map", "mean"], maps=["entropy", "sink"])
-        analysis.save(folder, select=heads, figures=["heads", "lines"])
-        without_numbers(folder)
-        print(folder.name)
+        name, of_heads = f"{model}-{len(analysis.tokens)}", {"select": heads, "figures": ["heads", "lines"]}
+        draw(name, analysis, of_heads, figures=["overview", "map", "mean"], maps=["entropy", "sink"])
+        print(name)
 
 
 def draw_styles() -> None:
     for name, text, options, style in STYLES:
         analysis = attnviz.analyze(text, "minilm", device="cpu", **options)
-        folder = new_folder(name)
-        analysis.save(folder, select=["L1H8"], figures=["heads", "lines"], **style)
-        analysis.save(folder, figures=["overview"], **style)
-        without_numbers(folder)
+        draw(name, analysis, {"figures": ["overview"], **style}, select=["L1H8"], figures=["heads", "lines"], **style)
     pets = attnviz.analyze(PETS, "minilm", device="cpu")
     draw("relations", pets, select=["L2H0", "L2H8"], figures=["relations", "heads"], relation="own")
     long = attnviz.analyze(PAGE, "minilm", device="cpu")
@@ -184,11 +175,7 @@ SCREENSHOTS = (
 def draw_page() -> None:
     """The interactive page, and how it looks, with that of a comparison."""
     analysis = attnviz.analyze(PARAGRAPH, "minilm", device="cpu")
-    folder = GALLERY / "page"
-    for name in ("heads.html", "captions.md"):
-        (folder / name).unlink(missing_ok=True)
-    analysis.save(folder, figures=["page"])
-    without_numbers(folder)
+    draw("page", analysis, figures=["page"])
     for name, theme, width, height, seen in SCREENSHOTS:
         screenshot(analysis.page(Style(theme)), name, width, height, seen)
     sides = (attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog")))
@@ -229,8 +216,8 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     draw_styles()
     draw_llama()
     draw_translation()
-    draw_inside(treebank)
     draw_page()
+    draw_inside(treebank)
     if treebank is not None:
         draw_profile(treebank)
         draw_corpus_comparison(treebank)
