@@ -60,10 +60,10 @@ class OutputFolder:
         """
         with self._as_output_error("write to"):
             self._place = self.path.resolve()
-            self._refuse()
             self._made = [folder for folder in self._place.parents if not folder.exists()]
             self._place.parent.mkdir(parents=True, exist_ok=True)
             with self._alone():
+                self._refuse()
                 self._beside("new").mkdir()
                 self._lock = lock(self._beside("new"))
                 self._clear_stale()
