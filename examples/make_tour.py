@@ -20,7 +20,7 @@ TOUR = Path(__file__).parent / "tour.ipynb"
 
 def with_fewer_colours(encoded: str) -> str:
     content = io.BytesIO()
-    Image.open(io.BytesIO(base64.b64decode(encoded))).quantize(128).save(content, "png", optimize=True)
+    Image.open(io.BytesIO(base64.b64decode(encoded))).quantize(96).save(content, "png", optimize=True)
     return base64.b64encode(content.getvalue()).decode("ascii")
 
 
