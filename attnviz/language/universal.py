@@ -6,43 +6,21 @@ All of this is mapped, so that relations of texts and treebanks are comparable. 
 stays: names (``flat``) are ``compound``, ``list`` and most of ``parataxis`` are sentences of their own.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-RELATIONS = {
-    "acl": ("clause", "noun"), "advcl": ("adverbial clause", "verb"), "advmod": ("adverb", "modified word"),
-    "amod": ("adjective", "noun"), "appos": ("apposition", "noun"), "aux": ("auxiliary", "main verb"),
-    "case": ("preposition", "noun"), "cc": ("and, or, but", "conjunct"), "ccomp": ("clause as object", "verb"),
-    "clf": ("classifier", "number"), "compound": ("part of a compound", "its main word"),
-    "conj": ("conjunct", "first conjunct"), "cop": ("copula (be)", "predicate"), "csubj": ("clause as subject", "verb"),
-    "dep": ("unspecified dependent", "its head"), "det": ("determiner", "noun"),
-    "discourse": ("interjection", "main verb"), "dislocated": ("dislocated word", "main verb"),
-    "expl": ("expletive (there, it)", "verb"), "fixed": ("later word", "first word of a fixed phrase"),
-    "flat": ("later word", "first word of a name"), "goeswith": ("later piece", "first piece of a word written apart"),
-    "iobj": ("indirect object", "verb"), "list": ("later item", "first item of a list"),
-    "mark": ("subordinator (that, to, if)", "verb"), "nmod": ("modifying noun", "noun"),
-    "nsubj": ("subject", "verb"), "nummod": ("number", "noun"), "obj": ("object", "verb"),
-    "obl": ("noun of a prepositional phrase", "verb"), "orphan": ("remnant of an ellipsis", "another remnant"),
-    "parataxis": ("clause set beside", "main verb"), "punct": ("punctuation", "main word"),
-    "reparandum": ("slip of the tongue", "its repair"), "root": ("main word of a sentence", "nothing"),
-    "vocative": ("person addressed", "main verb"), "xcomp": ("verb or predicate without a subject", "verb"),
-}  # fmt: skip
+_NAMES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data/relations.json").read_text("utf-8"))
+
+RELATIONS = {name: tuple(ends) for name, ends in _NAMES["relations"].items()}
 """The 37 relations of Universal Dependencies, without subtypes: in English words, the usual dependent and its head."""
 
-SUBTYPES = {
-    "acl:relcl": ("relative clause", "noun"), "aux:pass": ("passive auxiliary", "main verb"),
-    "compound:prt": ("particle", "verb"), "nmod:poss": ("possessor", "noun"),
-    "nsubj:pass": ("subject of a passive", "verb"), "obl:agent": ("agent of a passive", "verb"),
-}  # fmt: skip
+SUBTYPES = {name: tuple(ends) for name, ends in _NAMES["subtypes"].items()}
 """Subtypes that say more than their relation."""
 
-LABELS = {
-    "acomp": "xcomp", "agent": "obl:agent", "attr": "xcomp", "auxpass": "aux:pass", "csubjpass": "csubj:pass",
-    "dative": "iobj", "dobj": "obj", "intj": "discourse", "meta": "dep", "neg": "advmod", "npadvmod": "obl:unmarked",
-    "nsubjpass": "nsubj:pass", "oprd": "xcomp", "pcomp": "advcl", "pobj": "obl", "poss": "nmod:poss",
-    "preconj": "cc:preconj", "predet": "det:predet", "prep": "obl", "prt": "compound:prt", "quantmod": "advmod",
-    "relcl": "acl:relcl", "ROOT": "root",
-}  # fmt: skip
+LABELS: dict[str, str] = _NAMES["clearnlp"]
 """Labels of ClearNLP that Universal Dependencies lacks; shared labels keep their names."""
 
 _BE = {"be", "am", "is", "are", "was", "were", "been", "being", "'s", "'re", "'m", "’s", "’re", "’m", "ai"}

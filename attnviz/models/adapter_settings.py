@@ -50,12 +50,8 @@ def allowed_settings(settings: dict[str, Any], name: str) -> dict[str, Any]:
         ArchitectureError: a kind, a setting or a name that is not taken.
     """
     kind = settings.get("peft_type")
-    merge = "Merge it where you trust it (peft's merge_and_unload), and save the whole model."
     if not isinstance(kind, str) or kind not in ALLOWED:
-        raise ArchitectureError(
-            f"the adapter {name!r} is of the kind {shortened(str(kind), 40)}, which is not merged into the weights; "
-            f"expected one of {', '.join(ALLOWED)}."
-        )
+        raise _refused(name, f"is of the kind {kind}; expected one of {', '.join(ALLOWED)}")
     taken = {key: value for key, value in settings.items() if key in ALLOWED[kind]}
     start = taken.get("init_lora_weights")
     others = settings.keys() - taken.keys() - _WITHOUT_EFFECT
@@ -64,18 +60,20 @@ def allowed_settings(settings: dict[str, Any], name: str) -> dict[str, Any]:
         other.append("init_lora_weights")
     if other:
         found = f"{shortened(min(other), 40)} = {shortened(str(settings[min(other)]), 60)}"
-        raise ArchitectureError(
-            f"the adapter {name!r} has the setting {found}, which attnviz does not take: peft may import or read what "
-            f"such a setting names. {merge}"
-        )
+        raise _refused(name, f"has the setting {found}, by which peft may import or read something")
     patterns = ("target_modules", "exclude_modules")  # names are then those of the weights: see with_names
     for each in _strings(value for key, value in taken.items() if key not in patterns or not isinstance(value, str)):
         if each and not _NAME.fullmatch(each):
-            raise ArchitectureError(
-                f"the adapter {name!r} has the pattern {shortened(each, 60)!r}; expected the plain name of a module, "
-                f"because a regular expression may take for ever. {merge}"
+            raise _refused(
+                name, f"has the pattern {shortened(each, 60)!r}, which may take for ever; expected a plain name"
             )
     return taken
+
+
+def _refused(name: str, why: str) -> ArchitectureError:
+    return ArchitectureError(
+        f"the adapter {name!r} {why}. Merge it where you trust it (peft's merge_and_unload), and save the whole model."
+    )
 
 
 def with_names(settings: dict[str, Any], weights: Iterable[str], root: str, prefix: str) -> dict[str, Any]:

@@ -50,18 +50,14 @@ class Checkpoint:
     Attributes:
         name: as the user gave it; with an adapter, both names.
         revision: the hub's commit or the package's version; None where there is none.
-        architecture: how to read its parameters.
-        model: the bare transformers model (no task head).
-        language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
-            norm); None where the checkpoint has none.
+        model: the bare transformers model (no task head); ``whole`` is the one with its head, None without one.
+        language_head: to logits [.., vocabulary] from the last hidden state; None without one.
         classifier: likewise its head for sequence classification; a checkpoint has one head at most.
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
         encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
         weight_devices: devices of a model with a device map, ``cpu`` and ``disk`` among them; else empty.
         adapter: what was merged into the weights; None for nothing.
         image_token: the token in place of which the whole model reads an image; None of other models.
-        whole: the transformers model with its head, whose logits are compared with those of the head alone; None
-            where there is no head.
         notes: sentences on what is not as it was given, such as a tokenizer's dropout.
     """
 
@@ -295,8 +291,9 @@ def load_checkpoint(
         raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
     dtype = own_dtype(source.folder) if dtype is None else dtype
     config, architecture = _config_in(source.folder, dtype)
-    tokenizer, note = without_sampling(load_tokenizer(source))
-    of_other = "" if source.tokenizer is None else f"The tokenizer is that of {source.tokenizer.title}."
+    tokenizer, notes = without_sampling(load_tokenizer(source))
+    if source.tokenizer is not None:
+        notes = (f"The tokenizer is that of {source.tokenizer.title}.", *notes)
     n_bytes = sum(path.stat().st_size for path in weight_files(source.folder))
     empty = check_sizes(source.folder, config, n_bytes).to(dtype)
     bare, of_adapter = architecture.base_model(empty), saved_classes(source.adapter)
@@ -307,13 +304,21 @@ def load_checkpoint(
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
     build = partial(_built, source, architecture, config, weights, dtype, device_map)
     whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, of_adapter)
-    digest, weight_devices = weights_sha256(source), weight_devices_of(whole)
     loaded = Checkpoint(
-        source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
-        weight_devices=weight_devices, adapter=source.adapter,
-        image_token=getattr(config, "image_token_id", None), notes=tuple(filter(None, [of_other, note])),
+        source.title,
+        source.revision,
+        architecture,
+        model,
+        tokenizer,
+        head,
+        weights_sha256(source),
+        classifier,
+        weight_devices=weight_devices_of(whole),
+        adapter=source.adapter,
+        image_token=getattr(config, "image_token_id", None),
+        notes=notes,
         whole=whole if head or classifier else None,
-    )  # fmt: skip
+    )
     for module in (model, loaded.prediction_head):
         if module is not None:
             (module if device_map else module.to(device)).eval()
@@ -344,13 +349,21 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head, classifier = architecture.language_head(model), classifier_of(architecture, model)
-    digest, devices = parameters_sha256(model), weight_devices_of(model)
-    tokenizer, note = without_sampling(tokenizer)
+    tokenizer, notes = without_sampling(tokenizer)
     return Checkpoint(
-        str(name), None, architecture, base, tokenizer, head, digest, classifier, weight_devices=devices,
-        image_token=getattr(model.config, "image_token_id", None), notes=(note,) * bool(note),
+        str(name),
+        None,
+        architecture,
+        base,
+        tokenizer,
+        head,
+        parameters_sha256(model),
+        classifier,
+        weight_devices=weight_devices_of(model),
+        image_token=getattr(model.config, "image_token_id", None),
+        notes=notes,
         whole=model if head or classifier else None,
-    )  # fmt: skip
+    )
 
 
 def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:

@@ -58,25 +58,25 @@ class Classifier:
             UsageError: none, or more than one; the message lists the classes.
         """
         name = str(label).strip()
-        for known in (list(self.labels), [each.casefold() for each in self.labels]):
-            if name in known:
-                if known.count(name) > 1:
-                    raise UsageError(f"expected one class, found {known.count(name)} with this name: {self.listed}.")
-                return known.index(name)
-            name = name.casefold()
-        if name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(self.labels):
-            return int(name)
-        raise UsageError(
-            f"the model has no class {visible(str(label).strip())!r}; it has: {self.listed}. Give a class by its name "
-            "or its number; a header of columns is text and label."
-        )
+        exact = [number for number, known in enumerate(self.labels) if known == name]
+        found = exact or [n for n, known in enumerate(self.labels) if known.casefold() == name.casefold()]
+        if not found and name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(self.labels):
+            found = [int(name)]
+        if len(found) != 1:
+            count = f"{len(found)} classes" if found else "no class"
+            raise UsageError(
+                f"the model has {count} {visible(name)!r}; it has: {self.listed}. Give a class by its name or its "
+                "number; a header of columns is text and label."
+            )
+        return found[0]
 
     @property
     def listed(self) -> str:
         """The classes with their numbers, the first dozen."""
         named = [f"{shortened(visible(each), _LONGEST)} ({i})" for i, each in enumerate(self.labels[:_LISTED])]
-        more = len(self.labels) - len(named)
-        return ", ".join(named) + (f" and {more} more" if more else "")
+        if len(self.labels) > _LISTED:
+            named.append(f"and {len(self.labels) - _LISTED} more")
+        return ", ".join(named)
 
 
 def classification_class(architecture: Architecture) -> str:

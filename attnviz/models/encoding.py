@@ -2,11 +2,9 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import groupby, pairwise
-from types import SimpleNamespace
 from typing import Any
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
@@ -15,7 +13,16 @@ from attnviz.models.libraries import calling_transformers
 from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer, read_json, refuse_pointer
 from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted, quoted, shortened, visible
-from attnviz.models.words import SPACE, Pieces, continues_mark, decoder, pieces_of, vocabulary_labels, word_numbers
+from attnviz.models.words import (
+    SPACE,
+    Encoding,
+    continues_mark,
+    decoded_pieces,
+    decoder,
+    encoding_of_pieces,
+    vocabulary_labels,
+    word_numbers,
+)
 
 _SHOWN = 100
 """Characters of a text that a message may show."""
@@ -53,26 +60,28 @@ def load_tokenizer(source: Source) -> Any:
     return tokenizer
 
 
-def without_sampling(tokenizer: Any) -> tuple[Any, str]:
-    """A tokenizer that always divides a text alike, and a note: a copy without dropout or sampling; else itself, ''."""
-    if not _sampling(tokenizer):
-        return tokenizer, ""
+def without_sampling(tokenizer: Any) -> tuple[Any, tuple[str, ...]]:
+    """A tokenizer that always divides a text alike, a copy if need be, and a note if one was."""
+    if not _is_random(tokenizer):
+        return tokenizer, ()
     with calling_transformers("the tokenizer divides texts at random, and no copy without that can be made"):
         steady = copy.deepcopy(tokenizer)
-    for part, name in _sampling(steady):
-        setattr(part, name, None)
+    for part in _models(steady):
+        for name in _SAMPLING:
+            if getattr(part, name, None):
+                setattr(part, name, None)
     return steady, (
-        "The tokenizer divides texts at random (its dropout or sampling is for training); that was switched off."
+        "The tokenizer divides texts at random (dropout or sampling, for training); that was switched off.",
     )
 
 
-def _sampling(tokenizer: Any) -> list[tuple[Any, str]]:
+def _models(tokenizer: Any) -> list[Any]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    parts = [
-        getattr(backend, "model", None),
-        *(getattr(tokenizer, name, None) for name in ("spm_source", "spm_target")),
-    ]
-    return [(part, name) for part in parts for name in _SAMPLING if getattr(part, name, None)]
+    return [getattr(backend, "model", None), *(getattr(tokenizer, name, None) for name in ("spm_source", "spm_target"))]
+
+
+def _is_random(tokenizer: Any) -> bool:
+    return any(getattr(part, name, None) for part in _models(tokenizer) for name in _SAMPLING)
 
 
 def unknown_id(tokenizer: Any) -> int | None:
@@ -142,8 +151,7 @@ def tokenize(
             f"no tokens are left of {which} after tokenization; expected at least one visible character, and a "
             "tokenizer whose post-processor keeps the text."
         )
-    texts = (text,) if pair is None else (text, pair)
-    texts = (encoding.text,) if isinstance(encoding, Pieces) else texts
+    texts = [each for each in (text, pair) if each is not None] if encoding.text is None else [encoding.text]
     return _tokens(tokenizer, encoding, texts, segments, sink_first, n_tokens - len(encoding.ids), has_words)
 
 
@@ -151,8 +159,9 @@ def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) 
     """The text of generated ids, and its tokens."""
     named = zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)  # a model may have rows beyond these
     pieces = [f"<id {token}>" if piece is None else piece for token, piece in named]
-    encoding = pieces_of(ids, pieces, _special_ids(tokenizer), decoder(tokenizer))
-    return encoding.text, _tokens(tokenizer, encoding, (encoding.text,), False, sink_first, 0)
+    encoding = decoded_pieces(ids, pieces, _special_ids(tokenizer), decoder(tokenizer))
+    text = str(encoding.text)
+    return text, _tokens(tokenizer, encoding, [text], False, sink_first, 0)
 
 
 def encodings(
@@ -165,7 +174,7 @@ def encodings(
     max_length: int | None = None,
     target: bool = False,
     has_words: bool = True,
-) -> Sequence[Any]:
+) -> list[Encoding]:
     """A tokenizer's encodings of texts, with special tokens, checked against the model's embedding tables.
 
     ``vocabulary_size`` and ``token_types`` are the rows of these tables (None without token types). Texts of more than
@@ -196,19 +205,26 @@ def encodings(
         )
     with calling_transformers(what):
         if two_models:
-            results: Sequence[Any] = [_of_two_models(tokenizer, text, target, cut) for text in texts]
+            results = [_of_two_models(tokenizer, text, target, cut) for text in texts]
         elif not fast:
             results = [_of_pieces(tokenizer, text, cut) for text in texts]
         else:
             named: dict[str, Any] = {"text_target" if target else "text": list(texts)}
             second = None if pair is None else [pair]
-            results = tokenizer(**named, text_pair=second, **cut, return_token_type_ids=True, verbose=False).encodings
+            found = tokenizer(**named, text_pair=second, **cut, return_token_type_ids=True, verbose=False).encodings
+            results = [_of_fast(each) for each in found]
     for encoding in results:
         _check_ids(encoding, vocabulary_size, token_types)
     return [_with_doubled(encoding) for encoding in results]
 
 
-def _with_doubled(encoding: Any) -> Any:
+def _of_fast(each: Any) -> Encoding:
+    segments = zip(each.sequence_ids, each.special_tokens_mask, strict=True)
+    of_text = [None if special else segment for segment, special in segments]
+    return Encoding(each.ids, each.tokens, of_text, each.word_ids, each.offsets, each.type_ids)
+
+
+def _with_doubled(encoding: Encoding) -> Encoding:
     """The encoding; where its text writes out the special token that the tokenizer adds, both are special."""
     special = [segment is None for segment in encoding.sequence_ids]
     ends = list(special)
@@ -217,20 +233,7 @@ def _with_doubled(encoding: Any) -> Any:
             if not ends[outer] or encoding.ids[inner] != encoding.ids[outer]:
                 break
             ends[inner] = True
-    if ends == special:
-        return encoding
-    if isinstance(encoding, Pieces):
-        return replace(encoding, special_tokens_mask=list(map(int, ends)))
-
-    def unless_special(values: Sequence[Any], other: Any) -> list[Any]:
-        return [other if is_special else value for is_special, value in zip(ends, values, strict=True)]
-
-    return SimpleNamespace(
-        ids=encoding.ids, tokens=encoding.tokens, type_ids=encoding.type_ids,
-        special_tokens_mask=unless_special(encoding.special_tokens_mask, 1),
-        sequence_ids=unless_special(encoding.sequence_ids, None), word_ids=unless_special(encoding.word_ids, None),
-        offsets=unless_special(encoding.offsets, (0, 0)),
-    )  # fmt: skip
+    return encoding if ends == special else encoding.with_special(ends)
 
 
 def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, target: bool = False) -> int:
@@ -260,10 +263,11 @@ def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, 
     if tokenizer.unk_token_id in ids and token != tokenizer.unk_token:
         raise UsageError(f"{given} is not in the model's vocabulary; expected one token of it.")
     if len(ids) != 1:
-        spaced, how = (token[1:], "without its") if token.startswith(" ") else (f" {token}", "with a")
         pieces = ", ".join(map(quoted, vocabulary_labels(tokenizer, ids))) or "none"
+        spaced = token[1:] if token.startswith(" ") else f" {token}"
+        how = "without its" if token.startswith(" ") else "with a"
         works = token and len(alone(spaced)) == 1
-        hint = f"try {spaced!r}, {how} leading space" if works else f"give {'one of them, or ' * bool(ids)}another word"
+        hint = f"try {spaced!r}, {how} leading space" if works else "give another word"
         raise UsageError(f"{given} is {counted(len(ids), 'token')} ({pieces}), expected one: {hint}.")
     return ids[0]
 
@@ -277,41 +281,40 @@ def language_prefix(tokenizer: Any) -> list[int]:
     return list(encoding.ids[: ends[0]] if ends else encoding.ids)
 
 
-def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any]) -> Pieces:
+def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any]) -> Encoding:
     """Encode with one of Marian's two SentencePiece models, which give no offsets; pieces mark where words begin."""
     ids = tokenizer(**{"text_target" if target else "text": text}, **cut, verbose=False)["input_ids"]
     vocabulary = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
     names = {number: piece for piece, number in vocabulary.items()}
     pieces = [names.get(token, f"id {token}") for token in ids]
-    return pieces_of(
+    return decoded_pieces(
         ids, pieces, _special_ids(tokenizer), lambda parts: "".join(parts).replace(SPACE, " ").removeprefix(" ")
     )
 
 
-def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Pieces:
+def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Encoding:
     """Encode with a tokenizer that gives no offsets, but pieces that stand in the text as they are (ESM's)."""
     encoded = tokenizer(text, **cut, return_special_tokens_mask=True, verbose=False)
-    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
+    ids, special = encoded["input_ids"], [bool(mask) for mask in encoded["special_tokens_mask"]]
     pieces, end, offsets = tokenizer.tokenize(text), 0, list[tuple[int, int]]()
     for is_special in special:
         piece = "" if is_special else pieces.pop(0)
         start = text.index(piece, end)
         end = start + len(piece)
         offsets.append((start, end))
-    return Pieces(ids, tokenizer.convert_ids_to_tokens(ids), special, offsets, text)
+    return encoding_of_pieces(ids, tokenizer.convert_ids_to_tokens(ids), special, offsets, text)
 
 
 def _special_ids(tokenizer: Any) -> set[int]:
     return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
-def lost_segments(encoding: Any, n_segments: int) -> bool:
+def lost_segments(encoding: Encoding, n_segments: int) -> bool:
     """Whether one of the segments has no token that is not special."""
-    tokens = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
-    return len({segment for segment, special in tokens if segment is not None and not special}) < n_segments
+    return len({segment for segment in encoding.sequence_ids if segment is not None}) < n_segments
 
 
-def _rough_cut(text: str, encoding: Any, segment: int, n_tokens: int) -> str:
+def _rough_cut(text: str, encoding: Encoding, segment: int, n_tokens: int) -> str:
     """A text cut after ``n_tokens``, since the library takes hours and gigabytes to truncate a long pair at once."""
     tokens = zip(encoding.offsets, encoding.sequence_ids, strict=True)
     ends = [end for (_, end), of in tokens if of == segment]
@@ -335,7 +338,7 @@ def _named(texts: Sequence[str]) -> str:
     return first if len(texts) == 1 else f"one of {len(texts)} texts from {first} on"
 
 
-def _check_ids(encoding: Any, vocabulary_size: int, token_types: int | None) -> None:
+def _check_ids(encoding: Encoding, vocabulary_size: int, token_types: int | None) -> None:
     """Refuse token ids and token types beyond the model's embedding tables."""
     token, kind = max(encoding.ids, default=0), max(encoding.type_ids, default=0)
     if token >= vocabulary_size:
@@ -371,15 +374,20 @@ def _check_text(text: object, name: str) -> None:
         ) from error
 
 
-def _separated(encoding: Any) -> bool:
+def _separated(encoding: Encoding) -> bool:
     """Whether a special token stands between the two segments."""
     return (0, 1) not in pairwise(segment for segment, _ in groupby(encoding.sequence_ids))
 
 
 def _tokens(
-    tokenizer: Any, encoding: Any, texts: Sequence[str], segments: bool, sink_first: bool, truncated: int,
+    tokenizer: Any,
+    encoding: Encoding,
+    texts: Sequence[str],
+    segments: bool,
+    sink_first: bool,
+    truncated: int,
     has_words: bool = True,
-) -> Tokens:  # fmt: skip
+) -> Tokens:
     special = tuple(segment is None for segment in encoding.sequence_ids)
     words = word_numbers(encoding, texts, has_words)
     word_pieces: dict[int, list[str]] = {}
@@ -389,7 +397,7 @@ def _tokens(
     decode, mark = decoder(tokenizer), continues_mark(tokenizer)
     pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
     labels = []
-    named = encoding.tokens if isinstance(encoding, Pieces) else tokenizer.convert_ids_to_tokens(encoding.ids)
+    named = tokenizer.convert_ids_to_tokens(encoding.ids) if encoding.text is None else encoding.tokens
     for position, piece in enumerate(named):  # <unk> as such
         text = decode([piece])
         continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]

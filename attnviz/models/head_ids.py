@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from attnviz.arguments import as_found, is_whole, relation_named
 from attnviz.errors import UsageError
 
-_ONE_HEAD = re.compile(r"L?([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
+_ONE_HEAD = re.compile(r"([A-Z]?)([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
 _SELECTION = re.compile(
     r"(?P<letter>[A-Z]?)(?:(?P<l1>[0-9]{1,6}|\*)(?:-(?P<again>[A-Z]?)(?P<l2>[0-9]{1,6}))?"
     r"(?:(?:H|\.)(?P<h1>[0-9]{1,6}|\*)(?:-H?(?P<h2>[0-9]{1,6}))?)?)?",
@@ -94,15 +94,11 @@ class HeadId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "HeadId":
-        """Read ``L2H8`` or ``2.8``.
-
-        Raises:
-            UsageError: the text names no head.
-        """
+        """Read ``L2H8`` or ``2.8``. Raises UsageError: the text names no head."""
         match = _ONE_HEAD.fullmatch(text.strip())
-        if match is None:
+        if match is None or match[1].upper() not in ("", "L"):
             raise UsageError(f"expected a head such as L2H8 or 2.8, found {as_found(text)}.")
-        return cls(int(match[1]), int(match[2]))
+        return cls(int(match[2]), int(match[3]))
 
 
 def head_named(head: object, n_layers: int, n_heads: int, others: str = "", stacks: Sequence[Stack] = ()) -> HeadId:
@@ -113,16 +109,20 @@ def head_named(head: object, n_layers: int, n_heads: int, others: str = "", stac
     Raises:
         UsageError: it names no head, or one that the model lacks.
     """
-    if stacks:
-        return _head_of_stacks(head, stacks, others)
-    match = _ONE_HEAD.fullmatch(head.strip()) if isinstance(head, str) else None
-    pair = (int(match[1]), int(match[2])) if match else head if isinstance(head, tuple) else ()
-    if [is_whole(number) for number in pair] != [True, True]:
-        raise UsageError(f"expected {others}{' ' * bool(others)}a head such as L2H8 or 2.8, found {as_found(head)}.")
-    named, last = HeadId(*pair), HeadId(n_layers - 1, n_heads - 1)
-    if not (0 <= named.layer <= last.layer and 0 <= named.head <= last.head):
-        raise UsageError(f"the model has no head {named}; it has {HeadId(0, 0)} to {last}.")
-    return named
+    kinds = stacks or [Stack("L", "", 0, n_layers, n_heads)]
+    if isinstance(head, tuple) and [is_whole(number) for number in head] == [True, True]:
+        head = HeadId(*head)
+    match = _ONE_HEAD.fullmatch(str(head).strip()) if isinstance(head, str | HeadId) else None
+    letter = match[1].upper() or "L" if match else ""
+    stack = next((each for each in kinds if each.letter == letter), None)
+    if match is None or stack is None:
+        expected = f"{others} a head such as {_examples(kinds)}".strip()
+        raise UsageError(f"expected {expected}, found {as_found(head)}.")
+    layer, number = int(match[2]), int(match[3])
+    if layer >= stack.n_layers or number >= stack.n_heads:
+        first, last = (f"{letter}{at}H{of}" for at, of in ((0, 0), (stack.n_layers - 1, stack.n_heads - 1)))
+        raise UsageError(f"the model has no head {letter}{layer}H{number}; it has {first} to {last}.")
+    return HeadId(stack.layer(layer) if stacks else layer, number)
 
 
 def all_heads(n_layers: int, n_heads: int) -> list[HeadId]:
@@ -150,11 +150,7 @@ def select_heads(
 
 
 def selection_texts(selections: object) -> list[str]:
-    """Each selection as text, from a list or a single one.
-
-    Raises:
-        UsageError: not a selection.
-    """
+    """Each selection as text, from a list or a single one. Raises UsageError: not a selection."""
     several: Any = [selections] if isinstance(selections, str | HeadId) else selections
     try:
         texts = list(several)
@@ -197,7 +193,7 @@ def _heads_of(part: str, stacks: Sequence[Stack]) -> list[HeadId]:
 
 
 def _forms(stacks: Sequence[Stack]) -> str:
-    if len(stacks) == 1 and stacks[0].letter == "L":
+    if stacks[0].letter == "L":
         return f"expected one of {FORMS}"
     kinds = ", ".join(f"{each.letter} ({each.name})" for each in stacks)
     return (
@@ -206,19 +202,8 @@ def _forms(stacks: Sequence[Stack]) -> str:
     )
 
 
-def _head_of_stacks(head: object, stacks: Sequence[Stack], others: str) -> HeadId:
-    """One head by its id such as ``X2H8``."""
-    text = str(head).strip() if isinstance(head, str | HeadId) else ""
-    match = re.fullmatch(r"([A-Z])[0-9]{1,6}(?:H|\.)[0-9]{1,6}", text, re.IGNORECASE)
-    if match is None or not any(stack.letter == match[1].upper() for stack in stacks):
-        raise UsageError(
-            f"expected {others}{' ' * bool(others)}a head such as {_examples(stacks)}, found {as_found(head)}."
-        )
-    return _heads_of(text, stacks)[0]
-
-
 def _examples(stacks: Sequence[Stack]) -> str:
-    return ", ".join(str(stack.heads[0]) for stack in stacks)
+    return "L2H8 or 2.8" if stacks[0].letter == "L" else ", ".join(f"{stack.letter}0H0" for stack in stacks)
 
 
 def _span(kind: str, first: str, last: str | None, count: int, part: str) -> range:
@@ -229,8 +214,5 @@ def _span(kind: str, first: str, last: str | None, count: int, part: str) -> ran
     if low > high:
         raise UsageError(f"the selection {part!r} runs backwards: expected {kind}s {high}-{low}.")
     if high >= count:
-        valid = f"the model has {kind}s 0 to {count - 1}"
-        raise UsageError(
-            f"the selection {part!r} names {kind}{f's {first}-{last}' if last else f' {first}'}, but {valid}."
-        )
+        raise UsageError(f"the selection {part!r} names {kind} {high}, but the model has {kind}s 0 to {count - 1}.")
     return range(low, high + 1)

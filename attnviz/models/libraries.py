@@ -56,10 +56,10 @@ def _is_panic(error: BaseException) -> bool:
 
 
 @contextmanager
-def asking_hub(name: str, revision: str | None, unknown: Callable[[str], str]) -> Iterator[None]:
+def asking_hub(name: str, revision: str | None, unknown: str) -> Iterator[None]:
     """Convert exceptions of the hub's client to CheckpointError; others keep their traceback.
 
-    ``unknown`` makes the message for a model that is not available, from the reason.
+    ``unknown`` begins the message that there is none of this name, which then says why.
 
     Raises:
         CheckpointError: the model is gated, private or unknown, or the hub cannot be reached.
@@ -75,13 +75,14 @@ def asking_hub(name: str, revision: str | None, unknown: Callable[[str], str]) -
     except RevisionNotFoundError as error:
         raise CheckpointError(f"the hub model {name!r} has no revision {revision!r}; check --revision.") from error
     except RepositoryNotFoundError as error:
-        reason = "the hub has no such model, or it is private and HF_TOKEN is not set"
-        raise CheckpointError(unknown(reason)) from error
+        raise CheckpointError(
+            f"{unknown}, and the hub has no such model, or it is private and HF_TOKEN is not set."
+        ) from error
     except Exception as error:
         library = type(error).__module__.partition(".")[0]  # by name: the client changed its HTTP library before
         if not isinstance(error, OSError) and not library.startswith(_NETWORK_LIBRARIES):
             raise
-        raise CheckpointError(unknown(f"the hub cannot be reached ({first_line(error)})")) from error
+        raise CheckpointError(f"{unknown}, and the hub cannot be reached ({first_line(error)}).") from error
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:

@@ -49,24 +49,22 @@ def open_checkpoint(
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
-        encoder_decoders: whether the caller supports them.
         device_map: spread the model by accelerate; see :func:`resolve_device_map`.
         adapter: folder or hub id of an adapter of peft, which is merged into the weights.
+        encoder_decoders: whether the caller supports them.
         several_devices: whether the caller supports layers on different devices.
 
     Raises:
-        AttnvizError: the checkpoint cannot be found, read or reproduced.
-        DeviceError: layers on different devices, for a caller that does not support them.
-        ArchitectureError: an encoder-decoder, for a caller that does not support them.
+        AttnvizError: the checkpoint cannot be found, read or reproduced, or is of a kind that the caller does not take.
         UsageError: options for models by name with a model in memory, or a tokenizer of the other kind.
     """
+    by_name = not isinstance(model, Checkpoint | nn.Module)
     options = revision, device, dtype, device_map, adapter
-    if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in options):
+    if not by_name and any(option is not None for option in options):
         raise UsageError(
             "revision, device, dtype, device_map and adapter are for models by name; a loaded model runs as it is: "
             "move, convert or merge it yourself (model.to(...), merge_and_unload())."
         )
-    by_name = not isinstance(model, Checkpoint | nn.Module)
     if tokenizer is not None and (isinstance(tokenizer, str | Path) != by_name or isinstance(model, Checkpoint)):
         raise UsageError(
             "expected tokenizer as transformers' object with a model in memory, as a name with a model by name, found "
@@ -117,30 +115,23 @@ def encoder_note(checkpoint: Checkpoint) -> str:
 
 
 def refuse_target(checkpoint: Checkpoint, target: str | None = None, max_new_tokens: int | None = None) -> None:
-    """Refuse a target, or its length, for a model without a decoder of its own.
-
-    Raises:
-        TextError: in one line, with what to do.
-    """
-    kind = checkpoint.architecture.name
-    if target is not None and not checkpoint.stacks:
+    """Raise TextError for a target, or its length, for a model without a decoder of its own; for both of them, too."""
+    options = "--target and --max-new-tokens (target=..., max_new_tokens=...)"
+    if not checkpoint.stacks and (target is not None or max_new_tokens is not None):
         raise TextError(
-            f"a target was given, but a model of the architecture {kind!r} reads one text; leave out --target "
-            "(target=...), or choose an encoder-decoder such as Marian, BART or T5."
+            f"{options} are for encoder-decoders such as Marian, BART or T5; a model of the architecture "
+            f"{checkpoint.architecture.name!r} reads one text: leave them out."
         )
-    if max_new_tokens is not None and (target is not None or not checkpoint.stacks):
-        why = "the target is given" if checkpoint.stacks else f"a model of the architecture {kind!r} writes none"
-        raise TextError(
-            "--max-new-tokens (max_new_tokens=...) is for the target that an encoder-decoder writes itself, but "
-            f"{why}; leave it out."
-        )
+    if target is not None and max_new_tokens is not None:
+        raise TextError(f"{options} were given; expected one: the second is for a target that the model writes itself.")
 
 
 def refuse_words(
     checkpoint: Checkpoint, *, words: bool = False, parser: str | None = None, corpora: Sequence[Path] = ()
 ) -> None:
     """Raise UsageError for ``--words``, a parser, or corpora of words, for a model whose texts have no words."""
-    named = ["--words (words=True)"] * words + [f"the parser {parser!r}"] * (parser is not None) + [*map(str, corpora)]
+    named = [*(["--words (words=True)"] if words else []), *([f"the parser {parser!r}"] if parser else [])]
+    named += map(str, corpora)
     if named and not checkpoint.architecture.has_words:
         raise UsageError(
             f"{named[0]} is for texts of words, but a model of the architecture {checkpoint.architecture.name!r} reads "
@@ -149,9 +140,7 @@ def refuse_words(
 
 
 def resolve_device(name: str) -> torch.device:
-    """The torch device for ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-
-    ``auto`` takes cuda where there is one, then mps, then cpu.
+    """The torch device for ``cpu``, ``cuda``, ``cuda:N`` or ``mps``; for ``auto`` the first there is: cuda, mps, cpu.
 
     Raises:
         UsageError: the name is none of these.
@@ -165,14 +154,10 @@ def resolve_device(name: str) -> torch.device:
     if not _DEVICE.fullmatch(name):
         raise UsageError(f"unknown device {name!r}: expected one of auto, cpu, cuda, cuda:N, mps.")
     if kind == "cuda":
-        if not torch.cuda.is_available():
-            raise DeviceError(
-                f"the device {name!r} was asked for, but torch {torch.__version__} finds no CUDA GPU here; "
-                "use --device cpu, or install a CUDA build of torch on a machine with a GPU."
-            )
-        count = torch.cuda.device_count()
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if int(number or 0) >= count:
-            raise DeviceError(f"the device {name!r} was asked for, but this machine has cuda:0 to cuda:{count - 1}.")
+            there = f"cuda:0 to cuda:{count - 1}" if count else "no CUDA GPU, or this build of torch finds none"
+            raise DeviceError(f"the device {name!r} was asked for, but this machine has {there}; see --device cpu.")
     if kind == "mps" and not torch.backends.mps.is_available():
         raise DeviceError("the device 'mps' was asked for, but torch finds no Apple GPU here; use --device cpu.")
     return torch.device(name)
@@ -189,7 +174,14 @@ def resolve_device_map(device_map: object, device: object = None) -> DeviceMap |
         return None
     resolved: Any = dict(device_map) if isinstance(device_map, Mapping) else device_map
     if isinstance(device_map, str | Path) and device_map not in DEVICE_MAPS:
-        resolved = _read_device_map(Path(device_map))
+        try:
+            resolved = json.loads(Path(device_map).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(
+                f"--device-map (device_map=...) is {str(device_map)!r}; expected {', '.join(DEVICE_MAPS)}, or a JSON "
+                f"file such as {_EXAMPLE}, which cannot be read: {reason}."
+            ) from error
     if device not in (None, "auto"):
         raise UsageError("--device (device=...) and --device-map (device_map=...) were given; expected one of them.")
     if importlib.util.find_spec("accelerate") is None:
@@ -211,18 +203,6 @@ def resolve_device_map(device_map: object, device: object = None) -> DeviceMap |
         if each != "disk":
             resolve_device(f"cuda:{each}" if isinstance(each, int) else each)
     return resolved
-
-
-def _read_device_map(path: Path) -> Any:
-    """The content of a JSON file; UsageError where it cannot be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(
-            f"--device-map (device_map=...) is {str(path)!r}; expected {', '.join(DEVICE_MAPS)}, or a JSON file "
-            f"such as {_EXAMPLE}, which cannot be read: {reason}."
-        ) from error
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:

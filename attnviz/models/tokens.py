@@ -30,12 +30,10 @@ class Tokens:
     """One text, or a pair of texts, as the model reads it; every tuple has one entry a token.
 
     Attributes:
-        ids: vocabulary entries.
-        labels: the tokens as figures and tables show them.
+        labels: as figures and tables show them.
         special: added by the tokenizer itself ([CLS], [SEP]), not part of the text.
-        sink: attention sinks: special tokens and, in a decoder, position 0 and others (:mod:`attnviz.trace.sinks`).
-        words: which word of the input (:func:`attnviz.models.words.word_spans`) a token belongs to, counted from 0
-            over both segments; None for special tokens.
+        sink: special tokens and, in a decoder, position 0 and others (:mod:`attnviz.trace.sinks`).
+        words: the token's word (:func:`attnviz.models.words.word_spans`), counted over both segments; None if special.
         segments: 0 or 1, the text or its pair; None for special tokens.
         offsets: first and past-the-last character in its segment's text.
         type_ids: BERT's token types; None where the model is given none.
@@ -121,9 +119,10 @@ class Tokens:
 
 def unknown_note(n_unknown: int, n_tokens: int, label: str | None, where: str = "") -> str:
     """A sentence on tokens that stand for what the vocabulary lacks, or ''."""
+    if not n_unknown:
+        return ""
     are = "is" if n_unknown == 1 else "are"
-    note = f"{n_unknown:,} of {counted(n_tokens, 'token')}{where} {are} unknown to this tokenizer ({label})."
-    return note if n_unknown else ""
+    return f"{n_unknown:,} of {counted(n_tokens, 'token')}{where} {are} unknown to this tokenizer ({label})."
 
 
 def told_apart(ids: Sequence[int], unknown_id: int | None) -> list[int]:
@@ -135,13 +134,9 @@ def told_apart(ids: Sequence[int], unknown_id: int | None) -> list[int]:
 class Positions:
     """What attention is measured between: tokens, or words merged from their pieces.
 
-    Attributes:
-        name: ``token`` or ``word``.
-        labels: [n] texts to show.
-        special: [n], added by the tokenizer.
-        sink: [n], whether one of its tokens is a sink.
-        members: [n], the token positions of each unit; a token may be in no unit.
-        wholes: text and positions of each word of several units.
+    ``name`` is ``token`` or ``word``; ``labels``, ``special``, ``sink`` (whether one of its tokens is one) and
+    ``members`` (its token positions; a token may be in none) have an entry a unit. ``wholes`` has text and positions of
+    each word of several units.
     """
 
     name: str
@@ -312,22 +307,25 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
             "expected a token of the text, '#' and its position such as '#3', or that position as a whole number, "
             f"found {as_found(token)}."
         )
-    if occurrences := _occurrences(units, token):
-        if len(occurrences) > 1:
-            raise UsageError(_several(token, occurrences))
+    occurrences = _occurrences(units, token)
+    if len(occurrences) > 1:
+        some = ", ".join(f"{visible(token)}#{number} (#{at[0]})" for number, at in enumerate(occurrences[:6], start=1))
+        times = f"stands in the text {len(occurrences)} times"
+        raise UsageError(f"the token “{visible(token)}” {times}; name one: {some}{', …' if occurrences[6:] else ''}.")
+    if occurrences:
         return occurrences[0]
     text, _, digits = token.rpartition("#")
     if digits.isascii() and digits.isdecimal() and len(digits) < _LONGEST_NUMBER:
         number = int(digits)
         if not text and number < n:
             return (number,)
-        if text and (occurrences := _occurrences(units, text)):
-            if 1 <= number <= len(occurrences):
-                return occurrences[number - 1]
-            times = "once" if len(occurrences) == 1 else f"{len(occurrences)} times"
+        occurrences = _occurrences(units, text) if text else []
+        if 1 <= number <= len(occurrences):
+            return occurrences[number - 1]
+        if occurrences:
             raise UsageError(
-                f"the token “{visible(text)}” stands in the text {times}, found {visible(token)}: occurrences count "
-                f"from {visible(text)}#1."
+                f"the token “{visible(text)}” stands in the text {len(occurrences)} times, found {visible(token)}: "
+                f"occurrences count from {visible(text)}#1."
             )
     raise UsageError(_unknown(units, token))
 
@@ -368,13 +366,6 @@ def _occurrences(units: Positions, text: str) -> list[tuple[int, ...]]:
     named = [*((label, (position,)) for position, label in enumerate(units.labels)), *units.wholes]
     exact = [positions for label, positions in named if label == text]
     return sorted(exact or [positions for label, positions in named if label.casefold() == text.casefold()])
-
-
-def _several(token: str, occurrences: list[tuple[int, ...]]) -> str:
-    shown = visible(token)
-    some = ", ".join(f"{shown}#{number} (#{positions[0]})" for number, positions in enumerate(occurrences[:6], start=1))
-    more = ", …" if len(occurrences) > 6 else ""
-    return f"the token “{shown}” stands in the text {len(occurrences)} times; name one: {some}{more}."
 
 
 def _unknown(units: Positions, token: str) -> str:

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, groupby, pairwise
 from operator import itemgetter
 from typing import Any
@@ -106,47 +106,58 @@ def _with_marks(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """An encoding of one text made from pieces alone, with the attributes of a fast tokenizer's encoding."""
+class Encoding:
+    """A text, or a pair, as a tokenizer divides it; every list has one entry a token.
+
+    Attributes:
+        ids, tokens: vocabulary entries, by number and as pieces.
+        sequence_ids, word_ids: segment and pretoken; None for special tokens.
+        offsets: first and past-the-last character in the segment.
+        type_ids: token types.
+        text: what the pieces make up, where the tokenizer gives no offsets.
+    """
 
     ids: list[int]
     tokens: list[str]
-    special_tokens_mask: list[int]
-    offsets: list[tuple[int, int]]  # in :attr:`text`
-    text: str  # that the pieces make up
+    sequence_ids: list[int | None]
+    word_ids: list[int | None]
+    offsets: list[tuple[int, int]]
+    type_ids: list[int]
+    text: str | None = None
 
-    @property
-    def sequence_ids(self) -> list[int | None]:
-        """0 for all tokens but special ones."""
-        return [None if special else 0 for special in self.special_tokens_mask]
-
-    @property
-    def word_ids(self) -> list[int | None]:
-        """Numbers of words, which begin at pieces with a leading space; None for special tokens."""
-        words, word = [], -1
-        for i, (piece, special) in enumerate(zip(self.tokens, self.special_tokens_mask, strict=True)):
-            word += not special and (word < 0 or piece.startswith(_BEGINS) or self.special_tokens_mask[i - 1] == 1)
-            words.append(None if special else word)
-        return words
-
-    @property
-    def type_ids(self) -> list[int]:
-        """0 for all tokens."""
-        return [0] * len(self.ids)
+    def with_special(self, special: Sequence[bool]) -> "Encoding":
+        """With these tokens special."""
+        entries = zip(special, self.sequence_ids, self.word_ids, self.offsets, strict=True)
+        changed = [(None, None, (0, 0)) if is_special else tuple(entry) for is_special, *entry in entries]
+        segments, words, offsets = (list(column) for column in zip(*changed, strict=True))
+        return replace(self, sequence_ids=segments, word_ids=words, offsets=offsets)
 
 
-def pieces_of(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection[int], decode: Any) -> Pieces:
+def encoding_of_pieces(
+    ids: Sequence[int], pieces: Sequence[str], special: Sequence[bool], offsets: Sequence[tuple[int, int]], text: str
+) -> Encoding:
+    """The encoding of one text made from pieces; words begin at those with a leading space, and after special ones."""
+    words, word = list[int | None](), -1
+    for i, (piece, is_special) in enumerate(zip(pieces, special, strict=True)):
+        word += not is_special and (word < 0 or piece.startswith(_BEGINS) or special[i - 1])
+        words.append(None if is_special else word)
+    segments = [None if is_special else 0 for is_special in special]
+    return Encoding(list(ids), list(pieces), segments, words, list(offsets), [0] * len(ids), text)
+
+
+def decoded_pieces(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection[int], decode: Any) -> Encoding:
     """The encoding of a text from its ids, special ones included, and their pieces.
 
     ``decode`` turns pieces into text; offsets are those in the decoded text.
     """
-    special = [int(token in special_ids) for token in ids]
+    special = [token in special_ids for token in ids]
     content: list[str] = []
     ends = [0]
     for piece, is_special in zip(pieces, special, strict=True):
-        content += [] if is_special else [piece]
+        if not is_special:
+            content.append(piece)
         ends.append(ends[-1] if is_special else len(decode(content)))
-    return Pieces(list(ids), list(pieces), special, list(pairwise(ends)), decode(content))
+    return encoding_of_pieces(ids, pieces, special, list(pairwise(ends)), decode(content))
 
 
 def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:

@@ -36,15 +36,12 @@ class EncodedText:
     """One text as the model reads it.
 
     Attributes:
-        ids: [n], vocabulary entries.
         sink: [n], special tokens and, in GPT-2, position 0.
         members: for each span of the text, the positions of the tokens that overlap it.
-        pieces: [n], the characters of each token in the text; empty for special tokens.
-        type_ids: [n], the tokenizer's token types; None for zeros, or where the model has none.
-        offsets: [n], first and past-the-last character of each piece.
+        pieces, offsets: [n], the characters of each token in the text, first and past the last; empty for special ones.
+        type_ids: [n]; None for zeros, or where the model has none.
         target: of an encoder-decoder, what its decoder reads, vocabulary entries; else empty.
         cut: whether the text is longer than the model, and its end was left out.
-        unknown_id: as of :class:`attnviz.models.tokens.Tokens`.
     """
 
     ids: tuple[int, ...]
@@ -71,11 +68,8 @@ class EncodedText:
 class Batch:
     """Texts of about one length, padded on the right.
 
-    Attributes:
-        inputs: what the model's forward takes, [batch, n] each.
-        valid: boolean [batch, n], True for tokens, False for padding.
-        non_sink: boolean [batch, n], True for tokens that are not sinks.
-        of_target: as ``valid``, of what a decoder reads; None without one.
+    ``inputs`` is what the model's forward takes, [batch, n] each; ``valid`` and ``non_sink`` are True for tokens, and
+    for those that are no sinks; ``of_target`` is as ``valid``, of what a decoder reads.
     """
 
     items: tuple[EncodedText, ...]

@@ -112,14 +112,9 @@ def gathered(process: Process, state: Any) -> list[Any]:
 
 @dataclass
 class Measured:
-    """Progress on one corpus.
+    """Progress on one corpus: ``numbers`` of the texts that are done, measured or left out, and counts of these.
 
-    Attributes:
-        numbers: of the texts that are done, measured or left out.
-        texts: number of texts measured.
-        tokens: tokens in these.
-        unknown: how many of them stand for what the vocabulary lacks.
-        left_out: number of texts left out.
+    ``unknown`` counts tokens that stand for what the vocabulary lacks.
     """
 
     numbers: set[int] = field(default_factory=set)
@@ -131,17 +126,12 @@ class Measured:
     def note(self, text: "Text", n_tokens: int = 0, n_unknown: int = 0) -> None:
         """Count a text as measured, or with 0 tokens as left out."""
         self.numbers.add(text.number)
-        self.texts += n_tokens > 0
-        self.tokens += n_tokens
-        self.unknown += n_unknown
-        self.left_out += n_tokens == 0
+        self.add(Measured(set(), int(n_tokens > 0), n_tokens, n_unknown, int(n_tokens == 0)))
 
     def add(self, other: "Measured") -> None:
         """Add the counts of another process."""
-        self.texts += other.texts
-        self.tokens += other.tokens
-        self.unknown += other.unknown
-        self.left_out += other.left_out
+        for name in ("texts", "tokens", "unknown", "left_out"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def state(self) -> dict[str, Any]:
         """Plain numbers and lists, to save."""
@@ -202,11 +192,7 @@ class Unfinished:
             ) from error
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the file atomically.
-
-        Raises:
-            OutputError: the folder cannot be written to.
-        """
+        """Write the file atomically. Raises OutputError: the folder cannot be written to."""
         if self.path is None:
             return
         import torch

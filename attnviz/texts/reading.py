@@ -19,9 +19,8 @@ from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
 SHORTEST, LONGEST = 3, 60
 """Fewest and most words of a treebank's sentence that is measured (contract)."""
 
-_KINDS = {
-    "conllu": ".conllu (a treebank)", "txt": ".txt (one sentence a line)", "gap": ".tsv (GAP, or texts with labels)",
-}  # fmt: skip
+_KINDS = {"conllu": ".conllu (a treebank)", "txt": ".txt (one sentence a line)"}
+_KINDS |= {"gap": ".tsv (GAP, or texts with labels)"}
 """By kind of corpus, the suffix of its files and what they hold."""
 
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
@@ -59,13 +58,11 @@ class Text:
         text: what the model reads: a line, a passage, or a treebank's word forms with single spaces between.
         spans: of the syntactic words of a tree, or of GAP's pronoun and its names A and B.
         arcs: dependency relations between the spans, without punctuation and root.
-        place: its line, in a treebank that of its first word.
-        number: index of the sentence, or of the row of GAP's table, in its corpus.
-        answer: in an example of GAP, which name the pronoun means, 0 or 1.
-        subjects: in an example of GAP, whether each name is the subject of a clause; None without a parser.
+        place, number: its line, in a treebank that of its first word, and its index in the corpus.
+        answer, subjects: in GAP, which name the pronoun means, and whether each is a subject; None without a parser.
         label: of a labelled text, its class: a name or a number.
         target: for an encoder-decoder, what its decoder predicts.
-        ids: of random tokens, which have no text: vocabulary entries.
+        ids: of random tokens, which have no text.
     """
 
     text: str
@@ -198,44 +195,34 @@ def _word(line: str, place: Place, number: int, read: Callable[[str], Any]) -> _
     """The word of a line, which must have this number; None for a multiword token or an empty node."""
     columns = line.split("\t")
     if len(columns) != 10:
-        found = f"{len(columns)} in {_shown(line)}"
-        raise _broken(place, "10 columns with tabs between", found, "give a treebank in CoNLL-U")
+        raise _broken(place, "10 columns with tabs between (CoNLL-U)", f"{len(columns)} in {_shown(line)}")
     # conllu would strip the line, and split it at two spaces too
     token = read("\t".join(" ".join(column.split()) or "_" for column in columns))
     if isinstance(token["id"], tuple):
         return None
-    if token["id"] != number:
-        advice = "number the words of a sentence from 1, in order, and leave a blank line after it"
-        raise _broken(place, f"the id {number}", _shown(columns[0]), advice)
     form = columns[1].strip()
+    if token["id"] != number:
+        raise _broken(place, f"the id {number}, and a blank line after each sentence", _shown(columns[0]))
     if not form:
-        raise _broken(place, "a word form in column 2", "none", "fill it in, if need be with _")
+        raise _broken(place, "a word form in column 2", "none")
     if token["deprel"] == "_":
-        advice = "give a treebank in which every word has a relation"
-        raise _broken(place, "a relation such as nsubj in column 8", _shown(columns[7]), advice)
+        raise _broken(place, "a relation such as nsubj in column 8", _shown(columns[7]))
     return _Word(form, columns[6], token["deprel"], place)
 
 
 def _sentence(words: Sequence[_Word], number: int) -> Text:
-    spans, arcs = [], []
-    start = 0
+    spans, arcs, start = [], [], 0
     for dependent, word in enumerate(words):
         spans.append((start, start + len(word.form)))
         start += len(word.form) + 1
-        head = _head(word, len(words), dependent + 1)
-        if head > 0 and word.relation.split(":")[0].lower() not in LEFT_OUT:
-            arcs.append(Arc(dependent, head - 1, word.relation))
+        if not _WHOLE_NUMBER.fullmatch(word.head) or int(word.head) > len(words):
+            raise _broken(word.place, f"a head from 0 (root) to {len(words)} (words) in column 7", _shown(word.head))
+        head = int(word.head) - 1
+        if head == dependent:
+            raise _broken(word.place, "another word as the head in column 7, or 0 for the root", "the word itself")
+        if head >= 0 and word.relation.split(":")[0].lower() not in LEFT_OUT:
+            arcs.append(Arc(dependent, head, word.relation))
     return Text(" ".join(word.form for word in words), tuple(spans), tuple(arcs), words[0].place, number)
-
-
-def _head(word: _Word, n_words: int, own: int) -> int:
-    """The id of a word's head, 0 for the root."""
-    if not _WHOLE_NUMBER.fullmatch(word.head) or int(word.head) > n_words:
-        expected = f"a head from 0 (root) to {n_words} (words of the sentence) in column 7"
-        raise _broken(word.place, expected, _shown(word.head), "give the id of a word of the same sentence")
-    if int(word.head) == own:
-        raise _broken(word.place, "another word as the head in column 7", "the word itself", "give 0 to the root")
-    return int(word.head)
 
 
 def _labelled(corpus: Corpus) -> Iterator[Text]:
@@ -248,10 +235,9 @@ def _labelled(corpus: Corpus) -> Iterator[Text]:
         if (number := number + 1) < 0:  # the header
             continue
         if len(row) != width:
-            advice = "put each text with its label on one line, with one tab between columns"
-            raise _broken(place, f"{width} columns with tabs between", str(len(row)), advice)
+            raise _broken(place, f"{width} columns with tabs between", str(len(row)))
         if not row[text] or not row[label]:
-            raise _broken(place, "a text and its label", _shown("\t".join(row)), "fill in both")
+            raise _broken(place, "a text and its label", _shown("\t".join(row)))
         yield Text(row[text], place=place, number=number, label=row[label])
 
 
@@ -261,7 +247,7 @@ def _label_columns(place: Place, first: Sequence[str]) -> tuple[int, int, int]:
     texts = [names.index(name) for name in _TEXT_COLUMNS if name in names]
     if (_LABEL_COLUMN in names) != bool(texts) or (not texts and len(first) != 2):
         expected = "a header with the columns text and label, or two columns (text, label) without a header"
-        raise _broken(place, expected, _shown("\t".join(first)), "name the columns, with tabs between")
+        raise _broken(place, expected, _shown("\t".join(first)))
     return (len(first), texts[0], names.index(_LABEL_COLUMN)) if texts else (2, 0, 1)
 
 
@@ -272,14 +258,13 @@ def _rows(corpus: Corpus) -> Iterator[Text]:
             yield example
         elif i == 0 and row != _GAP_COLUMNS:
             expected = f"GAP's header {' '.join(_GAP_COLUMNS)} with tabs between"
-            raise _broken(place, expected, _shown(" ".join(row)), "give the file as GAP has it, header included")
+            raise _broken(place, expected, _shown(" ".join(row)))
 
 
 def _example(row: Sequence[str], place: Place) -> Text | None:
     """The example of a row; None where none or both of the names are right."""
     if len(row) != len(_GAP_COLUMNS):
-        expected = f"{len(_GAP_COLUMNS)} columns with tabs between"
-        raise _broken(place, expected, str(len(row)), "put each example on one line, without tabs in its text")
+        raise _broken(place, f"{len(_GAP_COLUMNS)} columns with tabs between", str(len(row)))
     fields = dict(zip(_GAP_COLUMNS, row, strict=True))
     spans = tuple(_mention(fields, column, place) for column in ("Pronoun", "A", "B"))
     a, b = (_truth(fields, column, place) for column in ("A-coref", "B-coref"))
@@ -289,20 +274,20 @@ def _example(row: Sequence[str], place: Place) -> Text | None:
 def _mention(fields: dict[str, str], column: str, place: Place) -> Span:
     """Where the pronoun or name of a column stands in the text."""
     mention, offset, text = fields[column], fields[f"{column}-offset"], fields["Text"]
-    advice = f"correct {column} or {column}-offset, which counts characters of Text from 0"
     if not _WHOLE_NUMBER.fullmatch(offset):
-        raise _broken(place, f"a whole number in {column}-offset", _shown(offset), advice)
+        raise _broken(place, f"a whole number in {column}-offset", _shown(offset))
     start, end = int(offset), int(offset) + len(mention)
     if not mention:
-        raise _broken(place, f"a word in column {column}", "none", "fill it in")
+        raise _broken(place, f"a word in column {column}", "none")
     if text[start:end] != mention:
-        raise _broken(place, f"{column} {_shown(mention)} at character {start}", _shown(text[start:end]), advice)
+        raise _broken(place, f"{column} {_shown(mention)} at character {start}", _shown(text[start:end]))
     return start, end
 
 
 def _truth(fields: dict[str, str], column: str, place: Place) -> bool:
-    if (value := fields[column].upper()) not in {"TRUE", "FALSE"}:
-        raise _broken(place, f"TRUE or FALSE in {column}", _shown(fields[column]), "write one of the two")
+    value = fields[column].upper()
+    if value not in {"TRUE", "FALSE"}:
+        raise _broken(place, f"TRUE or FALSE in {column}", _shown(fields[column]))
     return value == "TRUE"
 
 
@@ -328,11 +313,11 @@ def _decoded(data: bytes, place: Place) -> str:
     except UnicodeDecodeError as error:
         character = len(data[: error.start].decode("utf-8")) + 1
         found = f"byte 0x{data[error.start]:02x} as character {character} of the line"
-        raise _broken(place, "text encoded as UTF-8", found, "save the file as UTF-8") from error
+        raise _broken(place, "text encoded as UTF-8", found) from error
 
 
-def _broken(place: Place, expected: str, found: str, advice: str) -> CorpusError:
-    return CorpusError(f"{place}: expected {expected}, found {found}; {advice}.")
+def _broken(place: Place, expected: str, found: str) -> CorpusError:
+    return CorpusError(f"{place}: expected {expected}, found {found}.")
 
 
 def _cannot_read(path: Path, error: OSError) -> CorpusError:
@@ -342,7 +327,7 @@ def _cannot_read(path: Path, error: OSError) -> CorpusError:
 
 def _shown(text: str) -> str:
     """The text in quotation marks, on one line, shortened."""
-    return repr(text[:_SHOWN_CHARACTERS]) + "…" * (len(text) > _SHOWN_CHARACTERS)
+    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}…"
 
 
 _READERS = {
@@ -365,12 +350,9 @@ class Parser:
     def __call__(self, text: Text) -> Text:
         """The text with the spans of its words, and its relations without those of punctuation and the root."""
         words = parsed_words(self._pipeline, text.text)
-        arcs = (
-            Arc(i, word.head, word.relation)
-            for i, word in enumerate(words)
-            if is_scored(word.relation) and not word.is_space
-        )
-        return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=tuple(arcs))
+        scored = ((i, word) for i, word in enumerate(words) if is_scored(word.relation) and not word.is_space)
+        arcs = tuple(Arc(i, word.head, word.relation) for i, word in scored)
+        return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=arcs)
 
     def with_subjects(self, text: Text) -> Text:
         """An example of GAP with whether each of its names is the subject of a clause."""

@@ -465,7 +465,7 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, mi
         (type("Odd", (Llama,), {**NEMOTRON, "norm_names": (None,)}), "", "norm_names"),
         (type("Odd", (Llama,), {"name": "nemotron"}), "", "class_prefix"),
         (PatternSpec, "", "missing"),
-        (Architecture, "", "abstract"),
+        (Architecture, "", "class_prefix"),
         (replace(BACK, name=3), "", "string"),
         (Drawing(lambda *_: iter(()), lambda *_: None), "heads.map", "COMMAND.NAME"),
         (3, "", "found 3"),

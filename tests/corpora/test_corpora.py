@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import sys
 import tracemalloc
 from collections import Counter
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attnviz.errors import CorpusError, ParserError
+from attnviz.errors import CorpusError
 from attnviz.language.syntax import Arc
 from attnviz.texts.reading import Parser, Text, find_parser, open_corpus, read_texts, ready
 from tests.conftest import SHARED, needs_parser
@@ -81,49 +80,33 @@ def test_the_suffix_tells_the_kind_and_the_hash_is_the_files(corpus):
         found = corpus(name, "content\n")
         assert (found.path.name, found.kind) == (name, kind)
         assert found.sha256 == hashlib.sha256(b"content\n").hexdigest()
-
-
-def test_no_more_are_read_than_the_limit(corpus):
     opened = corpus("a.txt", "One.\nTwo.\nThree.\n")
     assert [text.text for text in read_texts(opened, 2)] == ["One.", "Two."]
     assert list(read_texts(opened, 0)) == []
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a", "a.conllu.gz", ".txt"])
-def test_another_suffix_is_an_error(corpus, name):
-    with pytest.raises(CorpusError, match="ends in"):
-        corpus(name, "content")
-
-
-def test_what_is_no_file_is_an_error_that_says_what_it_is(tmp_path):
+def test_what_is_no_corpus_is_an_error_that_says_what_it_is(tmp_path, monkeypatch):
+    for name in ("a.csv", "a", "a.conllu.gz", ".txt", "a.txt"):
+        (tmp_path / name).write_text("content")
     (tmp_path / "folder.txt").mkdir()
     os.mkfifo(tmp_path / "pipe.txt")
-    for name, found in (("folder.txt", "a folder"), ("none.txt", "nothing"), ("pipe.txt", "something else")):
-        message = re.escape(f"expected a corpus at {tmp_path / name}, found {found}; give a file that ends in .conllu")
-        with pytest.raises(CorpusError, match=message):
+    words = dict.fromkeys(("a.csv", "a", "a.conllu.gz", ".txt"), "ends in")
+    words |= {"folder.txt": "found a folder", "none.txt": "found nothing", "pipe.txt": "found something else"}
+    for name, word in words.items():
+        with pytest.raises(CorpusError, match=word):
             open_corpus(tmp_path / name)
-
-
-def test_a_file_that_cannot_be_read_is_an_error_with_its_reason(corpus, monkeypatch):
-    text, table = corpus("a.txt", "A sentence.\n"), corpus("a.tsv", HEADER)
-
-    def refused(*_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refused)
-    message = "Permission denied"
-    for read in (lambda: open_corpus(text.path), lambda: next(read_texts(text)), lambda: next(read_texts(table))):
-        with pytest.raises(CorpusError, match=message):
+    opened = open_corpus(tmp_path / "a.txt")
+    monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    for read in (lambda: open_corpus(opened.path), lambda: next(read_texts(opened))):
+        with pytest.raises(CorpusError, match="Permission denied"):
             read()
 
 
 def test_a_treebank_without_conllu_says_what_to_type_and_the_rest_reads(corpus, monkeypatch):
     monkeypatch.setitem(sys.modules, "conllu", None)
-    message = r"a\.conllu needs the package conllu.*type: pip install 'attnviz\[profile\]'$"
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(CorpusError, match=r"conllu.*pip install 'attnviz\[profile\]'"):
         next(read_texts(corpus("a.conllu", CAT)))
     assert [found.text for found in read_texts(corpus("a.txt", "One.\n"))] == ["One."]
-    assert len(list(read_texts(corpus("a.tsv", HEADER + "\n" + row())))) == 1
 
 
 # --- every kind
@@ -147,31 +130,25 @@ def test_what_is_not_utf8_is_an_error_with_file_line_and_byte(corpus, name, befo
     start = len(before.rpartition("\n")[2])
     line = before.count("\n") + 1
     assert message.startswith(f"{opened.path}:{line}: expected text encoded as UTF-8, found byte {byte} ")
-    assert f" character {start + character} of the line; " in message
+    assert f" character {start + character} of the line." in message
     assert len(found) == 1
+
+
+NO_TREES = ["# text = nothing\n\n \n# more\n", "1-2\tw" + "\t_" * 8 + "\n0.1\tw" + "\t_" * 8 + "\n"]
 
 
 @pytest.mark.parametrize(
     ("name", "expected", "contents"),
     [
-        ("a.txt", "a sentence", ["", "\ufeff \n\r\n\t\n"]),
-        (
-            "a.conllu",
-            "a sentence in CoNLL-U",
-            ["", "# text = nothing\n\n \n# more\n", "1-2\tw" + "\t_" * 8 + "\n0.1\tw" + "\t_" * 8 + "\n"],
-        ),
-        (
-            "a.tsv",
-            "a row of GAP with exactly one right name",
-            ["", HEADER + "\n", HEADER + "\n" + row(a_right="FALSE")],
-        ),
+        ("a.txt", "a sentence", ["\ufeff \n\r\n\t\n"]),
+        ("a.conllu", "a sentence in CoNLL-U", NO_TREES),
+        ("a.tsv", "a row of GAP with exactly one right name", [HEADER + "\n", HEADER + "\n" + row(a_right="FALSE")]),
     ],
 )
 def test_an_empty_corpus_is_an_error_that_says_what_was_expected(corpus, name, expected, contents):
-    for content in contents:
-        opened = corpus(name, content)
-        found, message = read_until_error(read_texts(opened))
-        assert message.startswith(f"{opened.path} is empty: expected at least {expected}, found none; ")
+    for content in ("", *contents):
+        found, message = read_until_error(read_texts(corpus(name, content)))
+        assert f"is empty: expected at least {expected}" in message
         assert found == []
 
 
@@ -333,7 +310,7 @@ def test_rows_with_no_or_two_right_names_are_skipped(examples):
 def test_a_broken_row_is_an_error_at_its_line_after_what_came_before(corpus, bad, message):
     opened = corpus("a.tsv", f"{HEADER}\n{row()}{bad}{row()}")
     found, said = read_until_error(read_texts(opened))
-    assert said.startswith(f"{opened.path}:3: {message}; ")
+    assert said == f"{opened.path}:3: {message}."
     assert [each.place.line for each in found] == [2]
 
 
@@ -400,21 +377,15 @@ def test_a_parser_is_looked_for_only_where_it_has_something_to_do(corpus, monkey
     asked = []
     monkeypatch.setattr("attnviz.texts.reading.load_parser", lambda name: asked.append(name) or Pipeline({}))
     assert find_parser([corpus("t.conllu", CAT)], "xx_fake") is None
-    assert asked == []
     for name, content in (("t.txt", "a cat"), ("t.tsv", HEADER)):
         assert find_parser([corpus("t.conllu", CAT), corpus(name, content)], "xx_fake").name == "xx_fake 1.2"
     assert asked == ["xx_fake"] * 2
-    monkeypatch.setattr("attnviz.texts.reading.load_parser", lambda name: None)
-    assert find_parser([corpus("t.txt", "a cat")], None) is None
 
 
 @needs_parser
-def test_the_subjects_of_an_english_passage_and_a_pipeline_that_is_missing(corpus):
-    lines = corpus("t.txt", "a cat")
+def test_the_subjects_of_an_english_passage(corpus):
     text = Text("Ann met Zoë when she was ill.", ((17, 20), (0, 3), (8, 11)), answer=0)
-    assert find_parser([lines], None).with_subjects(text).subjects == (True, False)
-    with pytest.raises(ParserError, match="xx_none"):
-        find_parser([lines], "xx_none")
+    assert find_parser([corpus("t.txt", "a cat")], None).with_subjects(text).subjects == (True, False)
 
 
 # --- the published data

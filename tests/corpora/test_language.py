@@ -59,14 +59,9 @@ TREEBANK = SHARED / "ud" / "en_ewt-ud-dev.conllu"
 def test_of_a_treebank_with_its_signatures_and_file_names_two_sentences_in_a_hundred_are_refused(english: str):
     texts = [text.text for text in read_texts(open_corpus(TREEBANK))]
     refused = [text for text in texts if unlike(text, english)]
-    assert len(texts) == 2001
-    assert len(refused) <= 180  # most of one word or two: addresses, names, smileys
+    assert len(refused) <= 180 < len(texts)  # most of one word or two: addresses, names, smileys
     assert sum(len(text.split()) >= 5 for text in refused) <= 40
-
-
-def test_stop_words_of_every_language_that_counts_are_found():
     assert min(len(parsers._common_words(language)) for language in parsers._LANGUAGES) > 300
-    assert parsers._common_words("xx") == frozenset()
 
 
 def test_a_pipeline_is_not_loaded_for_a_text_that_it_does_not_parse(monkeypatch: pytest.MonkeyPatch, english: str):

@@ -219,64 +219,54 @@ def pickled(folder: Path) -> None:
     (folder / "adapter_model.safetensors").unlink()
 
 
-def replaced_by(make: Callable[[Path], object]) -> Spoil:
+def replaced_by(make: Callable[[Path], object], name: str = "adapter_model.safetensors") -> Spoil:
     def spoil(folder: Path) -> None:
-        (folder / "adapter_model.safetensors").unlink()
-        make(folder / "adapter_model.safetensors")
+        (folder / name).unlink()
+        make(folder / name)
 
     return spoil
 
 
 PATTERN = "(.|.)+z"
 
-REFUSED: dict[str, tuple[Spoil, type[Exception], str]] = {
-    "a pickle": (pickled, CheckpointError, r"no adapter_model\.safetensors; adapter_model\.bin is a pickle.*load"),
-    "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), CheckpointError, "save it with"),
-    "no config": (lambda folder: (folder / "adapter_config.json").unlink(), CheckpointError, "has no adapter_config"),
-    "no folder": (lambda folder: folder.rename(f"{folder}-moved"), CheckpointError, "there is no folder .*mine"),
-    "a dangling link": (replaced_by(lambda file: file.symlink_to("nowhere")), CheckpointError, "a link that leads to"),
-    "a loop of links": (replaced_by(lambda file: file.symlink_to(file.name)), CheckpointError, "a link that leads to"),
-    "a folder": (replaced_by(lambda file: file.mkdir()), CheckpointError, "is no file, but a folder"),
-    "a pipe": (replaced_by(os.mkfifo), CheckpointError, "is a pipe"),
-    **{
-        kind: (settings_of(peft_type=kind), ArchitectureError, f"of the kind {kind}, which is not merged")
+WEIGHTS, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
+PATTERNS = {"target_modules": ["query", PATTERN], "modules_to_save": [PATTERN], "layers_pattern": PATTERN}
+PATTERNS |= {"rank_pattern": {PATTERN: 4}, "alpha_pattern": {PATTERN: 4}, "exclude_modules": [[PATTERN]]}
+SETTINGS = {"alora_invocation_tokens": [1, 2], "layer_replication": [[0, 2]], "megatron_config": {"a": 1}}
+SETTINGS |= {"init_lora_weights": "corda", "corda_config": {"cache_file": "a"}, "loftq_config": {"loftq_bits": 4}}
+SETTINGS |= {"of_the_future": 1}
+
+REFUSED: list[tuple[Spoil, type[Exception], str]] = [
+    (pickled, CheckpointError, "pickle"),
+    *((replaced_by(lambda _: None, name), CheckpointError, name) for name in (WEIGHTS, CONFIG_FILE)),
+    (lambda folder: folder.rename(f"{folder}-moved"), CheckpointError, "there is no folder"),
+    (replaced_by(lambda file: file.symlink_to("nowhere")), CheckpointError, WEIGHTS),
+    (replaced_by(lambda file: file.symlink_to(file.name)), CheckpointError, WEIGHTS),
+    (replaced_by(lambda file: file.mkdir()), CheckpointError, WEIGHTS),
+    (replaced_by(os.mkfifo), CheckpointError, "pipe"),
+    *(
+        (settings_of(peft_type=kind), ArchitectureError, f"kind {kind}")
         for kind in ("PREFIX_TUNING", "VERA", "BOFT", "XLORA", "NONE_SUCH", "")
-    },
-    **{
-        name: (settings_of(**{name: value}), ArchitectureError, f"has the setting {name} = ")
-        for name, value in {
-            "alora_invocation_tokens": [1, 2], "layer_replication": [[0, 2]], "megatron_config": {"a": 1},
-            "init_lora_weights": "corda", "corda_config": {"cache_file": "a"}, "loftq_config": {"loftq_bits": 4},
-            "of_the_future": 1,
-        }.items()
-    },
-    **{
-        f"a pattern in {name}": (settings_of(**{name: value}), ArchitectureError, r"has the pattern '\(\.\|\.\)\+z'")
-        for name, value in {
-            "target_modules": ["query", PATTERN], "modules_to_save": [PATTERN], "layers_pattern": PATTERN,
-            "rank_pattern": {PATTERN: 4}, "alpha_pattern": {PATTERN: 4}, "exclude_modules": [[PATTERN]],
-        }.items()
-    },
-    "a rank of 10⁹": (settings_of(r=10**9), CheckpointError, "has r = 1000000000, but the largest size .* is 32"),
-    "a rank of 10⁹ for a name": (
-        settings_of(rank_pattern={"query": 10**9}), CheckpointError, "has rank_pattern = 1000000000, but the largest"
     ),
-    "another base": (settings_of(target_modules=["key"]), CheckpointError, "does not fit its base model: .* left over"),
-    "one weight less": (
+    *((settings_of(**{name: value}), ArchitectureError, f"setting {name} = ") for name, value in SETTINGS.items()),
+    *((settings_of(**{name: value}), ArchitectureError, "pattern") for name, value in PATTERNS.items()),
+    (settings_of(r=10**9), CheckpointError, "r = 1000000000"),
+    (settings_of(rank_pattern={"query": 10**9}), CheckpointError, "rank_pattern = 1000000000"),
+    (settings_of(target_modules=["key"]), CheckpointError, "does not fit its base model"),
+    (
         weights_of(lambda weights: weights.pop(next(name for name in weights if "lora_B" in name))),
         CheckpointError,
-        r"does not fit its base model: 1 weights are left over or missing, such as .*lora_B",
+        "1 weights are left over or missing",
     ),
-    "a NaN": (weights_of(lambda weights: next(iter(weights.values())).fill_(torch.nan)), CheckpointError, "not finite"),
-}  # fmt: skip
+    (weights_of(lambda weights: next(iter(weights.values())).fill_(torch.nan)), CheckpointError, "not finite"),
+]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_merged_is_refused_by_name(bases: Path, tmp_path: Path, what: str):
-    spoil, error, message = REFUSED[what]
+@pytest.mark.parametrize(("spoil", "error", "word"), REFUSED)
+def test_what_cannot_be_merged_is_refused_by_name(bases: Path, tmp_path: Path, spoil: Spoil, error: Any, word: str):
     adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=["query"])
     spoil(tmp_path / "mine")
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=word):
         attnviz.analyze(TEXT, bases / "bert", adapter=tmp_path / "mine", device="cpu")
 
 
@@ -348,9 +338,7 @@ def test_an_adapter_of_the_hub_is_taken_from_the_cache_or_downloaded(
     settings_of(base_model_name_or_path="someone/base", revision=SECOND)(tmp_path / "mine")
     hub = Hub(tmp_path / "hub", monkeypatch)
     put(hub.cache, "someone/base", files_of(bases / "bert"), commit=SECOND)
-    with pytest.raises(
-        CheckpointError, match=r"cannot load the adapter 'someone/lora': .* not in the cache .*--adapter"
-    ):
+    with pytest.raises(CheckpointError, match="cannot load the adapter 'someone/lora'"):
         find_checkpoint(adapter=HUB_ID)
     hub.has(files_of(tmp_path / "mine"), others=["optimizer.pt", "adapter_model.bin"])
     found = find_checkpoint(adapter=HUB_ID)
@@ -385,16 +373,10 @@ def test_every_command_takes_an_adapter_and_names_it(bases, tmp_path, monkeypatc
     given = ["--adapter", "./mine"] if named == "option" else ["-m", "./mine"]
     told = run(command, *text, *given, "-d", "cpu", "--figures", "none", *["--no-curve"] * (command == "ablate"))
     assert f"{bases / 'bert'} + ./mine" in " ".join(told.split())
-    (folder,) = Path("attnviz-out").iterdir()
-    assert folder.name == ("mine" if command in ("heads", "profile") else f"{command}-mine")
-    (document,) = folder.glob("*/[!.]*.json")
+    (document,) = Path("attnviz-out").glob("*/*/[!.]*.json")
     model = json.loads(document.read_text())["model"]
     assert model["name"] == str(bases / "bert")
-    assert (model["adapter"]["name"], model["adapter"]["kind"], model["adapter"]["revision"]) == (
-        "./mine",
-        "LORA",
-        None,
-    )
+    assert {"name": "./mine", "kind": "LORA", "revision": None}.items() <= model["adapter"].items()
 
 
 def test_compare_holds_the_base_against_itself_with_the_adapter(bases, tmp_path, monkeypatch):

@@ -3,14 +3,11 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, processors
 from transformers import (
@@ -21,98 +18,22 @@ from transformers import (
 )
 
 import attnviz
-from attnviz.commands.explain import reference
 from attnviz.commands.explain.steps import step_of
-from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
+from attnviz.errors import CheckpointError, TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.models.families import architecture_of
 from attnviz.models.families.bert_gpt2 import Albert
-from attnviz.models.families.encoders import OPT, Esm, ModernBert
+from attnviz.models.families.encoders import ModernBert
 from attnviz.models.words import vocabulary_labels
-from attnviz.reference.attention import HeadParameters
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import Text
 from attnviz.trace.contributions import why_not_linear
-from tests.support.explained import steps_of
 from tests.support.models import save_checkpoint, sharp_bert
-from tests.support.mutations import rolled
-from tests.support.recorded import batch, own_patterns, verified_batch
-from tests.support.relatives import DRAWN, RELATIVES, checkpoint_of, drawn_settings, sharp
+from tests.support.recorded import own_patterns
+from tests.support.relatives import RELATIVES, checkpoint_of, sharp
 
 TEXT = "the cat that i saw ran away from the dog"
 PROTEIN = "MKTAYIAKQRQISF"
 MASKED = "MK<mask>AYI <mask>KQjRx"
-LIMIT = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 0.02}
-
-
-def inputs_of(checkpoint: Checkpoint, lengths: tuple[int, ...] = (12, 7), left: bool = False) -> dict[str, Any]:
-    inputs = batch(checkpoint.config.vocab_size, lengths)
-    return {name: values.flip(1) for name, values in inputs.items()} if left else inputs
-
-
-@settings(max_examples=12)
-@given(data=st.data(), dtype=st.sampled_from(list(LIMIT)), left=st.booleans())
-@pytest.mark.parametrize("kind", DRAWN)
-def test_settings_drawn_at_random_verify(kind, data, dtype, left):
-    checkpoint = checkpoint_of(kind, dtype, **data.draw(drawn_settings(kind)))
-    # in float64 a window of padding alone is NaN in the model itself
-    inputs = inputs_of(checkpoint, (12,) if dtype == torch.float64 else (12, 7), left)
-    verification = verified_batch(checkpoint, inputs)
-    assert verification.pattern_error <= LIMIT[dtype]
-    assert verification.heads_compared == checkpoint.n_layers * checkpoint.n_heads
-    assert len(steps_of(checkpoint, range(checkpoint.n_layers), TEXT)) == checkpoint.n_layers
-
-
-Change = Callable[[HeadParameters], HeadParameters]
-
-
-def biased(**changes: Any) -> Change:
-    return lambda p: replace(p, position_bias=partial(p.position_bias, **changes))
-
-
-def turned(**changes: Any) -> Change:
-    return lambda p: replace(p, rotary=replace(p.rotary, **changes))
-
-
-def bias_of_the_head_before(p: HeadParameters) -> HeadParameters:
-    right = p.position_bias
-    assert right is not None
-    return replace(p, position_bias=lambda *rows: right(*rows).roll(1, 0))
-
-
-MUTATIONS: dict[str, tuple[str, Change, str]] = {
-    "rolled heads": ("modernbert", lambda p: replace(p, query=rolled(p.query)), "3 of 3 layers .*agree with the heads"),
-    "no rotation": ("modernbert", lambda p: replace(p, rotary=None), "queries differ before that"),
-    "one base for all layers": ("modernbert", turned(frequencies=torch.logspace(0, -1, 4)), "differ before that"),
-    "a window of one less": (
-        "modernbert", lambda p: replace(p, window=p.window and p.window - 1), "2 of 3 layers differ.*layer [12],"
-    ),
-    "a window on one side": ("modernbert", lambda p: replace(p, causal=p.window is not None), "2 of 3 layers differ"),
-    "no window": ("modernbert", lambda p: replace(p, window=None), "2 of 3 layers differ"),
-    "unscaled queries": ("opt", lambda p: replace(p, query_scale=1.0), "queries differ before that"),
-    "scaled scores": ("opt", lambda p: replace(p, scale=0.5), "scales its scores by 1, the reference by 0.5"),
-    "no bias by distance": ("mpnet", lambda p: replace(p, position_bias=None), "3 of 3 layers differ"),
-    "one bias for both sides": ("mpnet", biased(causal=True), "3 of 3 layers differ"),
-    "buckets of other distances": ("mpnet", biased(max_distance=9), "3 of 3 layers differ"),
-    "a bias of another head": ("mpnet", bias_of_the_head_before, "3 of 3 layers differ"),
-    "a protein without rotation": ("esm", lambda p: replace(p, rotary=None), "queries differ before that"),
-    "neighbours rotated together": ("esm", turned(interleaved=True), "queries differ before that"),
-    "angles of another base": ("esm", turned(frequencies=torch.logspace(0, -1, 4)), "queries differ before that"),
-    "unscaled queries of a protein": ("esm", lambda p: replace(p, query_scale=1.0), "queries differ before that"),
-    "scores scaled, too": ("esm", lambda p: replace(p, scale=0.5), "scales its scores by 1, the reference by 0.5"),
-    "keys after the query": ("opt", lambda p: replace(p, causal=False), "3 of 3 layers differ"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_a_wrong_variant_fails_and_is_named(monkeypatch, name):
-    kind, change, message = MUTATIONS[name]
-    checkpoint = checkpoint_of(kind)
-    family = type(checkpoint.architecture)
-    right = family.parameters
-    monkeypatch.setattr(family, "parameters", lambda self, model, layer: change(right(self, model, layer)))
-    with pytest.raises(VerificationError, match=message):
-        attnviz.analyze(PROTEIN if kind == "esm" else TEXT, checkpoint, syntax=False)
 
 
 def test_windows_are_on_both_sides_and_baselines_within_them():
@@ -139,64 +60,11 @@ def test_modernberts_middle_of_classes_is_not_taken_for_the_first_token():
     assert heads[1] is None
 
 
-def test_other_positions_of_opt_are_noticed_in_logits_and_input(monkeypatch):
+def test_logits_of_opt_are_those_of_its_own_head():
     checkpoint = checkpoint_of("opt", auto_class=AutoModelForCausalLM)
     found = attnviz.head_outputs(TEXT, checkpoint)
     logits = checkpoint.language_head(checkpoint.model(torch.tensor([found.tokens.ids]))[0])[0, 4]
     assert found.effects_at(4).predicted.id == int(logits.argmax())
-    right = OPT.embeddings
-    monkeypatch.setattr(
-        OPT, "embeddings", lambda *given: replace(at := right(*given), positions=at.positions.roll(1, 0))
-    )
-    with pytest.raises(VerificationError, match="do not sum to the model's own final state"):
-        attnviz.head_outputs(TEXT, checkpoint)
-    with pytest.raises(VerificationError, match="input of layer 0"):
-        attnviz.explain(TEXT, checkpoint)
-
-
-@pytest.mark.parametrize("setting", [{"_remove_final_layer_norm": True}, {"word_embed_proj_dim": 16}])
-def test_what_no_opt_has_is_refused_by_name(setting):
-    with pytest.raises(ArchitectureError, match=f"this opt has {next(iter(setting))}="):
-        checkpoint_of("opt", **setting)
-
-
-def doubled(module: Any) -> Any:
-    module = deepcopy(module)
-    module.weight.data *= 2
-    return module
-
-
-OF_350M: dict[str, tuple[str, Callable[..., Any], str, str]] = {
-    "norms before attention": ("variant", lambda _, self, __: self, "heads", "layer 0"),
-    "other words": (
-        "embeddings",
-        lambda right, *given: replace(at := right(*given), words_project=doubled(at.words_project)),
-        "explain, first layer",
-        "input of layer 0",
-    ),
-    "other final states": (
-        "output_map", lambda right, *given: doubled(right(*given)), "ablate", "does not reproduce the model's final"
-    ),
-    "a norm after the last layer": (
-        "final_norm", lambda _, __, model: model.decoder.layers[2].final_layer_norm, "ablate", "does not reproduce"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OF_350M)
-def test_what_is_special_about_opt_350m_is_noticed(monkeypatch, name):
-    method, wrong, command, message = OF_350M[name]
-    right = getattr(OPT, method)
-    monkeypatch.setattr(OPT, method, lambda *given: wrong(right, *given))
-    with pytest.raises(VerificationError, match=message):
-        _COMMANDS[command](checkpoint_of("opt-350m", auto_class=AutoModelForCausalLM))
-
-
-def test_the_other_half_as_gate_is_noticed(monkeypatch):
-    checkpoint, right = checkpoint_of("modernbert"), reference._gate_and_expand
-    monkeypatch.setattr(reference, "_gate_and_expand", lambda modules: right(modules)[::-1])
-    with pytest.raises(VerificationError, match="gate of layer 1"):
-        attnviz.explain(TEXT, checkpoint, layer=1)
 
 
 @pytest.mark.parametrize("biases", [False, True])
@@ -211,12 +79,6 @@ def test_a_norm_before_the_first_layer_is_noticed(monkeypatch):
     monkeypatch.setattr(ModernBert, "layer_modules", lambda *given: normed(right(*given)))
     with pytest.raises(VerificationError, match="layer 0"):
         attnviz.explain(TEXT, checkpoint, layer=0)
-
-
-@pytest.mark.parametrize(("setting", "only"), [("pad_token_id", 1), ("relative_attention_num_buckets", 32)])
-def test_numbers_that_mpnets_class_does_not_read_in_its_config_are_refused(setting, only):
-    with pytest.raises(ArchitectureError, match=f"this MPNet has {setting}={only - 1}.*expected {only}"):
-        checkpoint_of("mpnet", **{setting: only - 1})
 
 
 def test_the_bias_by_distance_is_a_part_of_scores_and_of_positions_share():
@@ -242,15 +104,6 @@ def test_an_attention_that_gives_no_pattern_of_its_own_is_refused(monkeypatch):
     assert not [module for module in checkpoint.model.modules() if "forward" in vars(module)]
 
 
-@pytest.mark.parametrize("rounded", [False, True])
-def test_cos_and_sin_of_modernbert_are_rounded_before_they_turn_in_float32(monkeypatch, rounded):
-    checkpoint, right = checkpoint_of("modernbert", torch.bfloat16), ModernBert.parameters
-    change = turned(rounded=rounded)
-    monkeypatch.setattr(ModernBert, "parameters", lambda *given: change(right(*given)))
-    errors = [check.pattern_error for check in attnviz.analyze(TEXT, checkpoint, syntax=False).verification.layers]
-    assert (max(errors) == 0) == rounded
-
-
 # --- layers that share modules
 
 _SHARING: dict[str, dict[str, int]] = {
@@ -263,7 +116,6 @@ _NAMES = {"model", "models", "place"}
 _COMMANDS: dict[str, Callable[[Checkpoint], Any]] = {
     "heads": lambda model: attnviz.analyze(TEXT, model, syntax=False),
     "explain": lambda model: attnviz.explain(TEXT, model, layer=1),
-    "explain, first layer": lambda model: attnviz.explain(TEXT, model),
     "outputs": lambda model: attnviz.head_outputs(TEXT, model),
     "ablate": lambda model: attnviz.ablate([TEXT, "the dog ran"], model),
     "ablate, uniform": lambda model: attnviz.ablate(TEXT, model, method="uniform", curve=False),
@@ -316,17 +168,10 @@ def test_other_modules_or_another_run_of_them_are_noticed(monkeypatch, command, 
         _COMMANDS[command](checkpoint)
 
 
-def test_a_projection_of_the_embeddings_that_is_left_out_is_noticed(monkeypatch):
-    checkpoint, right = checkpoint_of("albert", embedding_size=32), Albert.embeddings
-    monkeypatch.setattr(Albert, "embeddings", lambda *given: replace(right(*given), project=None))
-    with pytest.raises(VerificationError, match="input of layer 0"):
-        attnviz.explain(TEXT, checkpoint)
-
-
 # --- proteins ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", LIMIT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("text", "factor"), [(PROTEIN, 0.88), (MASKED, 0.88 * 14 / 12)])
 def test_what_masks_leave_out_is_made_up_for(dtype, text, factor):
     checkpoint = checkpoint_of("esm", dtype, emb_layer_norm_before=False)
@@ -338,28 +183,6 @@ def test_what_masks_leave_out_is_made_up_for(dtype, text, factor):
     assert step_of(explained, "input").formula == f"x = word · {factor:g}{masked}"
     plain = attnviz.explain(text, checkpoint_of("esm", token_dropout=False))
     assert step_of(plain, "input").formula == "x = norm(word)"
-
-
-@pytest.mark.parametrize("wrong", [{"dropped": None}, {"dropped": 5}, {"scale": 1.0}, {"norm": None}])
-def test_other_embeddings_of_a_protein_are_noticed(monkeypatch, wrong):
-    right = Esm.embeddings
-    # a norm after it hides the scale
-    checkpoint = checkpoint_of("esm", emb_layer_norm_before=("norm" in wrong))
-    monkeypatch.setattr(Esm, "embeddings", lambda *given: replace(right(*given), **wrong))
-    with pytest.raises(VerificationError, match="input of layer 0"):
-        attnviz.explain(MASKED, checkpoint, layer=0)
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("position_embedding_type", "absolute"), ("is_decoder", True), ("is_folding_model", True), ("pad_token_id", None),
-     ("mask_token_id", None)],
-)  # fmt: skip
-def test_other_settings_of_esm_are_refused_by_name(setting, value):
-    config = RELATIVES["esm"].config()
-    setattr(config, setting, value)
-    with pytest.raises(ArchitectureError, match=f"this ESM has {setting}={value!r}"):
-        architecture_of(config, torch.float32)
 
 
 def test_old_files_of_esm_are_read_with_the_frequencies_that_they_hold(tmp_path):
@@ -447,7 +270,7 @@ def test_what_is_of_words_is_refused_in_one_line(run, named, tmp_path):
     tree: Path = tmp_path / "tree.conllu"
     tree.write_text("1\tcats\tcat\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\trun\trun\tVERB\t_\t_\t0\troot\t_\t_\n\n")
     tree.with_name("p.txt").write_text(f"{PROTEIN}\n")
-    with pytest.raises(UsageError, match=f"{named} is for texts of words, but a model of the architecture 'esm'"):
+    with pytest.raises(UsageError, match=f"{named} is for texts of words"):
         run(checkpoint_of("esm"), tree)
 
 

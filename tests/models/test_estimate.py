@@ -62,22 +62,10 @@ def test_a_text_is_read_in_blocks_of_this_size(monkeypatch, bert, command):
 
 
 def test_the_command_hands_the_size_on(bert, tmp_path):
-    command = [
-        "heads",
-        TEXT,
-        "-m",
-        str(bert),
-        "--no-syntax",
-        "--figures",
-        "none",
-        "-o",
-        str(tmp_path / "out"),
-        "--memory",
-    ]
-    assert CliRunner().invoke(app, [*command, "1K"]).exit_code == 0
-    done = CliRunner().invoke(app, [*command, "much"])
-    assert done.exit_code == 2
-    assert "found 'much'" in done.stderr
+    options = ["-m", str(bert), "--no-syntax", "--figures", "none", "-o", str(tmp_path / "out"), "--memory"]
+    assert CliRunner().invoke(app, ["heads", TEXT, *options, "1K"]).exit_code == 0
+    done = CliRunner().invoke(app, ["heads", TEXT, *options, "much"])
+    assert (done.exit_code, "found 'much'" in done.stderr) == (2, True)
 
 
 # --- what there is

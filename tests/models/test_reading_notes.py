@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import attnviz
+from attnviz.measures.patterns import PatternSpec
 from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
@@ -35,26 +36,24 @@ def notes_of(result: Any) -> str:
 def test_unknown_tokens_are_told_and_are_no_copies_of_one_another() -> None:
     result = attnviz.analyze(f"{UNKNOWN} cat", sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
     assert "5 of 7 tokens are unknown to this tokenizer ([UNK])." in notes_of(result)
-    copies = result.context.text.earlier_copies
-    assert copies.nonzero().tolist() == [[7, 6]]
-    assert not attnviz.analyze("the cat", sharp_bert(), tokenizer=bert_tokenizer(), syntax=False).reading_notes
+    assert result.context.text.earlier_copies.nonzero().tolist() == [[7, 6]]
+    drawing = attnviz.draw(np.eye(3)[None, None], ["[UNK]", "cat", "[UNK]"])
+    assert not drawing._analysis.context.text.earlier_copies.any()
+    for text, model, tokenizer in (
+        ("the cat", sharp_bert(), bert_tokenizer()),
+        ("the cat <|endoftext|> ran", sharp_gpt2(), gpt2_tokenizer()),  # also its end of a text
+    ):
+        assert not attnviz.analyze(text, model, tokenizer=tokenizer, syntax=False).reading_notes
 
 
 def test_unknown_tokens_of_a_corpus_are_no_copies_of_one_another() -> None:
     checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
     batch = collate(checkpoint, encode(checkpoint, [Text(f"{UNKNOWN} cat")]))
-    (item,) = batch.items
-    assert item.n_unknown == 5
+    assert batch.items[0].n_unknown == 5
     tally = StatisticsTally(checkpoint.n_layers, checkpoint.n_heads, causal=False)
-    tokens: list[Any] = []
-    tally._patterns = [_spec(lambda text: tokens.extend(text.tokens) or text.earlier_copies)]
+    mask = lambda text: text.earlier_copies  # noqa: E731
+    tally._patterns = [PatternSpec("copies", "copies", mask, "copies", "other", reads_text=True)]
     assert tally.masks_of(batch)[0, 0].nonzero().tolist() == [[7, 6]]
-
-
-def _spec(mask: Callable[[Any], Any]) -> Any:
-    from attnviz.measures.patterns import PatternSpec
-
-    return PatternSpec("copies", "copies", mask, "copies", "other", reads_text=True)
 
 
 @pytest.mark.parametrize(
@@ -74,16 +73,6 @@ def test_unknown_tokens_of_several_texts_are_counted(
     corpus.write_text(f"{UNKNOWN}\nthe dog {UNKNOWN} ran\n", encoding="utf-8")
     result = measure(str(corpus), from_loaded(sharp_bert(), bert_tokenizer()))
     assert counted in notes_of(result)
-
-
-def test_what_is_never_unknown_is_not_told() -> None:
-    result = attnviz.analyze("the cat <|endoftext|> ran", sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
-    assert not result.reading_notes  # its unknown token is also its end of a text
-
-
-def test_unknown_labels_of_given_weights_are_no_copies() -> None:
-    drawing = attnviz.draw(np.eye(3)[None, None], ["[UNK]", "cat", "[UNK]"])
-    assert not drawing._analysis.context.text.earlier_copies.any()
 
 
 # --- special tokens that the text has, too
@@ -118,30 +107,20 @@ def test_a_special_token_that_the_text_has_too_is_special_and_told(
 
 
 @pytest.mark.parametrize("setting", [{"dropout": 0.5}, {"alpha": 0.1, "nbest_size": 5}], ids=["bpe", "unigram"])
-def test_a_tokenizer_in_memory_is_not_random_and_stays_as_it_was(setting: dict[str, Any]) -> None:
-    bpe = "dropout" in setting
-    tokenizer = gpt2_tokenizer() if bpe else unigram_tokenizer()
-    model = sharp_gpt2() if bpe else sharp_bert(vocab_size=len(tokenizer))
+@pytest.mark.parametrize("from_file", [False, True])
+def test_a_tokenizer_that_divides_at_random_does_not(setting: dict[str, Any], from_file: bool, tmp_path: Path) -> None:
+    tokenizer = gpt2_tokenizer() if "dropout" in setting else unigram_tokenizer()
+    model = sharp_gpt2() if "dropout" in setting else sharp_bert(vocab_size=len(tokenizer))
     plain = tuple(tokenizer("the unbelievable cat ran away").input_ids)
     for name, value in setting.items():
         setattr(tokenizer.backend_tokenizer.model, name, value)
-    results = [attnviz.analyze("the unbelievable cat ran away", model, tokenizer=tokenizer, syntax=False) for _ in "ab"]
+    given: dict[str, Any] = {"model": model, "tokenizer": tokenizer}
+    if from_file:
+        given = {"model": save_checkpoint(model, tokenizer, tmp_path / "model")}
+    results = [attnviz.analyze("the unbelievable cat ran away", **given, syntax=False) for _ in "ab"]
     assert {result.tokens.ids for result in results} == {plain}
-    assert "switched off" in notes_of(results[0])
+    assert from_file or "switched off" in notes_of(results[0])
     assert {getattr(tokenizer.backend_tokenizer.model, name) for name in setting} == set(setting.values())
-
-
-def test_a_tokenizer_with_dropout_in_its_file_is_not_random(tmp_path: Path) -> None:
-    folder = save_checkpoint(sharp_gpt2(), gpt2_tokenizer(), tmp_path / "model")
-    file = folder / "tokenizer.json"
-    content = json.loads(file.read_text(encoding="utf-8"))
-    content["model"]["dropout"] = 0.9
-    file.write_text(json.dumps(content), encoding="utf-8")
-    results = [attnviz.rollout("the unbelievable cat ran away", folder) for _ in "ab"]
-    assert {result.tokens.ids for result in results} == {
-        tuple(gpt2_tokenizer()("the unbelievable cat ran away").input_ids)
-    }
-    assert "switched off" in notes_of(results[0])
 
 
 def test_marian_does_not_sample(tmp_path: Path) -> None:

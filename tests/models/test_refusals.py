@@ -19,6 +19,7 @@ from attnviz.models.families import architecture_of
 from attnviz.models.sources import find_checkpoint
 from tests.conftest import SENTENCE
 from tests.support.encoder_decoders import saved
+from tests.support.families import config_of
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.support.spoiled import (
@@ -253,6 +254,46 @@ def test_a_checkpoint_in_a_folder_whose_name_is_no_text_is_not_called_corrupt(be
         load(Path(folder))
 
 
+# --- settings that the reference does not reproduce
+
+
+def rope(kind: str, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 1e4, **more}}
+
+
+SETTINGS: list[tuple[str, dict[str, Any], str]] = [
+    ("llama", rope("proportional"), "rope_type='proportional'"),
+    ("llama", rope("default", partial_rotary_factor=0.5), "partial_rotary_factor=0.5"),
+    ("llama", {"num_key_value_heads": 3}, "num_key_value_heads=3"),
+    ("gemma3_text", {"rope_parameters": {"full_attention": {"rope_type": "proportional"}}}, "rope_type='proportional'"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
+    ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types='chunked_attention'"),
+    ("phimoe", rope("linear", factor=2.0, short_mscale=1.0, long_mscale=1.5), "long_mscale=1.5"),
+    ("opt", {"_remove_final_layer_norm": True}, "_remove_final_layer_norm=True"),
+    ("opt", {"word_embed_proj_dim": 16}, "word_embed_proj_dim=16"),
+    ("mpnet", {"pad_token_id": 0}, "pad_token_id=0"),
+    ("mpnet", {"relative_attention_num_buckets": 31}, "relative_attention_num_buckets=31"),
+    ("esm", {"position_embedding_type": "absolute"}, "position_embedding_type='absolute'"),
+    *(("esm", {name: True}, f"{name}=True") for name in ("is_decoder", "is_folding_model")),
+    *(("esm", {name: None}, f"{name}=None") for name in ("pad_token_id", "mask_token_id")),
+    *(("roberta", {"pad_token_id": value}, f"pad_token_id={value}") for value in (None, -1, 65)),
+    ("distilbert", {"n_layers": 0}, "n_layers=0"),
+    ("bart", {"is_encoder_decoder": False}, "is_encoder_decoder=False"),
+    ("bart", {"decoder_layers": 0}, "0 layers of 4 heads in its decoder"),
+    ("t5", {"decoder_start_token_id": None}, "decoder_start_token_id=None"),
+    ("t5", {"relative_attention_num_buckets": 7}, "relative_attention_num_buckets=7"),
+    ("m2m_100", {"pad_token_id": None}, "pad_token_id=None"),
+]
+
+
+@pytest.mark.parametrize(("family", "changes", "word"), SETTINGS)
+def test_settings_that_are_not_reproduced_are_refused_by_name_and_value(
+    family: str, changes: dict[str, Any], word: str
+) -> None:
+    with pytest.raises(ArchitectureError, match=re.escape(word)):
+        architecture_of(config_of(family, **changes), torch.float32)
+
+
 # --- models in memory
 
 
@@ -286,6 +327,8 @@ def test_a_module_that_is_no_transformers_model_is_refused(model: torch.nn.Modul
 def test_what_else_is_refused_of_a_model_in_memory() -> None:
     with pytest.raises(CheckpointError, match="a loaded model needs its tokenizer"):
         from_loaded(sharp_bert(), None)
+    with pytest.raises(CheckpointError, match="rotary frequencies to bfloat16"):
+        from_loaded(sharp_llama().to(torch.bfloat16), sentencepiece_tokenizer())
     with pytest.raises(ArchitectureError, match="is_decoder=True"):
         from_loaded(sharp_bert(is_decoder=True), bert_tokenizer())
     with pytest.raises(ArchitectureError, match="'deberta'"):

@@ -44,24 +44,20 @@ def metaspace_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
 
 
-def row_stochastic(n: int, heads: int = 2, seed: int = 0) -> Tensor:
-    return torch.randn(heads, n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).softmax(-1)
-
-
 # --- labels -------------------------------------------------------------------------------------
 
 
-def test_wordpiece_labels_mark_continuations_only():
+def test_labels_mark_what_continues_a_word_in_every_kind_of_tokenizer():
     tokens = as_bert("The unbelievableness ran")
     assert tokens.labels == ("[CLS]", "the", "un", "##believ", "##able", "##ness", "ran", "[SEP]")
     assert tokens.word_labels == ("the", "unbelievableness", "ran")
-
-
-def test_byte_level_labels_have_no_leading_space_and_a_mark_of_their_own():
     tokens = as_gpt2("the cats saw a dog")
-    assert tokens.labels[:2] == ("the", "cat")
-    assert tokens.labels[2] == "~s"
+    assert tokens.labels[:3] == ("the", "cat", "~s")
     assert tokens.word_labels == ("the", "cats", "saw", "a", "dog")
+    limits: Any = {"max_positions": 9, "vocabulary_size": 5, "segments": False, "sink_first": True}
+    tokens = tokenize(metaspace_tokenizer(), "the cats", **limits)
+    assert (tokens.labels, tokens.word_labels) == (("the", "cat", "~s"), ("the", "cats"))
+    assert tokenize(metaspace_tokenizer(), "the  cat", **limits).labels == ("the", "␣", "cat")
 
 
 @pytest.mark.parametrize(
@@ -80,14 +76,6 @@ def test_byte_level_tokens_are_shown_without_stand_ins_and_steer_nothing(text: s
     assert labels is None or tokens.labels[: len(labels)] == labels
     assert words is None or tokens.word_labels == words
     assert "".join((*tokens.labels, *tokens.word_labels)).isprintable()
-
-
-def test_a_metaspace_tokenizer_shows_words_without_their_mark():
-    limits: Any = {"max_positions": 9, "vocabulary_size": 5, "segments": False, "sink_first": True}
-    tokens = tokenize(metaspace_tokenizer(), "the cats", **limits)
-    assert tokens.labels == ("the", "cat", "~s")
-    assert tokens.word_labels == ("the", "cats")
-    assert tokenize(metaspace_tokenizer(), "the  cat", **limits).labels == ("the", "␣", "cat")
 
 
 @pytest.mark.parametrize(
@@ -130,13 +118,9 @@ def test_only_tokens_that_the_tokenizer_adds_are_special():
     assert tokens.segments == (None, 0, 0, 0, 0, None)
 
 
-def test_the_first_position_of_gpt2_is_a_sink_but_not_special():
+def test_the_first_position_of_gpt2_is_a_sink_and_a_typed_end_of_text_is_content():
     tokens = as_gpt2("the cat saw")
-    assert tokens.sink == (True, False, False)
-    assert tokens.special == (False, False, False)
-
-
-def test_a_typed_end_of_text_is_content():
+    assert (tokens.sink, tokens.special) == ((True, False, False), (False, False, False))
     tokens = as_gpt2("cat<|endoftext|>dog")
     place = tokens.labels.index("<|endoftext|>")
     assert not tokens.special[place]
@@ -144,27 +128,19 @@ def test_a_typed_end_of_text_is_content():
     assert tokens.words[place] is not None
 
 
-def test_word_numbers_run_on_over_a_pair():
-    tokens = as_bert("the unable cat", "un dog")
+def test_words_offsets_and_inputs_of_a_pair():
+    text, pair = "the unable cat", "un dog"
+    tokens = as_bert(text, pair)
     assert tokens.words == (None, 0, 1, 1, 2, None, 3, 4, None)
     assert tokens.segments == (None, 0, 0, 0, 0, None, 1, 1, None)
     assert tokens.type_ids == (0, 0, 0, 0, 0, 0, 1, 1, 1)
     assert tokens.word_labels == ("the", "unable", "cat", "un", "dog")
-
-
-def test_offsets_are_characters_of_the_segment():
-    text, pair = "The unable", "A dog"
-    tokens = as_bert(text, pair)
     spans = [(segment, *span) for segment, span in zip(tokens.segments, tokens.offsets, strict=True)]
     found = [(text, pair)[segment][first:last] for segment, first, last in spans if segment is not None]
-    assert found == ["The", "un", "able", "A", "dog"]
-
-
-def test_model_inputs_are_a_batch_of_one():
-    inputs = as_bert("the cat", "dog").model_inputs(torch.device("cpu"))
-    assert inputs["input_ids"].tolist() == [list(as_bert("the cat", "dog").ids)]
-    assert inputs["attention_mask"].tolist() == [[1] * 6]
-    assert inputs["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1]]
+    assert found == ["the", "un", "able", "cat", "un", "dog"]
+    inputs = {name: values.tolist() for name, values in tokens.model_inputs(torch.device("cpu")).items()}
+    expected = {"input_ids": [[*tokens.ids]], "attention_mask": [[1] * 9], "token_type_ids": [[*tokens.type_ids]]}
+    assert inputs == expected
     assert "token_type_ids" not in as_gpt2("the cat").model_inputs(torch.device("cpu"))
 
 
@@ -199,11 +175,6 @@ def test_of_the_first_word_of_gpt2_the_first_piece_alone_is_a_sink():
         replace(as_bert("the unbelievable"), sink=(True, False, False, True, False, True)), words=True
     )
     assert found.labels == ("[CLS]", "the", "un", "##believ", "##able", "[SEP]")
-
-
-def test_nothing_to_merge_gives_the_same_tensor():
-    pattern = row_stochastic(4)
-    assert merge_pattern(pattern, [(0,), (1,), (2,), (3,)]) is pattern
 
 
 # --- refused ------------------------------------------------------------------------------------
@@ -310,4 +281,5 @@ def test_units_merged_while_rows_come_are_those_of_a_dense_product(drawn):
         found.append(torch.nn.functional.pad(merged, (0, len(keys) - merged.shape[-1])))
     torch.testing.assert_close(torch.cat(found, 1), expected, rtol=1e-12, atol=1e-12)
     _, whole = UnitRows(members, keys, n_queries, n_keys).add(0, pattern)
+    assert merge_pattern(pattern, [(place,) for place in range(n_queries)]) is pattern or n_queries != n_keys
     torch.testing.assert_close(whole, expected, rtol=1e-12, atol=1e-12)

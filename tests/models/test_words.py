@@ -61,29 +61,17 @@ def units(*labels: str, wholes: tuple[tuple[str, tuple[int, ...]], ...] = ()) ->
 
 def test_a_token_is_named_by_its_text_its_word_or_its_number():
     text = units("[CLS]", "the", "un", "##able", "cat", wholes=(("unable", (2, 3)),))
-    assert find_positions(text, "cat") == (4,)
-    assert find_positions(text, "unable") == (2, 3)
-    assert find_positions(text, "#1") == find_positions(text, 1) == (1,)
-    assert find_positions(text, "The") == (1,)
-
-
-def test_the_case_decides_where_a_text_has_both():
-    text = units("The", "the", "cat")
-    assert (find_positions(text, "The"), find_positions(text, "the")) == ((0,), (1,))
-    with pytest.raises(UsageError, match="THE#1"):
-        find_positions(text, "THE")
-
-
-def test_of_several_occurrences_one_is_named():
-    text = units("the", "cat", "saw", "the", "dog", "#2", "2")
-    assert find_positions(text, "the#2") == (3,)
-    assert find_positions(text, "#2") == (5,)  # a text goes before a number
-    with pytest.raises(UsageError, match=r"“the” stands in the text 2 times; name one: the#1 \(#0\), the#2 \(#3\)\."):
-        find_positions(text, "the")
-    with pytest.raises(UsageError, match="“the” stands in the text 2 times, found the#3: occurrences count from the#1"):
-        find_positions(text, "the#3")
-    with pytest.raises(UsageError, match="“cat” stands in the text once, found cat#2: occurrences count from cat#1"):
-        find_positions(text, "cat#2")
+    named = {"cat": (4,), "unable": (2, 3), "#1": (1,), 1: (1,), "The": (1,)}
+    assert {name: find_positions(text, name) for name in named} == named
+    both = units("The", "the", "cat")  # the case decides where a text has both
+    assert (find_positions(both, "The"), find_positions(both, "the")) == ((0,), (1,))
+    several = units("the", "cat", "saw", "the", "dog", "#2", "2")
+    assert find_positions(several, "the#2") == (3,)
+    assert find_positions(several, "#2") == (5,)  # a text goes before a number
+    refused = ((both, "THE", "THE#1"), (several, "the", "the#2"), (several, "the#3", "2 times"))
+    for given, token, word in (*refused, (several, "cat#2", "once")):
+        with pytest.raises(UsageError, match=word):
+            find_positions(given, token)
 
 
 @pytest.mark.parametrize("token", ["mouse", "#7", "mouse#1", "#", "", "cat#", "#1234567890", "#²"])

@@ -14,9 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import BertModel, LlamaModel, masking_utils
-from transformers.models.bert.modeling_bert import BertSelfAttention
-from transformers.models.llama.modeling_llama import LlamaAttention
+from transformers import masking_utils
 
 import attnviz
 from attnviz.commands.heads import measure
@@ -24,49 +22,26 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import VerificationError
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.models.tokens import shifted_right
 from attnviz.reference import attention
 from attnviz.trace import recorder, verify
 from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
-from tests.support import encoder_decoders, llamas, relatives
+from tests.support import families
 from tests.support.blocks import SIZES, in_blocks
+from tests.support.families import verified
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.mutations import MODELING, OUTPUT_MUTATIONS, PATTERN_MUTATIONS, change_parameters, state_of
 from tests.support.recorded import batch, recorded, verified_batch, whole, whole_pattern
 
 WORDS = "the cat that i saw ran away unbelievableness dogs houses and was he they in".split()
 LONG = " ".join(random.Random(1).choices(WORDS, k=60))
-SENTENCE = "the cat that i saw ran away"
-
-
-LLAMA_LIKE = tuple(llamas.FAMILIES)
-ENCODER_DECODERS = tuple(encoder_decoders.FAMILIES)
-DECLARED = ("bert", "gpt2", *relatives.RELATIVES, *LLAMA_LIKE, *ENCODER_DECODERS)
+SENTENCE = families.TEXT
 
 
 @cache
 def checkpoint_of(kind: str, dtype: torch.dtype = torch.float32) -> Checkpoint:
-    """Of any declared family, for texts of up to 100 tokens or so."""
-    if kind == "bert":
-        return from_loaded(sharp_bert(max_position_embeddings=120).to(dtype), bert_tokenizer())
-    if kind == "gpt2":
-        return from_loaded(sharp_gpt2(n_positions=300).to(dtype), gpt2_tokenizer())
-    if kind in relatives.RELATIVES:
-        return relatives.checkpoint_of(kind, dtype, max_position_embeddings=300)
-    if kind in LLAMA_LIKE:
-        model = llamas.sharp_llama(kind, dtype=dtype, max_position_embeddings=300)
-        return from_loaded(model, llamas.sentencepiece_tokenizer())
-    tokenizer = encoder_decoders.unigram_tokenizer()
-    more = {"max_position_embeddings": 300} if kind not in ("t5", "mt5") else {}
-    return from_loaded(encoder_decoders.sharp(kind, len(tokenizer), **more).to(dtype), tokenizer)
-
-
-def run(checkpoint: Checkpoint, text: str = SENTENCE, visit: Callable[[VerifiedRows], None] = lambda _: None) -> Any:
-    target = None
-    if checkpoint.stacks:
-        target = shifted_right(checkpoint.tokenize("a dog ran away", target=True), 0, "<pad>")
-    return verify_attention(checkpoint, checkpoint.tokenize(text), visit, target=target)
+    """Of any family, for texts of up to 100 tokens or so."""
+    return families.checkpoint_of(kind, dtype, positions=300)
 
 
 # --- the size of a block -------------------------------------------------------------------------------------------
@@ -89,10 +64,10 @@ def test_the_memory_that_is_asked_for_makes_the_blocks():
     row = 4 * len(tokens) * 4  # heads, keys, bytes
     for rows in (1, 2, 5):
         seen: list[VerifiedRows] = []
-        verified = verify_attention(checkpoint, tokens, seen.append, memory=6 * row * rows)
+        found = verify_attention(checkpoint, tokens, seen.append, memory=6 * row * rows)
         firsts = list(range(0, len(tokens), rows)) * 3
         assert [block.first for block in seen] == firsts
-        assert [block.first for layer in range(3) for block in verified.rows(layer)] == firsts
+        assert [block.first for layer in range(3) for block in found.rows(layer)] == firsts
 
 
 # --- the same numbers ----------------------------------------------------------------------------------------------
@@ -114,7 +89,7 @@ def random_parse(n_tokens: int, seed: int = 0) -> Parse:
 def analysis(monkeypatch: pytest.MonkeyPatch, kind: str, dtype: torch.dtype, words: bool, pair: str | None) -> Analysis:
     parsed = kind != "t5"  # far copies of a token tie there, since its positions are distances up to a bound
     monkeypatch.setattr(measure, "_parse", lambda _, tokens, *__: (random_parse(len(tokens)) if parsed else None, ""))
-    target = "ein Hund lief weg und die Katzen sahen das Haus" if kind in ENCODER_DECODERS else None
+    target = "ein Hund lief weg und die Katzen sahen das Haus" if kind in families.ENCODER_DECODERS else None
     text = LONG if target is None else LONG[: len(LONG) // 2]  # whose tokens are three times as many
     return attnviz.analyze(text, checkpoint_of(kind, dtype), words=words, pair=pair, target=target, warn=lambda _: None)
 
@@ -186,7 +161,7 @@ def assert_same_layers(found: VerifiedAttention, expected: VerifiedAttention, li
 
 
 @pytest.mark.parametrize("size", [1, 4, 100])
-@pytest.mark.parametrize("kind", DECLARED)
+@pytest.mark.parametrize("kind", families.FAMILIES)
 def test_final_states_are_those_of_the_untouched_run(monkeypatch, kind, size):
     """Bit for bit in one block, and within rounding in several."""
     checkpoint = checkpoint_of(kind)
@@ -267,7 +242,7 @@ def test_a_gpt2_that_reorders_and_upcasts_comes_in_blocks(monkeypatch, dtype):
     expected = recorded(checkpoint, inputs)
     in_blocks(monkeypatch, 4)
     seen: list[VerifiedRows] = []
-    run(checkpoint, visit=seen.append)
+    verified(checkpoint, visit=seen.append)
     assert len(seen) == 3 * math.ceil(inputs["input_ids"].shape[1] / 4)
     for layer, own in enumerate(expected):
         found = whole([block for block in seen if block.layer == layer])
@@ -293,64 +268,64 @@ def only_later(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., 
     monkeypatch.setattr(attention, name, either)
 
 
-right_allowed, right_scores = attention.allowed_positions, attention.attention_scores
-LATER: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
-    "softmax over queries": (
-        ("bert", "gpt2", "llama", "bart"), "attention_pattern",
-        lambda scores, allowed, _: torch.softmax(scores.masked_fill(~allowed, -torch.inf), -2).nan_to_num(0),
+right_allowed, right_scores, right_pattern = (
+    attention.allowed_positions, attention.attention_scores, attention.pattern_of
+)  # fmt: skip
+
+
+def softmax_over_queries(scores: Tensor, allowed: Tensor, _: Any) -> Tensor:
+    return torch.softmax(scores.masked_fill(~allowed, -torch.inf), -2).nan_to_num(0)
+
+
+def first_rows_again(mask: Tensor, causal: bool, window: int | None, first: int, rows: int) -> Tensor:
+    return right_allowed(mask, causal, window, 0, rows)
+
+
+def one_key_too_many(mask: Tensor, causal: bool, window: int | None, first: int, rows: int) -> Tensor:
+    return right_allowed(mask, causal, window, first + (first > 0), rows)
+
+
+def no_window_later(mask: Tensor, causal: bool, window: int | None, first: int, rows: int) -> Tensor:
+    return right_allowed(mask, causal, None if first else window, first, rows)
+
+
+LATER: list[tuple[str, str, Callable[..., Any]]] = [
+    *((kind, "attention_pattern", softmax_over_queries) for kind in ("bert", "gpt2", "llama", "bart")),
+    *(
+        (kind, "attention_pattern", lambda scores, allowed, _: torch.softmax(scores, -1) * allowed)
+        for kind in ("gpt2", "llama")
     ),
-    "softmax before the mask": (
-        ("gpt2", "llama"), "attention_pattern", lambda scores, allowed, _: torch.softmax(scores, -1) * allowed,
+    *(
+        (kind, "attention_scores", lambda q, k, scale: right_scores(q, k, 1.1 * scale))
+        for kind in ("bert", "gpt2", "llama", "t5")
     ),
-    "scale": (("bert", "gpt2", "llama", "t5"), "attention_scores", lambda q, k, scale: right_scores(q, k, 1.1 * scale)),
-    "no cap": (("gemma2",), "softcap", lambda scores, cap: scores),
-}  # fmt: skip
-ROWS_OF_THE_FIRST_BLOCK: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
-    "rows of the causal mask as if they were the first": (
-        ("gpt2", "llama"),
-        lambda mask, causal, window, first, rows: right_allowed(mask, causal, window, 0, rows),
-    ),
-    "one key too many": (
-        ("gpt2", "llama", "mistral"),
-        lambda mask, causal, window, first, rows: right_allowed(mask, causal, window, first + (first > 0), rows),
-    ),
-    "no window": (
-        ("mistral",),
-        lambda mask, causal, window, first, rows: right_allowed(mask, causal, None if first else window, first, rows),
-    ),
-}
+    ("gemma2", "softcap", lambda scores, cap: scores),
+]
+IN_ROWS: list[tuple[str, str, Callable[..., Any]]] = [
+    *((kind, "allowed_positions", first_rows_again) for kind in ("gpt2", "llama")),
+    *((kind, "allowed_positions", one_key_too_many) for kind in ("gpt2", "llama", "mistral")),
+    ("mistral", "allowed_positions", no_window_later),
+    *((kind, "pattern_of", lambda *given: right_pattern(*given[:4])) for kind in ("t5", "mt5")),  # a bias begins anew
+]
 
 
 def refused(checkpoint: Checkpoint) -> str:
     """The message, whose worst weight stands in a row after the first block."""
     with pytest.raises(VerificationError, match=r"layers differ\. The largest difference is in layer") as caught:
-        run(checkpoint)
+        verified(checkpoint)
     assert int(str(caught.value).partition("query ")[2].partition(" ")[0]) >= 4
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for name in LATER for kind in LATER[name][0]])
-def test_a_wrong_step_in_a_later_block_fails(monkeypatch, kind, name):
+@pytest.mark.parametrize(("kind", "function", "wrong"), [*LATER, *IN_ROWS])
+def test_a_wrong_step_in_a_later_block_fails(monkeypatch, kind, function, wrong):
     in_blocks(monkeypatch, 4)
-    only_later(monkeypatch, *LATER[name][1:])
-    assert "before that" not in refused(checkpoint_of(kind))
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for name in ROWS_OF_THE_FIRST_BLOCK for kind in ROWS_OF_THE_FIRST_BLOCK[name][0]]
-)
-def test_a_mask_that_is_wrong_in_a_later_block_fails(monkeypatch, kind, name):
-    in_blocks(monkeypatch, 4)
-    monkeypatch.setattr(attention, "allowed_positions", ROWS_OF_THE_FIRST_BLOCK[name][1])
-    refused(checkpoint_of(kind))
-
-
-@pytest.mark.parametrize("name", ["t5", "mt5"])
-def test_a_bias_by_position_that_begins_anew_in_each_block_fails(monkeypatch, name):
-    in_blocks(monkeypatch, 4)
-    pattern_of = attention.pattern_of
-    monkeypatch.setattr(attention, "pattern_of", lambda *given: pattern_of(*given[:4]))
-    refused(checkpoint_of(name))
+    if (kind, function, wrong) in LATER:
+        only_later(monkeypatch, function, wrong)
+        assert "before that" not in refused(checkpoint_of(kind))
+    else:
+        monkeypatch.setattr(attention, function, wrong)
+        refused(checkpoint_of(kind))
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
@@ -361,15 +336,14 @@ def test_wrong_parameters_fail_in_blocks(monkeypatch, kind, name):
     change_parameters(monkeypatch, kind, {**PATTERN_MUTATIONS, **OUTPUT_MUTATIONS}[name])
     message = "The largest difference is in layer" if name in PATTERN_MUTATIONS else "attention output of layer"
     with pytest.raises(VerificationError, match=message):
-        run(checkpoint)
+        verified(checkpoint)
 
 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "t5"])
-def test_one_weight_of_a_later_block_is_named_by_its_own_place(monkeypatch, kind, size):
+def test_one_weight_of_a_later_block_is_named_by_its_own_place_after_the_rows_before_it(monkeypatch, kind, size):
     in_blocks(monkeypatch, size)
     pattern_of, checkpoint = attention.pattern_of, checkpoint_of(kind)
-    whole_rows = len(checkpoint.tokenize(SENTENCE))
 
     def perturbed(query: Tensor, key: Tensor, scoring: Any, allowed: Tensor, first: int) -> Tensor:
         pattern = pattern_of(query, key, scoring, allowed, first)
@@ -380,23 +354,9 @@ def test_one_weight_of_a_later_block_is_named_by_its_own_place(monkeypatch, kind
     monkeypatch.setattr(attention, "pattern_of", perturbed)
     seen: list[VerifiedRows] = []
     with pytest.raises(VerificationError, match=r"head 1 \(\w+H1\), query 5 \('.*'\), key 3 \('"):
-        run(checkpoint, visit=seen.append)
+        verified(checkpoint, visit=seen.append)
     assert {rows.layer for rows in seen} <= {checkpoint.layers[0]}
-    assert sum(rows.pattern.shape[2] for rows in seen) < whole_rows
-
-
-def test_rows_before_the_one_that_differs_are_handed_over_and_nothing_is_returned(monkeypatch):
-    in_blocks(monkeypatch, 4)
-    pattern_of = attention.pattern_of
-
-    def perturbed(query: Tensor, key: Tensor, scoring: Any, allowed: Tensor, first: int) -> Tensor:
-        return pattern_of(query, key, scoring, allowed, first) + 0.1 * (first == 4 and query.shape[-2] > 1)
-
-    monkeypatch.setattr(attention, "pattern_of", perturbed)
-    seen: list[VerifiedRows] = []
-    with pytest.raises(VerificationError, match="3 of 3 layers differ"):
-        run(checkpoint_of("bert"), visit=seen.append)
-    assert [(rows.layer, rows.first) for rows in seen] == [(0, 0)]
+    assert [rows.first for rows in seen] == list(range(0, 5 // size * size, size))
 
 
 def ahead_from(query_row: int, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -420,7 +380,7 @@ def test_a_model_that_attends_ahead_in_a_later_block_fails(monkeypatch, kind, si
 
 
 @pytest.mark.parametrize("size", [1, 4, 100])
-@pytest.mark.parametrize("kind", LLAMA_LIKE)
+@pytest.mark.parametrize("kind", families.LLAMAS)
 def test_a_model_whose_mask_is_lost_fails_in_blocks(monkeypatch, kind, size):
     checkpoint = checkpoint_of(kind)
     module = type(checkpoint.model).__module__
@@ -428,7 +388,7 @@ def test_a_model_whose_mask_is_lost_fails_in_blocks(monkeypatch, kind, size):
         monkeypatch.setattr(f"{module}.{name}", lambda *_, **__: None, raising=False)
     in_blocks(monkeypatch, size)
     with pytest.raises(VerificationError, match=f"{checkpoint.n_layers} of .* The largest difference is in layer"):
-        run(checkpoint)
+        verified(checkpoint)
 
 
 def test_a_mask_that_is_lost_after_the_first_block_fails(monkeypatch):
@@ -494,9 +454,9 @@ def test_a_gpt2_is_set_back_after_an_error_in_a_later_block(monkeypatch, upcast,
             raise error
 
     checkpoint = from_loaded(model, gpt2_tokenizer())
-    run(checkpoint)
+    verified(checkpoint)
     with pytest.raises(type(error)):
-        run(checkpoint, visit=visit)
+        verified(checkpoint, visit=visit)
     assert state_of(model) == before[0]
     assert [vars(block.attn).keys() for block in model.h] == [names.keys() for names in before[1]]
 
@@ -512,7 +472,7 @@ def test_a_model_that_fails_itself_is_set_back(monkeypatch, kind):
 
     handle = checkpoint.architecture.modules(checkpoint.model)[1].output.register_forward_hook(broken)
     with pytest.raises(ZeroDivisionError):
-        run(checkpoint)
+        verified(checkpoint)
     handle.remove()
     assert state_of(checkpoint.model) == before
     assert set(before[1].values()) == {"sdpa"}
@@ -521,37 +481,16 @@ def test_a_model_that_fails_itself_is_set_back(monkeypatch, kind):
 # --- classes of the user's own -----------------------------------------------------------------------------------
 
 
-class MyBert(BertModel):  # type: ignore[misc]
-    """A class of the user's own file."""
-
-
-class MyBertAttention(BertSelfAttention):  # type: ignore[misc]
-    """Likewise of one part."""
-
-
-class MyLlama(LlamaModel):  # type: ignore[misc]
-    """Likewise."""
-
-
-class MyLlamaAttention(LlamaAttention):  # type: ignore[misc]
-    """Likewise."""
-
-
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_classes_of_the_users_own_file_pass(monkeypatch, kind):
-    if kind == "bert":
-        model = sharp_bert(model_class=MyBert)
-        for layer in model.encoder.layer:
-            layer.attention.self.__class__ = MyBertAttention
-    else:
-        model = llamas.sharp_llama("llama").base_model
-        model.__class__ = MyLlama
-        for layer in model.layers:
-            layer.self_attn.__class__ = MyLlamaAttention
+    model = checkpoint_of.__wrapped__(kind).model
+    layers = model.encoder.layer if kind == "bert" else model.layers
+    for module in (model, *(layer.attention.self if kind == "bert" else layer.self_attn for layer in layers)):
+        module.__class__ = type("Mine", (type(module),), {"__module__": __name__})
     in_blocks(monkeypatch, 4)
-    verified = run(from_loaded(model, checkpoint_of(kind).tokenizer))
-    assert verified.verification.level == 4
-    assert verified.verification.heads_compared == len(verified.checkpoint.layers) * 4
+    found = verified(from_loaded(model, checkpoint_of(kind).tokenizer))
+    assert found.verification.level == 4
+    assert found.verification.heads_compared == len(found.checkpoint.layers) * 4
 
 
 # --- what the pattern does not show ----------------------------------------------------------------------------------
@@ -565,7 +504,7 @@ def test_a_forgotten_bias_of_keys_is_found_although_the_softmax_cancels_it(monke
 
     change_parameters(monkeypatch, "bert", forgotten)
     with pytest.raises(VerificationError, match=r"All patterns and outputs of layer \d agree\. The keys differ before"):
-        run(checkpoint_of("bert"))
+        verified(checkpoint_of("bert"))
 
 
 def test_queries_twice_as_long_and_keys_half_as_long_are_found(monkeypatch):
@@ -579,7 +518,7 @@ def test_queries_twice_as_long_and_keys_half_as_long_are_found(monkeypatch):
 
     change_parameters(monkeypatch, "gpt2", scaled)
     with pytest.raises(VerificationError, match=r"outputs .* The queries differ before .* The keys differ"):
-        run(checkpoint_of("gpt2"))
+        verified(checkpoint_of("gpt2"))
 
 
 def test_weighted_values_that_w_o_does_not_read_are_found(monkeypatch):
@@ -598,7 +537,7 @@ def test_weighted_values_that_w_o_does_not_read_are_found(monkeypatch):
 
     monkeypatch.setattr(place, eager)
     with pytest.raises(VerificationError, match=r"attention outputs agree, but head 1 \(L1H1\) gives .* at query 3 "):
-        run(from_loaded(model, bert_tokenizer()))
+        verified(from_loaded(model, bert_tokenizer()))
 
 
 def test_nothing_of_a_run_stays_in_memory():

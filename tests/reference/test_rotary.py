@@ -101,25 +101,16 @@ def test_layer_norm_is_that_of_torch():
     torch.testing.assert_close(LayerNorm(weight, bias, 1e-3)(x), layer_norm(x, (6,), weight, bias, 1e-3))
 
 
-def test_neighbouring_heads_share_a_key_value_head():
+def test_groups_caps_windows_and_queries_that_see_nothing_by_hand():
     x = torch.arange(3.0)[:, None, None].expand(2, 3, 4, 5)
     assert repeat_kv(x, 6)[1, :, 0, 0].tolist() == [0, 0, 1, 1, 2, 2]
     assert repeat_kv(x, 3) is x
-
-
-def test_caps_bound_scores_and_leave_small_ones():
-    scores = torch.tensor([0.01, -1.0, 1e6])
-    assert softcap(scores, 2.0).tolist() == pytest.approx([0.01, 2 * math.tanh(-0.5), 2.0], abs=1e-6)
-
-
-def test_windows_hide_all_keys_up_to_query_minus_window():
+    capped = softcap(torch.tensor([0.01, -1.0, 1e6]), 2.0).tolist()
+    assert capped == pytest.approx([0.01, 2 * math.tanh(-0.5), 2.0], abs=1e-6)
     allowed = allowed_positions(torch.ones(1, 4), causal=True, window=2)[0, 0]
     assert allowed.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     padded = allowed_positions(torch.tensor([[0, 1, 1, 0]]), causal=True, window=1)[0, 0]
     assert padded.int().tolist() == [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
-
-
-def test_a_query_that_may_attend_to_nothing_is_finite():
     pattern = attention_pattern(torch.tensor([[3.0, -5.0], [1.0, 1.0]]), torch.tensor([[False, False], [True, False]]))
     assert pattern.tolist() == [[0.5, 0.5], [1.0, 0.0]]
 
@@ -157,14 +148,3 @@ def test_rectangular_attention_with_groups_and_a_bias_is_that_of_a_plain_loop():
 def _by_distance(first: int, n_queries: int, n_keys: int) -> Tensor:
     distance = torch.arange(n_keys) - torch.arange(first, first + n_queries)[:, None]
     return 0.3 * torch.arange(4.0, dtype=torch.float64)[:, None, None] * distance
-
-
-def test_the_softmax_alone_can_be_computed_in_float32():
-    parameters, x = random_parameters(2, 3), random_input(5, 6)
-    allowed = torch.ones(5, 5, dtype=torch.bool)
-    narrow, _ = multi_head_attention(x, replace(parameters, softmax_in_float32=True), allowed)
-    wide, _ = multi_head_attention(x, parameters, allowed)
-    assert narrow.dtype == torch.float64
-    assert torch.equal(narrow, narrow.float().double())
-    assert not torch.equal(wide, narrow)
-    torch.testing.assert_close(narrow, wide, rtol=0, atol=1e-6)

@@ -1,6 +1,5 @@
 """Tiny random models of the Llama kind, sharpened: patterns far from flat, biases and norms drawn, windows short."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -16,277 +15,137 @@ from tests.support.models import WORDS, save_checkpoint
 
 N_LAYERS, N_HEADS, WINDOW = 2, 4, 4
 _ALTERNATING = ["sliding_attention", "full_attention"]
-_HALF_ROTATED = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+_PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
+_HALF_ROTATED = {"rope_parameters": _PLAIN | {"partial_rotary_factor": 0.5}}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+_LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 8}
+_LONG |= {"short_factor": [1.5, 2.0, 2.5, 3.0], "long_factor": [3.0, 4.0, 5.0, 6.0]}
+
+_WIDE, _IN_WINDOW = {"head_dim": 16}, {"sliding_window": WINDOW}
+_ALTERNATES = _IN_WINDOW | {"layer_types": _ALTERNATING}
+_QWEN = _IN_WINDOW | {"use_sliding_window": True}
+_TWO_EXPERTS = {"num_local_experts": 5, "num_experts_per_tok": 2}
+_SMALL_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+_GRANITE = {"attention_multiplier": 0.3, "residual_multiplier": 0.22, "embedding_multiplier": 12.0}
+_GRANITE |= {"logits_scaling": 8.0}
+_BY_TYPE = {"full_attention": _YARN, "sliding_attention": _PLAIN}
+_OLMO3_ROPE = {kind: settings | {"rope_theta": 500000.0} for kind, settings in _BY_TYPE.items()}
+_GPT_OSS_ROPE = _YARN | {"rope_theta": 150000.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False}
+_PHI_MOE = _IN_WINDOW | {"attention_bias": True, "num_local_experts": 5, "router_jitter_noise": 0.3}
 
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaForCausalLM", {"head_dim": 16, "attention_bias": True}),
-    "mistral": ("MistralForCausalLM", {"head_dim": 16, "sliding_window": WINDOW}),
-    "mixtral": (
-        "MixtralForCausalLM",
-        {"head_dim": 16, "sliding_window": WINDOW, "num_local_experts": 5, "num_experts_per_tok": 2},
-    ),
-    "qwen2": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}),
-    "qwen2_moe": (
-        "Qwen2MoeForCausalLM",
-        {
-            "use_sliding_window": True,
-            "sliding_window": WINDOW,
-            "moe_intermediate_size": 20,
-            "shared_expert_intermediate_size": 24,
-            "num_experts": 5,
-            "num_experts_per_tok": 2,
-        },
-    ),
-    "qwen3_moe": (
-        "Qwen3MoeForCausalLM",
-        {
-            "head_dim": 16,
-            "use_sliding_window": True,
-            "sliding_window": WINDOW,
-            "moe_intermediate_size": 20,
-            "num_experts": 5,
-            "num_experts_per_tok": 2,
-            "mlp_only_layers": [0],
-        },
-    ),
-    "qwen3": ("Qwen3ForCausalLM", {"head_dim": 16}),
-    "smollm3": ("SmolLM3ForCausalLM", {"no_rope_layer_interval": 2}),
-    "olmo": ("OlmoForCausalLM", {"clip_qkv": 1.5}),
-    "olmo2": ("Olmo2ForCausalLM", {}),
-    "olmo3": (
-        "Olmo3ForCausalLM",
-        {
-            "sliding_window": WINDOW,
-            "layer_types": _ALTERNATING,
-            "rope_parameters": {
-                "full_attention": {
-                    "rope_type": "yarn",
-                    "rope_theta": 500000.0,
-                    "factor": 4.0,
-                    "original_max_position_embeddings": 16,
-                },
-                "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
-            },
-        },
-    ),
-    "granite": (
-        "GraniteForCausalLM",
-        {
-            "head_dim": 16,
-            "attention_multiplier": 0.3,
-            "residual_multiplier": 0.22,
-            "embedding_multiplier": 12.0,
-            "logits_scaling": 8.0,
-        },
-    ),
-    "starcoder2": ("Starcoder2ForCausalLM", {"sliding_window": WINDOW}),
-    "granitemoe": (
-        "GraniteMoeForCausalLM",
-        {
-            "num_local_experts": 5,
-            "num_experts_per_tok": 2,
-            "attention_multiplier": 0.3,
-            "residual_multiplier": 0.22,
-            "embedding_multiplier": 12.0,
-            "logits_scaling": 8.0,
-        },
-    ),
-    "olmoe": ("OlmoeForCausalLM", {"num_experts": 5, "num_experts_per_tok": 2, "clip_qkv": 1.1}),
-    "phi3": ("Phi3ForCausalLM", {"sliding_window": WINDOW, "rope_parameters": _HALF_ROTATED}),
-    "gemma": ("GemmaForCausalLM", {"head_dim": 16}),
-    "phimoe": (
-        "PhimoeForCausalLM",
-        {
-            "sliding_window": WINDOW,
-            "attention_bias": True,
-            "num_local_experts": 5,
-            "router_jitter_noise": 0.3,
-            "rope_parameters": {
-                "rope_type": "longrope",
-                "rope_theta": 10000.0,
-                "original_max_position_embeddings": 8,
-                "short_mscale": 1.2,
-                "long_mscale": 1.2,
-                "short_factor": [1.5, 2.0, 2.5, 3.0],
-                "long_factor": [3.0, 4.0, 5.0, 6.0],
-            },
-        },
-    ),
-    "gemma2": (
-        "Gemma2ForCausalLM",
-        {
-            "head_dim": 16,
-            "query_pre_attn_scalar": 24,
-            "sliding_window": WINDOW,
-            "layer_types": _ALTERNATING,
-            "attn_logit_softcapping": 3.0,
-        },
-    ),
-    "gemma3_text": (
-        "Gemma3ForCausalLM",
-        {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": WINDOW, "layer_types": _ALTERNATING},
-    ),
-    "gpt_oss": (
-        "GptOssForCausalLM",
-        {
-            "head_dim": 16,
-            "sliding_window": WINDOW,
-            "num_local_experts": 5,
-            "num_experts_per_tok": 2,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 150000.0,
-                "factor": 4.0,
-                "beta_fast": 4.0,
-                "beta_slow": 1.0,
-                "truncate": False,
-                "original_max_position_embeddings": 16,
-            },
-        },
-    ),
-    "gpt_neox": ("GPTNeoXForCausalLM", {"rope_parameters": _HALF_ROTATED}),
-    "stablelm": ("StableLmForCausalLM", {"rope_parameters": _HALF_ROTATED, "qk_layernorm": True}),
-    "phi": ("PhiForCausalLM", {"rope_parameters": _HALF_ROTATED, "qk_layernorm": True}),
-    "cohere": ("CohereForCausalLM", {"use_qk_norm": True}),
-    "cohere2": ("Cohere2ForCausalLM", {"sliding_window": WINDOW, "layer_types": _ALTERNATING}),
+    "llama": ("Llama", _WIDE | {"attention_bias": True}),
+    "mistral": ("Mistral", _WIDE | _IN_WINDOW),
+    "mixtral": ("Mixtral", _WIDE | _IN_WINDOW | _TWO_EXPERTS),
+    "qwen2": ("Qwen2", _QWEN | {"max_window_layers": 1}),
+    "qwen2_moe": ("Qwen2Moe", _QWEN | _SMALL_EXPERTS | {"shared_expert_intermediate_size": 24}),
+    "qwen3_moe": ("Qwen3Moe", _WIDE | _QWEN | _SMALL_EXPERTS | {"mlp_only_layers": [0]}),
+    "qwen3": ("Qwen3", _WIDE),
+    "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
+    "olmo": ("Olmo", {"clip_qkv": 1.5}),
+    "olmo2": ("Olmo2", {}),
+    "olmo3": ("Olmo3", _ALTERNATES | {"rope_parameters": _OLMO3_ROPE}),
+    "granite": ("Granite", _WIDE | _GRANITE),
+    "starcoder2": ("Starcoder2", _IN_WINDOW),
+    "granitemoe": ("GraniteMoe", _TWO_EXPERTS | _GRANITE),
+    "olmoe": ("Olmoe", {"num_experts": 5, "num_experts_per_tok": 2, "clip_qkv": 1.1}),
+    "phi3": ("Phi3", _IN_WINDOW | _HALF_ROTATED),
+    "gemma": ("Gemma", _WIDE),
+    "phimoe": ("Phimoe", _PHI_MOE | {"rope_parameters": _LONG | {"short_mscale": 1.2, "long_mscale": 1.2}}),
+    "gemma2": ("Gemma2", _WIDE | _ALTERNATES | {"query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0}),
+    "gemma3_text": ("Gemma3", _WIDE | _ALTERNATES | {"query_pre_attn_scalar": 24}),
+    "gpt_oss": ("GptOss", _WIDE | _IN_WINDOW | _TWO_EXPERTS | {"rope_parameters": _GPT_OSS_ROPE}),
+    "gpt_neox": ("GPTNeoX", _HALF_ROTATED),
+    "stablelm": ("StableLm", _HALF_ROTATED | {"qk_layernorm": True}),
+    "phi": ("Phi", _HALF_ROTATED | {"qk_layernorm": True}),
+    "cohere": ("Cohere", {"use_qk_norm": True}),
+    "cohere2": ("Cohere2", _ALTERNATES),
 }
 
-FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
-    family: (getattr(transformers, name).config_class, getattr(transformers, name), settings)
-    for family, (name, settings) in _FAMILIES.items()
-}
+
+def _of(prefix: str, settings: dict[str, Any]) -> tuple[type, type, dict[str, Any]]:
+    model_class = getattr(transformers, f"{prefix}ForCausalLM")
+    return model_class.config_class, model_class, settings
+
+
+FAMILIES = {family: _of(*named) for family, named in _FAMILIES.items()}
 """By ``model_type``: config, model with its head, and settings by which what is special about a family shows."""
 
+_LONGROPE = {"short_factor": [1.5 + i for i in range(8)], "long_factor": [3.0 + 2 * i for i in range(8)]}
 ROPE: dict[str, dict[str, Any]] = {
     "linear": {"factor": 3.0},
     "dynamic": {"factor": 3.0},
     "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16},
-    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4.0},
-    "yarn, temperatures": {
-        "factor": 4.0,
-        "original_max_position_embeddings": 16,
-        "mscale": 2.0,
-        "mscale_all_dim": 0.5,
-        "truncate": False,
-    },
-    "longrope": {
-        "short_factor": [1.5 + i for i in range(8)],
-        "long_factor": [3.0 + 2 * i for i in range(8)],
-        "original_max_position_embeddings": 16,
-        "factor": 4.0,
-    },
-    "longrope, longer": {
-        "short_factor": [1.5 + i for i in range(8)],
-        "long_factor": [3.0 + 2 * i for i in range(8)],
-        "original_max_position_embeddings": 8,
-        "factor": 8.0,
-    },
+    "yarn": _YARN | {"beta_fast": 4.0},
+    "yarn, temperatures": _YARN | {"mscale": 2.0, "mscale_all_dim": 0.5, "truncate": False},
+    "longrope": _LONGROPE | {"original_max_position_embeddings": 16, "factor": 4.0},
+    "longrope, longer": _LONGROPE | {"original_max_position_embeddings": 8, "factor": 8.0},
 }
 """Settings of scaled rotary positions, by kind."""
 
+_FLAG, _EPSILON, _WINDOWS = st.booleans(), st.sampled_from([1e-5, 1e-2]), st.sampled_from([None, 1, 3])
+_D_HEAD, _CLIP = st.sampled_from([6, 8, 16]), st.sampled_from([None, 0.3, 1.0, 8.0])
+_TYPES = {"layer_types": st.sampled_from([_ALTERNATING, _ALTERNATING[::-1]])}
+_TYPES |= {"sliding_window": st.sampled_from([1, 3, 20])}
+_BIAS, _TAKEN = {"attention_bias": _FLAG}, {"num_experts_per_tok": st.integers(1, 3)}
 _PARTLY_ROTATED = st.sampled_from(
     [{"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": share} for share in (0.25, 0.5, 1.0)]
     + [{"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4, "partial_rotary_factor": 0.5}]
 )
-_EXPERTS = {"num_experts_per_tok": st.integers(1, 3), "num_local_experts": st.integers(3, 6)}
-_QWEN_EXPERTS = {
-    "num_experts_per_tok": st.integers(1, 3),
+_NEOX = {"layer_norm_eps": _EPSILON, "rope_parameters": _PARTLY_ROTATED}
+_EXPERTS = _TAKEN | {"num_local_experts": st.integers(3, 6)}
+_QWEN_EXPERTS = _TAKEN | {
     "num_experts": st.integers(3, 6),
-    "norm_topk_prob": st.booleans(),
+    "norm_topk_prob": _FLAG,
     "moe_intermediate_size": st.integers(3, 20),
     "mlp_only_layers": st.sampled_from([[], [0], [1]]),
     "decoder_sparse_step": st.integers(1, 2),
-    "use_sliding_window": st.booleans(),
+    "use_sliding_window": _FLAG,
     "sliding_window": st.integers(1, 5),
 }
-_MULTIPLIERS = {
-    "attention_bias": st.booleans(),
+_MULTIPLIERS = _BIAS | {
     "attention_multiplier": st.sampled_from([0.0078125, 0.3, 1]),
     "residual_multiplier": st.sampled_from([0.22, 1.0, 3.0]),
     "embedding_multiplier": st.sampled_from([0.5, 1.0, 12]),
     "logits_scaling": st.sampled_from([0.5, 1.0, 8]),
 }
+_LINEAR_IN_FULL = {"full_attention": {"rope_type": "linear", "factor": 3.0}}
+_YARNS = [ROPE[kind] | {"rope_theta": 1e4} for kind in ("yarn", "yarn, temperatures")]
+_SWIGLU = {"swiglu_limit": st.sampled_from([0.5, 7.0]), "swiglu_alpha": st.sampled_from([0.7, 1.702])}
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    "granite": {"mlp_bias": st.booleans()} | _MULTIPLIERS,
+    "granite": {"mlp_bias": _FLAG} | _MULTIPLIERS,
     "granitemoe": _MULTIPLIERS | _EXPERTS,
-    "starcoder2": {
-        "use_bias": st.booleans(),
-        "norm_epsilon": st.sampled_from([1e-6, 1e-2]),
-        "sliding_window": st.sampled_from([None, 1, 3]),
-    },
-    "olmo": {"attention_bias": st.booleans(), "clip_qkv": st.sampled_from([None, 0.3, 1.0, 8.0])},
-    "olmo2": {"attention_bias": st.booleans()},
-    "olmo3": {
-        "attention_bias": st.booleans(),
-        "layer_types": st.sampled_from([_ALTERNATING, _ALTERNATING[::-1], None]),
-        "sliding_window": st.sampled_from([1, 3, 20]),
-        "rope_parameters": st.sampled_from([None, {"full_attention": {"rope_type": "linear", "factor": 3.0}}]),
-    },
-    "stablelm": {
-        "use_parallel_residual": st.booleans(),
-        "qk_layernorm": st.booleans(),
-        "use_qkv_bias": st.booleans(),
-        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
-        "rope_parameters": _PARTLY_ROTATED,
-    },
-    "phi": {
-        "qk_layernorm": st.booleans(),
-        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
-        "rope_parameters": _PARTLY_ROTATED,
-    },
-    "cohere": {
-        "use_qk_norm": st.booleans(),
-        "attention_bias": st.booleans(),
-        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
-    },
-    "cohere2": {
-        "attention_bias": st.booleans(),
-        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
-        "layer_types": st.sampled_from([_ALTERNATING, _ALTERNATING[::-1]]),
-        "sliding_window": st.sampled_from([1, 3, 20]),
-    },
-    "gpt_neox": {
-        "use_parallel_residual": st.booleans(),
-        "attention_bias": st.booleans(),
-        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
-        "rope_parameters": _PARTLY_ROTATED,
-    },
-    "olmoe": {
-        "attention_bias": st.booleans(),
-        "clip_qkv": st.sampled_from([None, 0.3, 1.0, 8.0]),
-        "num_experts_per_tok": st.integers(1, 3),
-        "num_experts": st.integers(3, 6),
-        "norm_topk_prob": st.booleans(),
-    },
-    "gemma": {"head_dim": st.sampled_from([6, 8, 16]), "attention_bias": st.booleans()},
-    "gpt_oss": {
-        "head_dim": st.sampled_from([6, 8, 16]),
-        "attention_bias": st.booleans(),
-        "layer_types": st.sampled_from([_ALTERNATING, _ALTERNATING[::-1]]),
-        "sliding_window": st.sampled_from([1, 3, 20]),
-        "swiglu_limit": st.sampled_from([0.5, 7.0]),
-        "swiglu_alpha": st.sampled_from([0.7, 1.702]),
-        "rope_parameters": st.sampled_from(
-            [{"rope_type": "default", "rope_theta": 1e4}]
-            + [ROPE[kind] | {"rope_type": "yarn", "rope_theta": 1e4} for kind in ("yarn", "yarn, temperatures")]
-        ),
-    }
-    | _EXPERTS,
-    "mixtral": {"head_dim": st.sampled_from([6, 8, 16]), "sliding_window": st.sampled_from([None, 1, 3])} | _EXPERTS,
-    "phimoe": {
-        "attention_bias": st.booleans(),
-        "lm_head_bias": st.booleans(),
+    "starcoder2": {"use_bias": _FLAG, "norm_epsilon": st.sampled_from([1e-6, 1e-2]), "sliding_window": _WINDOWS},
+    "olmo": _BIAS | {"clip_qkv": _CLIP},
+    "olmo2": _BIAS,
+    "olmo3": _BIAS | _TYPES | {"rope_parameters": st.sampled_from([None, _LINEAR_IN_FULL])},
+    "stablelm": _NEOX | {"use_parallel_residual": _FLAG, "qk_layernorm": _FLAG, "use_qkv_bias": _FLAG},
+    "phi": _NEOX | {"qk_layernorm": _FLAG},
+    "cohere": _BIAS | {"use_qk_norm": _FLAG, "layer_norm_eps": _EPSILON},
+    "cohere2": _BIAS | _TYPES | {"layer_norm_eps": _EPSILON},
+    "gpt_neox": _NEOX | _BIAS | {"use_parallel_residual": _FLAG},
+    "olmoe": _BIAS | _TAKEN | {"clip_qkv": _CLIP, "num_experts": st.integers(3, 6), "norm_topk_prob": _FLAG},
+    "gemma": _BIAS | {"head_dim": _D_HEAD},
+    "gpt_oss": _BIAS
+    | _TYPES
+    | _EXPERTS
+    | _SWIGLU
+    | {"head_dim": _D_HEAD, "rope_parameters": st.sampled_from([_PLAIN, *_YARNS])},
+    "mixtral": {"head_dim": _D_HEAD, "sliding_window": _WINDOWS} | _EXPERTS,
+    "phimoe": _BIAS
+    | {
+        "lm_head_bias": _FLAG,
         "router_jitter_noise": st.sampled_from([0.01, 0.2, 0.5]),
         "num_local_experts": st.integers(3, 6),
-        "sliding_window": st.sampled_from([None, 1, 3]),
+        "sliding_window": _WINDOWS,
     },
-    "qwen2_moe": {
-        "qkv_bias": st.booleans(),
+    "qwen2_moe": _QWEN_EXPERTS
+    | {
+        "qkv_bias": _FLAG,
         "max_window_layers": st.integers(0, 2),
         "shared_expert_intermediate_size": st.integers(3, 20),
-    }
-    | _QWEN_EXPERTS,
-    "qwen3_moe": {"head_dim": st.sampled_from([6, 8, 16]), "attention_bias": st.booleans()} | _QWEN_EXPERTS,
+    },
+    "qwen3_moe": {"head_dim": _D_HEAD, "attention_bias": _FLAG} | _QWEN_EXPERTS,
 }
 """By family, what its config allows beside :func:`drawn_settings`."""
 
@@ -302,7 +161,7 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
         "tie_word_embeddings": st.booleans(),
         "rope_parameters": st.sampled_from([{"rope_type": "default", "rope_theta": theta} for theta in (100.0, 1e6)]),
     }
-    drawn = {name: draw(values) for name, values in (common | DRAWN[family]).items()}
+    drawn = {name: draw(values) for name, values in (common | DRAWN.get(family, {})).items()}
     return {"hidden_size": 8 * heads, "num_attention_heads": heads, "num_key_value_heads": heads // group, **drawn}
 
 
@@ -318,18 +177,9 @@ INTERLEAVED = ("cohere", "cohere2")
 
 
 def llama_config(family: str, **changes: Any) -> Any:
-    settings: dict[str, Any] = {
-        "vocab_size": 400,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": N_LAYERS,
-        "num_attention_heads": N_HEADS,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 64,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
+    settings: dict[str, Any] = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 48}
+    settings |= {"num_hidden_layers": N_LAYERS, "num_attention_heads": N_HEADS, "num_key_value_heads": 2}
+    settings |= {"max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     settings |= FAMILIES[family][2] | changes
     if family in UNSHARED:
         del settings["num_key_value_heads"]
@@ -429,38 +279,24 @@ def sentencepiece_tokenizer(pretokens: bool = False) -> PreTrainedTokenizerFast:
 
 
 def cached_smollm2(cache: Path) -> Path:
-    """A tiny Llama where attnviz keeps smollm2, in a user's cache, with the hashes that it writes there."""
+    """A tiny Llama where attnviz keeps smollm2, in a user's cache."""
     llama = sharp_llama(num_hidden_layers=12, max_position_embeddings=64)
-    folder = save_checkpoint(llama, sentencepiece_tokenizer(), cache / "attnviz" / cached_folder().name)
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in folder.iterdir()]
-    (folder / "SHA256SUMS").write_text("".join(lines))
-    return folder
+    return save_checkpoint(llama, sentencepiece_tokenizer(), cache / "attnviz" / cached_folder().name)
 
 
 def write_gguf(path: Path) -> None:
     """A Llama of two layers as llama.cpp keeps it, with random weights and a vocabulary of a few words."""
     from gguf import GGUFWriter
 
-    words = [
-        "<unk>",
-        "<s>",
-        "</s>",
-        *(chr(letter) for letter in range(33, 127)),
-        "\u0120",
-        "\u0120t",
-        "he",
-        "\u0120the",
-    ]
+    letters = [chr(letter) for letter in range(33, 127)]
+    words = ["<unk>", "<s>", "</s>", *letters, "\u0120", "\u0120t", "he", "\u0120the"]
     writer, sizes = GGUFWriter(path, "llama"), {"attn_q": (16, 16), "attn_k": (8, 16), "attn_v": (8, 16)}
     writer.add_vocab_size(len(words))
-    writer.add_context_length(32)
-    writer.add_embedding_length(16)
-    writer.add_block_count(2)
-    writer.add_feed_forward_length(24)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_rope_dimension_count(4)
-    writer.add_layer_norm_rms_eps(1e-5)
+    for name, size in (
+        *(("context_length", 32), ("embedding_length", 16), ("block_count", 2), ("feed_forward_length", 24)),
+        *(("head_count", 4), ("head_count_kv", 2), ("rope_dimension_count", 4), ("layer_norm_rms_eps", 1e-5)),
+    ):
+        getattr(writer, f"add_{name}")(size)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(words)
     writer.add_token_types([3, 3, 3] + [1] * (len(words) - 3))

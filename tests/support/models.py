@@ -36,14 +36,8 @@ def bert_tokenizer() -> PreTrainedTokenizerFast:
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        pad_token="[PAD]",
-        mask_token="[MASK]",
-    )
+    special = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="[MASK]", **special)
 
 
 def gpt2_tokenizer() -> PreTrainedTokenizerFast:
@@ -52,41 +46,26 @@ def gpt2_tokenizer() -> PreTrainedTokenizerFast:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    alphabet, special = pre_tokenizers.ByteLevel.alphabet(), "<|endoftext|>"
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|endoftext|>"],
-        show_progress=False,
+        vocab_size=400, initial_alphabet=alphabet, special_tokens=[special], show_progress=False
     )
     backend.train_from_iterator([" ".join(WORDS[:30])] * 20, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<|endoftext|>", eos_token="<|endoftext|>", unk_token="<|endoftext|>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=special, eos_token=special, unk_token=special)
+
+
+_BERT = {"vocab_size": len(SPECIALS) + len(WORDS) + len(PIECES), "hidden_size": 32, "num_hidden_layers": 3}
+_BERT |= {"num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 40}
+_GPT2 = {"vocab_size": 400, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 40}
+_GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
 
 
 def bert_config(**changes: Any) -> BertConfig:
-    settings = {
-        "vocab_size": len(SPECIALS) + len(WORDS) + len(PIECES),
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "max_position_embeddings": 40,
-    }
-    return BertConfig(**{**settings, **changes})
+    return BertConfig(**{**_BERT, **changes})
 
 
 def gpt2_config(**changes: Any) -> GPT2Config:
-    settings = {
-        "vocab_size": 400,
-        "n_embd": 32,
-        "n_layer": 3,
-        "n_head": 4,
-        "n_positions": 40,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
-    return GPT2Config(**{**settings, **changes})
+    return GPT2Config(**{**_GPT2, **changes})
 
 
 def sharp_bert(seed: int = 0, model_class: type[torch.nn.Module] = BertModel, **changes: Any) -> Any:
@@ -166,23 +145,14 @@ _SCORE = 30.0  # of a position looked at, over sqrt(d_head); all others are near
 def hand_built_bert(layers: Sequence[Sequence[Target]], d_head: int = 32) -> Any:
     """A BERT whose every head attends where its target says, on texts of up to ``d_head`` tokens.
 
-    Position p is the unit vector e_p, large beside the words, and stays so through LayerNorm and the
-    layers, whose outputs are small. W_Q reads the query's position, W_K has in row q the positions
-    that query q looks at; so q·k is large for those and near zero for all others. Values, W_O and
-    the rest are as initialised.
-
-    Args:
-        layers: for each layer the target of each head, at least two heads (one number in all layers).
-        d_head: width of a head, and longest text.
+    Position p is the unit vector e_p, large beside the words, and stays so through LayerNorm and the layers, whose
+    outputs are small. W_Q reads the query's position, W_K has in row q the positions that query q looks at; so q·k is
+    large for those and near zero for all others. Each layer has at least two heads, as many as the others.
     """
     n_heads = _n_heads(layers)
     torch.manual_seed(0)
-    config = bert_config(
-        hidden_size=n_heads * d_head,
-        num_hidden_layers=len(layers),
-        num_attention_heads=n_heads,
-        max_position_embeddings=d_head,
-    )
+    sizes = {"hidden_size": n_heads * d_head, "num_hidden_layers": len(layers), "num_attention_heads": n_heads}
+    config = bert_config(max_position_embeddings=d_head, **sizes)
     model = BertModel(config)
     with torch.no_grad():
         model.embeddings.position_embeddings.weight.copy_(_POSITION_SIZE * torch.eye(d_head, n_heads * d_head))
@@ -290,12 +260,8 @@ _D_MODEL = _N_HEADS * _D_HEAD
 
 def known_bert() -> Any:
     """A BERT with the heads of :data:`KNOWN_HEADS`, on texts of up to 64 tokens; see :func:`_codes` for how."""
-    config = bert_config(
-        hidden_size=_D_MODEL,
-        num_hidden_layers=2,
-        num_attention_heads=_N_HEADS,
-        max_position_embeddings=_PART,
-    )
+    sizes = {"hidden_size": _D_MODEL, "num_hidden_layers": 2, "num_attention_heads": _N_HEADS}
+    config = bert_config(max_position_embeddings=_PART, **sizes)
     model = BertModel(config)
     with torch.no_grad():
         words, positions = _codes(config.vocab_size)
@@ -305,12 +271,8 @@ def known_bert() -> Any:
         for number, (layer, heads) in enumerate(zip(model.encoder.layer, KNOWN_HEADS, strict=True)):
             query, key, value, output = _known_weights(list(heads.values()), carries=number == 0)
             attention = layer.attention
-            for module, weight in (
-                (attention.self.query, query),
-                (attention.self.key, key),
-                (attention.self.value, value),
-                (attention.output.dense, output),
-            ):
+            modules = (attention.self.query, attention.self.key, attention.self.value, attention.output.dense)
+            for module, weight in zip(modules, (query, key, value, output), strict=True):
                 module.weight.copy_(weight)
             layer.output.dense.weight.zero_()
     return model.eval()

@@ -6,27 +6,10 @@ from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
-from transformers import (
-    AlbertConfig,
-    AutoModel,
-    CamembertConfig,
-    CamembertTokenizer,
-    DistilBertConfig,
-    ElectraConfig,
-    EsmConfig,
-    EsmTokenizer,
-    ModernBertConfig,
-    MPNetConfig,
-    MPNetTokenizer,
-    OPTConfig,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaTokenizer,
-    XLMRobertaConfig,
-    XLMRobertaTokenizer,
-)
+from transformers import AutoModel, EsmTokenizer, MPNetTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 from transformers.models.esm.configuration_esm import get_default_vocab_list
 
 from attnviz.models.checkpoint import Checkpoint, from_loaded
@@ -41,11 +24,9 @@ def roberta_tokenizer() -> PreTrainedTokenizerFast:
     """RoBERTa's own class over a byte-level BPE of a few words: ``<s> A </s></s> B </s>``."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=ROBERTA_SPECIALS,
-        show_progress=False,
+        vocab_size=400, initial_alphabet=alphabet, special_tokens=ROBERTA_SPECIALS, show_progress=False
     )
     backend.train_from_iterator(_TEXT, trainer)
     model = json.loads(backend.to_str())["model"]
@@ -75,44 +56,34 @@ class Relative(NamedTuple):
     config: Callable[..., Any]
 
 
-_SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 66,
-}
-_DISTILBERT = {
-    "hidden_size": "dim",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
-    "intermediate_size": "hidden_dim",
-}
+_SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+_SIZES |= {"max_position_embeddings": 66}
+_DISTILBERT = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+_DISTILBERT |= {"intermediate_size": "hidden_dim"}
 """What DistilBERT calls the sizes."""
 
 
-def _like_bert(config: Callable[..., Any], tokenizer: PreTrainedTokenizerFast, **own: Any) -> Relative:
-    return Relative(tokenizer, lambda **changes: config(**{**_SIZES, "vocab_size": len(tokenizer), **own, **changes}))
+def _like_bert(prefix: str, tokenizer: PreTrainedTokenizerFast, **own: Any) -> Relative:
+    config, names = getattr(transformers, f"{prefix}Config"), _DISTILBERT if prefix == "DistilBert" else {}
+
+    def make(**changes: Any) -> Any:
+        settings = {**_SIZES, "vocab_size": len(tokenizer), **own, **changes}
+        return config(**{names.get(name, name): value for name, value in settings.items()})
+
+    return Relative(tokenizer, make)
 
 
 _ROBERTA = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
+_ALBERT = {"embedding_size": 20, "num_hidden_groups": 2, "hidden_dropout_prob": 0.1}
 
 RELATIVES = {
-    "roberta": _like_bert(RobertaConfig, roberta_tokenizer(), **_ROBERTA),
-    "xlm-roberta": _like_bert(XLMRobertaConfig, sentencepiece_tokenizer(XLMRobertaTokenizer), **_ROBERTA),
-    "distilbert": Relative(
-        bert_tokenizer(),
-        lambda **changes: DistilBertConfig(
-            vocab_size=len(bert_tokenizer()),
-            **{_DISTILBERT.get(name, name): value for name, value in {**_SIZES, **changes}.items()},
-        ),
-    ),
-    "electra": _like_bert(ElectraConfig, bert_tokenizer(), embedding_size=20),
-    "albert": _like_bert(
-        AlbertConfig, bert_tokenizer(), embedding_size=20, num_hidden_groups=2, hidden_dropout_prob=0.1
-    ),
-    "camembert": _like_bert(CamembertConfig, sentencepiece_tokenizer(CamembertTokenizer), **_ROBERTA),
-    "mpnet": _like_bert(MPNetConfig, mpnet_tokenizer(), layer_norm_eps=1e-5),
+    "roberta": _like_bert("Roberta", roberta_tokenizer(), **_ROBERTA),
+    "xlm-roberta": _like_bert("XLMRoberta", sentencepiece_tokenizer(transformers.XLMRobertaTokenizer), **_ROBERTA),
+    "distilbert": _like_bert("DistilBert", bert_tokenizer()),
+    "electra": _like_bert("Electra", bert_tokenizer(), embedding_size=20),
+    "albert": _like_bert("Albert", bert_tokenizer(), **_ALBERT),
+    "camembert": _like_bert("Camembert", sentencepiece_tokenizer(transformers.CamembertTokenizer), **_ROBERTA),
+    "mpnet": _like_bert("MPNet", mpnet_tokenizer(), layer_norm_eps=1e-5),
 }
 KINDS = list(RELATIVES)
 """BERT's nearest relatives."""
@@ -126,21 +97,17 @@ def esm_tokenizer() -> EsmTokenizer:
         return EsmTokenizer(file.name)
 
 
-_SPECIAL = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+_MODERN = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+_MODERN |= {"local_attention": 6, "norm_bias": True, "mlp_bias": True, "attention_bias": True}
+_ESM = {"position_embedding_type": "rotary", "token_dropout": True, "emb_layer_norm_before": True, "rope_theta": 50.0}
+_ESM |= {"pad_token_id": 1, "mask_token_id": 32}
+_OPT_350M = {"word_embed_proj_dim": 20, "do_layer_norm_before": False}
 RELATIVES |= {
-    "modernbert": _like_bert(
-        ModernBertConfig, bert_tokenizer(), local_attention=6, norm_bias=True, mlp_bias=True, attention_bias=True,
-        **_SPECIAL,
-    ),
-    "esm": _like_bert(
-        EsmConfig, esm_tokenizer(), position_embedding_type="rotary", token_dropout=True, emb_layer_norm_before=True,
-        rope_theta=50.0, pad_token_id=1, mask_token_id=32,
-    ),
-    "opt": _like_bert(OPTConfig, gpt2_tokenizer(), ffn_dim=48, word_embed_proj_dim=None),
-    "opt-350m": _like_bert(
-        OPTConfig, gpt2_tokenizer(), ffn_dim=48, word_embed_proj_dim=20, do_layer_norm_before=False
-    ),
-}  # fmt: skip
+    "modernbert": _like_bert("ModernBert", bert_tokenizer(), **_MODERN),
+    "esm": _like_bert("Esm", esm_tokenizer(), **_ESM),
+    "opt": _like_bert("OPT", gpt2_tokenizer(), ffn_dim=48, word_embed_proj_dim=None),
+    "opt-350m": _like_bert("OPT", gpt2_tokenizer(), ffn_dim=48, **_OPT_350M),
+}
 
 _ROPE = st.sampled_from(
     [{"rope_type": "default", "rope_theta": 50.0}, {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.0}]
@@ -187,20 +154,10 @@ def drawn_settings(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     """Settings of a family, drawn from what its config allows."""
     heads = draw(st.sampled_from([1, 2, 4]))
     settings = {"num_attention_heads": heads, "hidden_size": 8 * heads, "intermediate_size": draw(st.integers(5, 40))}
-    return settings | {name: draw(values) for name, values in DRAWN[kind].items()}
+    return settings | {name: draw(values) for name, values in DRAWN.get(kind, {}).items()}
 
 
-_QUERY_OR_KEY = (
-    ".query.weight",
-    ".key.weight",
-    ".q_lin.weight",
-    ".k_lin.weight",
-    ".Wqkv.weight",
-    ".q_proj.weight",
-    ".k_proj.weight",
-    ".attn.q.weight",
-    ".attn.k.weight",
-)
+_QUERY_OR_KEY = tuple(f".{name}.weight" for name in "query key q_lin k_lin Wqkv q_proj k_proj attn.q attn.k".split())
 
 
 def sharp(

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
-from attnviz.models.smollm2 import check_cache
 from attnviz.models.sources import (
     ADAPTER_CONFIG,
     BUILT_IN,
+    Source,
     as_folder,
     built_in_folder,
     find_checkpoint,
@@ -39,23 +39,19 @@ class Configuration:
     """Sizes of a model without its weights; None if unknown.
 
     Attributes:
-        name: as the user gave it, or as a paper's model is called here.
         kind: ``built-in``, ``folder``, ``hub`` or ``paper``.
         source: of a paper's model the paper, of a hub model its commit; None otherwise.
         architecture: the ``model_type`` of its config; ``gpt3`` has none in transformers.
-        n_layers, n_heads: of an encoder-decoder those of the encoder; heads in each layer.
-        n_decoder_layers, n_decoder_heads: of an encoder-decoder those of its decoder, with as much cross-attention.
+        n_layers, n_heads: of an encoder-decoder those of the encoder; of its decoder, with as much cross-attention,
+            ``n_decoder_layers`` and ``n_decoder_heads``.
         n_kv_heads: keys and values in each layer, where the config names a number.
-        d_model, d_head: width of the residual stream, and of a head.
         positions: the longest text, in tokens, as the config or the paper has it.
-        vocabulary: entries of the table of words.
         parameters: of the bare model (no task head; embeddings and BERT's pooler counted, what is shared once).
         attention_parameters: those in W_Q, W_K, W_V, W_O and their biases.
         stated_parameters: as the paper rounds them.
         reproduced, reason: whether the reference attention reproduces it, and why it does not.
         origins: by the name of a number, where it comes from: ``config``, ``paper``, ``released`` (the config that the
             authors released, where the paper has no such number), ``derived`` (d_model / n_heads), ``counted``.
-        notes: what to know before one relies on the numbers.
     """
 
     name: str
@@ -89,13 +85,6 @@ class Configuration:
         """Size of the weights in float32, in GiB (2**30 bytes)."""
         return None if self.parameters is None else self.parameters * 4 / 2**30
 
-    def with_counts(self, parameters: int, in_attention: int | None) -> "Configuration":
-        """Fill in the counted parameters; those in attention are None if unknown."""
-        origins = {**self.origins, "parameters": "counted"}
-        if in_attention is not None:
-            origins["attention_parameters"] = "counted"
-        return replace(self, parameters=parameters, attention_parameters=in_attention, origins=origins)
-
     def entry(self) -> dict[str, Any]:
         """The JSON entry of the configuration."""
         content = asdict(self)
@@ -106,8 +95,7 @@ class Configuration:
 @cache
 def _papers() -> list[dict[str, Any]]:
     path = Path(__file__).parents[2] / "data" / "configurations.json"
-    papers: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return papers
+    return list(json.loads(path.read_text(encoding="utf-8")))
 
 
 def paper_titles() -> dict[str, str]:
@@ -144,23 +132,10 @@ _RELEASED |= {name: name for name in ("gpt2-medium", "gpt2-large", "gpt2-xl")}
 """By hub id of the weights, without its owner."""
 
 
-@dataclass(frozen=True)
-class ConfigFile:
-    """The config.json of a model: its name as given, ``built-in``, ``folder`` or ``hub``, and the hub's commit."""
+def find_config(name: str) -> Source:
+    """The folder with the config.json of a built-in model, a folder or a hub id; from the hub it is fetched alone.
 
-    name: str
-    kind: str
-    folder: Path
-    revision: str | None = None
-
-    @property
-    def path(self) -> Path:
-        """The file itself."""
-        return self.folder / CONFIG
-
-
-def find_config(name: str) -> ConfigFile:
-    """Find the config.json of a built-in model, a folder or a hub id; from the hub it is fetched alone.
+    The source's ``kind`` is ``built-in``, ``folder`` or ``hub``.
 
     Raises:
         CheckpointError: there is none, or the hub cannot be reached, within 10 seconds.
@@ -169,32 +144,32 @@ def find_config(name: str) -> ConfigFile:
     if not name.strip():
         raise UsageError("NAME is empty; expected a built-in name, a folder, a hub id or the name of a paper's model.")
     if name in BUILT_IN:
-        return ConfigFile(name, "built-in", built_in_folder(name) or find_checkpoint(name).folder)
+        return Source(name, built_in_folder(name) or find_checkpoint(name).folder, kind="built-in")
     folder = as_folder(name) or as_folder(name, ADAPTER_CONFIG)
     if folder is None:
-        source = from_hub(name, None, _check_config, _config_alone, _unknown)
-        return ConfigFile(name, "hub", source.folder, source.revision)
+        return replace(from_hub(name, None, _check_config, _config_alone, _unknown(name)), kind="hub")
     if folder.name == CONFIG and folder.is_file():
         folder = folder.parent
     if not folder.is_dir():
         kind = "a file" if folder.exists() else "nothing"
         raise CheckpointError(f"expected a folder with a {CONFIG} at {folder}, found {kind}.")
     adapter = folder / ADAPTER_CONFIG
-    if not (folder / CONFIG).is_file():
-        base = read_json(adapter).get("base_model_name_or_path") if adapter.is_file() else None
+    if adapter.is_file() and not (folder / CONFIG).is_file():
+        base = read_json(adapter).get("base_model_name_or_path")
         if isinstance(base, str) and base != name:
             return replace(find_config(base), name=f"{base} + {name}")
-        raise CheckpointError(f"{folder} has no {CONFIG}: expected one as transformers' save_pretrained writes it.")
-    return ConfigFile(name, "folder", folder)
+    _check_config(folder)
+    return Source(name, folder, kind="folder")
 
 
-def built_in_configs() -> list[ConfigFile]:
-    """config.json of the installed built-in models."""
-    return [ConfigFile(name, "built-in", folder) for name in BUILT_IN if (folder := built_in_folder(name)) is not None]
+def built_in_configs() -> list[Source]:
+    """The installed built-in models."""
+    folders = {name: built_in_folder(name) for name in BUILT_IN}
+    return [Source(name, folder, kind="built-in") for name, folder in folders.items() if folder is not None]
 
 
-def cached_configs() -> dict[str, ConfigFile]:
-    """config.json of every model in the hub's cache, by hub id; without network.
+def cached_configs() -> dict[str, Source]:
+    """Every model with a config.json in the hub's cache, by hub id; without network.
 
     Of several revisions it is the main branch's, else the newest. HF_HOME and HF_HUB_CACHE are honoured.
     """
@@ -210,13 +185,13 @@ def cached_configs() -> dict[str, ConfigFile]:
         revisions = [revision for revision in repo.revisions if (revision.snapshot_path / CONFIG).is_file()]
         if repo.repo_type == "model" and revisions:
             best = max(revisions, key=lambda revision: ("main" in revision.refs, revision.last_modified))
-            configs[repo.repo_id] = ConfigFile(repo.repo_id, "hub", best.snapshot_path, best.commit_hash)
+            configs[repo.repo_id] = Source(repo.repo_id, best.snapshot_path, best.commit_hash, kind="hub")
     return configs
 
 
 def _check_config(folder: Path) -> None:
     if not (folder / CONFIG).is_file():
-        raise CheckpointError(f"{folder} has no {CONFIG}, so it is no transformers model.")
+        raise CheckpointError(f"{folder} has no {CONFIG}: expected one as transformers' save_pretrained writes it.")
 
 
 def _config_alone(names: list[str]) -> list[str]:
@@ -225,14 +200,14 @@ def _config_alone(names: list[str]) -> list[str]:
     return [CONFIG]
 
 
-def _unknown(name: str, reason: str) -> str:
+def _unknown(name: str) -> str:
+    """The beginning of a message that there is no such model, with what may be meant."""
     papers = [known.name for known in paper_configurations()]
-    meant = did_you_mean(name, [*BUILT_IN, *papers])
     released = _RELEASED.get(name.casefold().rpartition("/")[2])
-    instead = f"attnviz models {released}, for its sizes" if released else "attnviz models, for all that are known here"
+    meant = f" Its sizes: attnviz models {released}." if released else did_you_mean(name, [*BUILT_IN, *papers])
     return (
-        f"no configuration of {name!r}: it is not a built-in name ({', '.join(BUILT_IN)}), not a folder with a "
-        f"{CONFIG}, not a paper's model ({papers[0]} … {papers[-1]}), and {reason}.{meant} Type: {instead}."
+        f"no configuration of {name!r}.{meant} It is not a built-in name ({', '.join(BUILT_IN)}), not a folder with a "
+        f"{CONFIG}, not a paper's model ({papers[0]} … {papers[-1]})"
     )
 
 
@@ -271,12 +246,10 @@ def model_configurations(
 def _names(names: object) -> list[str]:
     """Names as a list of strings; UsageError for anything else."""
     several = [names] if isinstance(names, str | Path) else [] if names is None else names
-    if isinstance(several, bytes) or not isinstance(several, Iterable):
-        raise UsageError(f"expected a list of models such as ['minilm', 'gpt2-xl'], found {as_found(names)}.")
-    listed = list(several)
+    listed = list(several) if isinstance(several, Iterable) and not isinstance(several, bytes) else [several]
     for name in listed:
         if not isinstance(name, str | Path):
-            raise UsageError(f"expected names or folders of models, found {as_found(name)} among them.")
+            raise UsageError(f"expected a list of models such as ['minilm', 'gpt2-xl'], found {as_found(name)}.")
     return [str(name) for name in listed]
 
 
@@ -300,7 +273,7 @@ def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
     return configurations + paper_configurations()
 
 
-def read_configuration(file: ConfigFile) -> Configuration:
+def read_configuration(file: Source) -> Configuration:
     """Read a model from its config.json; sizes and parameters if attnviz knows its architecture, else why not.
 
     No weights are read, no code of the checkpoint is run.
@@ -312,12 +285,10 @@ def read_configuration(file: ConfigFile) -> Configuration:
     from attnviz.models.families import ARCHITECTURES
     from attnviz.models.libraries import calling_transformers
 
-    if file.kind == "built-in" and file.name == "smollm2":
-        check_cache(only=file.path.name)
-    model_type = read_json(file.path).get("model_type")
+    model_type = read_json(file.folder / CONFIG).get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise CheckpointError(
-            f"{file.path} has model_type {model_type!r}; expected the name of an architecture, such as 'bert', as "
+            f"{file.folder / CONFIG} has model_type {model_type!r}; expected an architecture, such as 'bert', as "
             "transformers' save_pretrained writes it."
         )
     model = Configuration(file.name, file.kind, file.revision, model_type)
@@ -325,7 +296,7 @@ def read_configuration(file: ConfigFile) -> Configuration:
     if family is None:
         return replace(model, reason=f"architecture {model_type!r}")
     config = read_config(file.folder)
-    with calling_transformers(f"transformers cannot tell the sizes in {file.path}"):
+    with calling_transformers(f"transformers cannot tell the sizes in {file.folder / CONFIG}"):
         model = _with_sizes(model, config, family)
     return _counted(model, config, file)
 
@@ -374,55 +345,51 @@ def _with_sizes(model: Configuration, config: Any, family: "Architecture") -> Co
     return replace(model, **sizes, origins=origins, notes=tuple(notes))
 
 
-def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configuration:
+def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
     """Fill in the parameters, and whether the reference reproduces the model."""
-    from torch import nn
+    import torch
 
     from attnviz.models.configs import empty_model
+    from attnviz.models.families import architecture_of
     from attnviz.models.families.base import first_position
 
-    architecture, reason = _reproduced(config)
+    architecture, reason = None, None
+    try:
+        architecture = architecture_of(config, torch.float32)
+    except ArchitectureError as error:
+        setting = _SHORT.search(str(error))
+        reason = str(error) if setting is None else setting[1]
     try:
         empty = empty_model(config)
     except CheckpointError as error:
-        why = str(error) if architecture is not None else f"parameters not counted: {error}"
-        why = shorten(why, _LONGEST, placeholder=" …")
-        return replace(model, reason=reason or why, notes=(*model.notes, *([why] if reason else [])))
+        why = shorten(str(error), _LONGEST, placeholder=" …")
+        counted = () if reason is None else (f"parameters not counted: {why}",)
+        return replace(model, reason=reason or why, notes=(*model.notes, *counted))
+    origins = {**model.origins, "parameters": "counted"}
     total = sum(parameter.numel() for parameter in empty.parameters())  # what is shared comes once
+    model = replace(model, parameters=total, reason=reason, origins=origins)
     if architecture is None:
-        return replace(model, reason=reason).with_counts(total, None)
+        return model
+    notes = list(model.notes)
     if unused := first_position(architecture, config):
-        usable = f"of {model.positions} positions {unused} are for no token: they are counted from pad_token_id + 1"
-        left = config.max_position_embeddings - unused
-        origins = {**model.origins, "positions": "derived"}
-        model = replace(model, positions=left, origins=origins, notes=(*model.notes, usable))
+        notes.append(
+            f"of {model.positions} positions {unused} are for no token: they are counted from pad_token_id + 1"
+        )
+        model, origins["positions"] = replace(model, positions=config.max_position_embeddings - unused), "derived"
     layers = architecture.modules(architecture.base_model(empty))
-    in_attention = nn.ModuleList(part for layer in layers for part in (layer.pattern, layer.o_proj))
-    norms = nn.ModuleList(layer.attention_norm for layer in layers if layer.attention_norm is not None)
+    in_attention = torch.nn.ModuleList(part for layer in layers for part in (layer.pattern, layer.o_proj))
+    norms = torch.nn.ModuleList(layer.attention_norm for layer in layers if layer.attention_norm is not None)
     weights = set(in_attention.parameters()) - set(norms.parameters())  # ALBERT's attention has its norm inside
-    n_layers = model.n_layers if architecture.stacks(config) else len(layers)  # a config may count them in groups
-    reproduced = replace(model, reproduced=True, n_layers=n_layers, notes=(*model.notes, *_missing_weights(file)))
-    return reproduced.with_counts(total, sum(parameter.numel() for parameter in weights))
-
-
-def _reproduced(config: Any) -> "tuple[Architecture | None, str | None]":
-    """The architecture that reproduces the config, or a short reason why none does."""
-    import torch
-
-    from attnviz.models.families import architecture_of
-
-    try:
-        return architecture_of(config, torch.float32), None
-    except ArchitectureError as error:
-        setting = _SHORT.search(str(error))
-        return None, str(error) if setting is None else setting[1]
-
-
-def _missing_weights(file: ConfigFile) -> list[str]:
-    """Reasons why the weights cannot be loaded."""
     try:
         weight_files(file.folder)
     except CheckpointError:
         where = "in the cache: attnviz heads will fetch them" if file.kind == "hub" else "in the folder"
-        return [f"its weights are not {where}"]
-    return []
+        notes.append(f"its weights are not {where}")
+    return replace(
+        model,
+        reproduced=True,
+        n_layers=model.n_layers if architecture.stacks(config) else len(layers),  # a config may count them in groups
+        attention_parameters=sum(parameter.numel() for parameter in weights),
+        origins=origins | {"attention_parameters": "counted"},
+        notes=tuple(notes),
+    )

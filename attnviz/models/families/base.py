@@ -1,7 +1,6 @@
 """The interface of an architecture."""
 
 import difflib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +12,10 @@ from attnviz.errors import ArchitectureError
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, upcast
+from attnviz.reference.positions import Rotary
+
+PositionBias = Callable[[int, int, int], Tensor]
+"""See :class:`attnviz.reference.attention.Scoring`."""
 
 NormKind = Literal["layer", "layer, 1 + w", "rms", "rms, 1 + w", "rms, rounded once"]
 
@@ -22,14 +25,13 @@ class RoutedModules:
     """The modules of a feed-forward network of experts, of which each token takes some (Shazeer et al. 2017).
 
     Attributes:
-        network: it returns the network's output [batch, n, d_model].
-        router: it returns logits [batch * n, n_experts], and weights and numbers [batch * n, n_taken] of the experts
+        network: returns the network's output [batch, n, d_model].
+        router: returns logits [batch * n, n_experts], and weights and numbers [batch * n, n_taken] of the experts
             that each token takes.
         experts: gated networks with the weights ``gate_up_proj`` [n_experts, 2 * d_ff, d_model] and ``down_proj``
             [n_experts, d_model, d_ff], and the activation ``act_fn`` (gpt-oss: transposed, gate and up by turns, with
-            biases, and no such module); it returns their weighted sum.
-        shared_gate: of an expert that every token takes (the layer's ``up_proj``, ``down_proj`` and ``gate``), the map
-            to the logit of its weight.
+            biases, and no such module); returns their weighted sum.
+        shared_gate: to the logit of the weight of an expert that every token takes, whose maps are the layer's.
     """
 
     network: nn.Module
@@ -43,37 +45,28 @@ class LayerModules:
     """The modules of a layer whose inputs and outputs are recorded or changed.
 
     Attributes:
-        block: the whole layer, from residual stream to residual stream [batch, n, d_model], which it returns alone or
-            first in a tuple.
-        projections: the linear maps to queries, keys and values [batch, n, d_model], three or one for all.
-        pattern: its first argument is the attention's input [batch, n, d_model], and of cross-attention
-            ``key_value_states`` that of keys and values; it returns a tuple of which the last is the pattern
-            [batch, n_heads, n_queries, n_keys] (with eager attention).
-        o_proj: the linear map W_O, b_O of the heads' weighted values side by side, [batch, n, n_heads * d_head].
-        output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
-            the first of a pair, before the residual is added.
-        attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm); None where outputs
-            alone are normed (OLMo 2), or without one (ModernBERT's first layer).
-        up_proj: the feed-forward network's first linear map, d_model to d_ff; with experts that of the shared one, or
-            None.
-        down_proj: its second one, d_ff to d_model, of the activations [batch, n, d_ff]; likewise.
-        feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual; of a decoder's
-            own attention (pre-norm) the one before its cross-attention, which comes next; likewise None, or where the
-            network reads the attention's (parallel).
-        attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
-        feed_forward_output_norm: likewise of the feed-forward network's.
-        head_norms: the norms of queries and keys, a head at a time or all together; empty where there are none.
-        heads_first: whether these give [batch, n_heads, n, d_head], else [batch, n, n_heads, d_head], or
-            [batch, n, n_heads * d_head] all together.
-        gate: of a gated network (Shazeer 2020, "GLU Variants Improve Transformer") the linear map whose activation
-            multiplies the output of ``up_proj``; ``up_proj`` itself where one map gives both side by side; None
-            without a gate.
-        activation: of a gated network, the activation of the gate.
-        routed: the feed-forward network's experts; None of a network that is the same for each token.
-        parallel: whether the feed-forward network reads the block's input, as the attention does, so that the outputs
-            of both are added to it at once (Wang & Komatsuzaki 2021, "GPT-J").
-        run, n_runs: of modules that run several times in a pass, each time as another layer (ALBERT): which run is this
-            layer, and how many there are.
+        block: the whole layer, residual stream to residual stream [batch, n, d_model], returned alone or first.
+        projections: linear maps to queries, keys and values [batch, n, d_model], three or one for all.
+        pattern: takes the attention's input [batch, n, d_model], and of cross-attention ``key_value_states``; returns
+            the pattern [batch, n_heads, n_queries, n_keys] last (with eager attention).
+        o_proj: W_O, b_O of the heads' weighted values side by side, [batch, n, n_heads * d_head].
+        output: returns the attention's output after W_O [batch, n, d_model], alone or first, before the residual.
+        attention_norm: before the attention (pre-norm), or after its residual; None where outputs alone are normed
+            (OLMo 2), or without one (ModernBERT's first layer).
+        up_proj, down_proj: the feed-forward network's linear maps, d_model to d_ff and back; with experts those of the
+            shared one, or None.
+        feed_forward_norm: before the network (pre-norm), or after its residual; in a pre-norm decoder with
+            cross-attention the norm before that, which comes next; None as above, or where the network reads the
+            attention's norm (parallel).
+        attention_output_norm, feed_forward_output_norm: norms of outputs before the residual is added (Gemma).
+        head_norms: norms of queries and keys; empty where there are none.
+        heads_first: whether these give [batch, n_heads, n, d_head].
+        gate: linear map whose activation multiplies that of ``up_proj`` (Shazeer 2020, "GLU Variants Improve
+            Transformer"); ``up_proj`` itself where one map gives both side by side; None without a gate.
+        activation: that of the gate.
+        routed: the network's experts; None of a network that is the same for each token.
+        parallel: whether the network reads the block's input, as the attention does (Wang & Komatsuzaki 2021, "GPT-J").
+        run, n_runs: of modules that run several times in a pass (ALBERT): which run is this layer, and of how many.
     """
 
     block: nn.Module
@@ -180,8 +173,11 @@ class LogitsHead(nn.Module):
         return logits if self.bias is None else logits + self.bias
 
 
-class Architecture(ABC):
-    """One family of transformers models: where its parts are, and what is special about its attention."""
+class Architecture:
+    """One family of transformers models: where its parts are, and what is special about its attention.
+
+    ``class Mine(Llama, name="mine", prefix="Mine")`` sets ``name`` and ``class_prefix``.
+    """
 
     name: str  # the ``model_type`` of transformers' config: ``bert``, ``gpt2``
     class_prefix: str  # prefix of the names of its model classes: ``Bert``, ``GPT2``
@@ -189,6 +185,15 @@ class Architecture(ABC):
     layers_at: str = "layers"  # path of the layers in the bare model, or in each of its stacks
     # path, in the bare model, of the text model of one that also reads images; empty for others
     text_tower_at: str = ""
+    # paths of the tables of words, positions and token types and of the norm of their sum; empty for none
+    words_at: str = ""
+    positions_at: str = ""
+    segments_at: str = ""
+    embedding_norm_at: str = ""
+    first_row: int = 0  # of the position table
+    # paths in the whole model of the steps of its heads, or modules; "base." begins one in the bare model
+    language_steps: tuple[str | nn.Module, ...] = ("lm_head",)
+    class_steps: tuple[str | nn.Module, ...] = ("score",)
     # names of a layer's modules, see :meth:`layer_modules`
     attention_at: str = "self_attn"
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -207,6 +212,9 @@ class Architecture(ABC):
     optional_weights: tuple[str, ...] = ()
     # suffixes of the names of constant buffers that earlier versions of transformers saved
     old_buffers: tuple[str, ...] = ()
+    # settings that a config may have, and the one value that is reproduced; the last of several of a setting counts
+    only: tuple[tuple[str, object], ...] = ()
+    needed: tuple[str, ...] = ()  # settings that may not be None
     has_words: bool = True  # whether its tokens are of words (of ESM they are residues of a protein)
     segments: bool = False  # whether the segments of a pair have token types
     positions_after_padding: bool = False  # whether positions count from ``pad_token_id`` + 1 (RoBERTa)
@@ -218,6 +226,8 @@ class Architecture(ABC):
     norm_kind: NormKind = "layer"  # layer norms or RMS norms; 1 + w: the stored weight is less 1
     # whether cos, sin, norms and the softmax are computed in float32 whatever the number format
     float32_steps: bool = False
+    softmax_in_float32: bool = False  # whether the softmax alone is
+    scales_queries: bool = False  # whether queries are scaled, not scores
     # the config's setting of the norms' epsilon; or epsilon itself, if fixed
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
@@ -230,6 +240,11 @@ class Architecture(ABC):
     through_interface: bool = True
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
+    def __init_subclass__(cls, name: str = "", prefix: str = "") -> None:
+        super().__init_subclass__()
+        if name:
+            cls.name, cls.class_prefix = name, prefix
+
     def declared(self, attribute: str, owner: Any, name: str | None = "") -> Any:
         """What a module or config has under a name, or path, of an attribute; ArchitectureError if it has none."""
         name = getattr(self, attribute) if name == "" else name
@@ -237,10 +252,10 @@ class Architecture(ABC):
             if not hasattr(owner, step):
                 parts = [*owner._parameters, *owner._modules] if isinstance(owner, nn.Module) else []
                 near = parts or difflib.get_close_matches(step, dir(owner), 3)
+                has = f"; it has {', '.join(near)}" if near else ""
                 raise ArchitectureError(
                     f"the family {self.name!r} is declared with {attribute} = {getattr(self, attribute)!r}, but "
-                    f"{getattr(owner, '__name__', type(owner).__name__)} has no {step!r}"
-                    f"{'; it has ' * bool(near)}{', '.join(near)}."
+                    f"{getattr(owner, '__name__', type(owner).__name__)} has no {step!r}{has}."
                 )
             owner = getattr(owner, step)
         return None if name is None else owner
@@ -254,8 +269,15 @@ class Architecture(ABC):
         """Name of transformers' class with a language-modelling head."""
         return self.class_prefix + self.language_task
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: B027 - most refuse something
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - for those that refuse one
         """Raise ArchitectureError for settings that the reference does not reproduce."""
+        for setting, value in dict(self.only).items():
+            found = getattr(config, setting, None)
+            if found is not None and found != value:
+                raise not_reproduced(self.name, setting, found, repr(value))
+        for setting in self.needed:
+            if getattr(config, setting, None) is None:
+                raise not_reproduced(self.name, setting, None, "a number")
 
     def stacks(self, config: Any) -> tuple[Stack, ...]:  # noqa: ARG002 - of encoder-decoders
         """The stacks of an encoder-decoder; empty for other models."""
@@ -282,12 +304,28 @@ class Architecture(ABC):
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes logits [.., vocabulary] of the last hidden state; None without one."""
-        head: nn.Module | None = getattr(model, "lm_head", None)
-        return head
+        steps = self._head(model, self.language_steps)
+        return steps[0] if steps is not None and len(steps) == 1 else steps
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes class logits of a final state, in a model for sequence classification; or None."""
-        return chained(model, "score")
+        return self._head(model, self.class_steps)
+
+    def _head(self, model: nn.Module, steps: Sequence[str | nn.Module]) -> nn.Sequential | None:
+        """Steps that the model calls one by one, as one module in eval mode; None where it lacks one of them."""
+        found: list[Any] = []
+        for step in steps:
+            part: Any = step
+            if isinstance(step, str):
+                part = self.base_model(model) if step.startswith("base.") else model
+                for name in step.removeprefix("base.").split("."):
+                    part = getattr(part, name, None)
+            found.append(part)
+        if not found or None in found:
+            return None
+        head = nn.Sequential(*found)
+        head.training = False  # dropout is left out; the model's own modules keep their mode
+        return head
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer, first layer first."""
@@ -328,9 +366,17 @@ class Architecture(ABC):
         router = network.router if hasattr(network, "router") else network.gate
         return RoutedModules(network, router, network.experts, getattr(network, "shared_expert_gate", None))
 
-    @abstractmethod
     def embeddings(self, base_model: Any) -> Embeddings:
         """The tables that the first layer's input is made from."""
+        tables = [at for at in ("words_at", "positions_at", "segments_at") if getattr(self, at)]
+        words, *others = (parameter_of(self.declared(at, base_model), "weight") for at in tables)
+        positions = others.pop(0)[self.first_row :] if self.positions_at else None
+        norm = self.declared("embedding_norm_at", base_model) if self.embedding_norm_at else None
+        return Embeddings(words, positions, *others, norm=norm, scale=self.embedding_scale(base_model.config, words))
+
+    def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - most have none
+        """What the rows of words are multiplied by."""
+        return 1.0
 
     def final_norm(self, base_model: nn.Module) -> nn.Module | None:
         """The norm after the last layer; None where there is none."""
@@ -383,8 +429,24 @@ class Architecture(ABC):
         """Attention window of a layer, in tokens on each visible side, with the query; None for no window."""
         return None
 
+    def scale(self, config: Any, layer: int, d_head: int) -> float:  # noqa: ARG002 - of those that differ
+        """What scores are multiplied by."""
+        return float(d_head**-0.5)
+
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:  # noqa: ARG002
+        """The rotary positions of a layer; None for none."""
+        return None
+
+    def position_bias(self, base_model: Any, layer: int) -> PositionBias | None:  # noqa: ARG002
+        """A bias of scores by distance; None for none."""
+        return None
+
+    def cap(self, config: Any) -> float | None:  # noqa: ARG002
+        """What bounds scores; None for nothing."""
+        return None
+
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """The layer's parameters, split by head (views, not copies, where the layout permits); scale 1/sqrt(d_head)."""
+        """The layer's parameters, split by head (views, not copies, where the layout permits)."""
         modules: Any = self.modules(base_model)[layer]
         n_heads, n_shared = self.head_counts(base_model.config, layer)
         output_weight = self.weight(modules.o_proj).T.unflatten(0, (n_heads, -1))
@@ -404,17 +466,24 @@ class Architecture(ABC):
         query, key, value = (_projection(*each, n) for each, n in zip(maps, heads, strict=True))
         norms: Any = [norm_of(self, base_model.config, norm) for norm in modules.head_norms]
         query_norm, key_norm = norms or (None, None)
+        scale = self.scale(base_model.config, layer, d_head)
         return HeadParameters(
             query=query,
             key=key,
             value=value,
             output_weight=output_weight,
             output_bias=parameter_of(modules.o_proj, "bias"),
-            scale=d_head**-0.5,
+            scale=1.0 if self.scales_queries else scale,
+            query_scale=scale if self.scales_queries else 1.0,
             causal=self.causal,
             window=self.window(base_model.config, layer),
             query_norm=query_norm,
             key_norm=key_norm,
+            rotary=self.rotary(base_model, layer, d_head),
+            position_bias=self.position_bias(base_model, layer),
+            cap=self.cap(base_model.config),
+            sinks=parameter_of(modules.pattern, "sinks") if self.learned_sinks else None,
+            softmax_in_float32=self.softmax_in_float32,
         )
 
 
@@ -434,20 +503,6 @@ def not_reproduced(kind: str, setting: str, value: object, expected: str) -> Arc
     return ArchitectureError(
         f"this {kind} has {setting}={value!r}, which the reference attention does not reproduce; expected {expected}."
     )
-
-
-def chained(parent: nn.Module | None, *steps: str | nn.Module | None) -> nn.Module | None:
-    """A head whose steps its model calls one by one, as one module; None where the model lacks one of them.
-
-    Steps are modules, or the names of modules in ``parent``. The head is in eval mode, so that the mode of the model's
-    own modules is not changed; dropout is left out.
-    """
-    modules: list[Any] = [getattr(parent, step, None) if isinstance(step, str) else step for step in steps]
-    if None in modules:
-        return None
-    head = nn.Sequential(*modules)
-    head.training = False
-    return head
 
 
 def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:

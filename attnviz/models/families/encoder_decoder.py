@@ -5,18 +5,17 @@ decoder (D), and its cross-attention (X), from the target to the encoder's final
 3.2.3).
 """
 
-from abc import abstractmethod
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, Embeddings, LayerModules, LogitsHead, NormKind, not_reproduced
+from attnviz.models.families.base import Architecture, Embeddings, LayerModules, LogitsHead, NormKind, PositionBias
 from attnviz.models.head_ids import Stack
-from attnviz.models.offloading import parameter_of
+from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import HeadParameters
 from attnviz.reference.positions import bucketed_bias
 
@@ -32,14 +31,15 @@ class EncoderDecoder(Architecture):
     explained = False
     encoder_commands = ("rollout", "profile", "why", "circuits")
     language_task = "ForConditionalGeneration"
+    class_steps = ()  # classes of an encoder-decoder are not measured
+    only = (("is_encoder_decoder", True),)
+    needed: tuple[str, ...] = ("decoder_start_token_id",)
     # the config's settings of layers and heads, of the encoder and of the decoder
     size_settings: tuple[tuple[str, str], tuple[str, str]]
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
-        """Refuse an encoder or a decoder alone, and heads that do not divide the model."""
-        if not config.is_encoder_decoder or getattr(config, "decoder_start_token_id", None) is None:
-            setting = "is_encoder_decoder" if not config.is_encoder_decoder else "decoder_start_token_id"
-            raise not_reproduced(self.name, setting, getattr(config, setting, None), "an encoder with its decoder")
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also stacks without layers or heads."""
+        super().refuse(config, dtype)
         for stack in self.stacks(config):
             if stack.n_layers < 1 or stack.n_heads < 1:
                 raise ArchitectureError(
@@ -80,10 +80,6 @@ class EncoderDecoder(Architecture):
     def _stack(self, config: Any, layer: int) -> Stack:
         return next(stack for stack in reversed(self.stacks(config)) if stack.first <= layer)
 
-    def class_head(self, model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - of no encoder-decoder
-        """None: classes of an encoder-decoder are not measured."""
-        return None
-
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer, stack after stack."""
         encoder, decoder = (base_model.get_submodule(f"{name}.{self.layers_at}") for name in ("encoder", "decoder"))
@@ -91,9 +87,9 @@ class EncoderDecoder(Architecture):
         across: Any = decoder
         return [*map(self.layer_modules, own), *(self.layer_modules(layer, across=True) for layer in across)]
 
-    @abstractmethod
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """The modules of a layer's self-attention, or of its cross-attention (``across``)."""
+        raise NotImplementedError
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """As for other architectures; the decoder's self-attention is causal."""
@@ -101,14 +97,13 @@ class EncoderDecoder(Architecture):
         return replace(super().parameters(base_model, layer), causal=causal)
 
 
-class Bart(EncoderDecoder):
+class Bart(EncoderDecoder, name="bart", prefix="Bart"):
     """Lewis et al. 2020: post-norm; biases everywhere; learned positions, from the third row of their table on."""
 
-    name = "bart"
-    class_prefix = "Bart"
     size_settings = (("encoder_layers", "encoder_attention_heads"), ("decoder_layers", "decoder_attention_heads"))
+    words_at = "decoder.embed_tokens"
     position_table = "weight"  # its name in the module of the positions
-    first_row = 2  # of the positions
+    first_row = 2
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` with ``final_logits_bias``."""
@@ -133,27 +128,27 @@ class Bart(EncoderDecoder):
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """The decoder's words, scaled, and positions are added, then normalised if there is a norm."""
-        decoder, config = base_model.decoder, base_model.config
-        words = parameter_of(decoder.embed_tokens, "weight")
+        decoder = base_model.decoder
         positions = parameter_of(decoder.embed_positions, self.position_table)[self.first_row :]
-        scale = config.d_model**0.5 if config.scale_embedding else 1.0
-        return Embeddings(words, positions, norm=getattr(decoder, "layernorm_embedding", None), scale=scale)
+        return replace(
+            super().embeddings(base_model), positions=positions, norm=getattr(decoder, "layernorm_embedding", None)
+        )
+
+    def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - in any format
+        """With ``scale_embedding`` the root of d_model."""
+        return float(config.d_model**0.5) if config.scale_embedding else 1.0
 
 
-class Marian(Bart):
+class Marian(Bart, name="marian", prefix="Marian"):
     """Junczys-Dowmunt et al. 2018, as in OPUS-MT: BART with sinusoidal positions and no norm of the embeddings."""
 
-    name = "marian"
-    class_prefix = "Marian"
     language_class = "MarianMTModel"
     first_row = 0
 
 
-class MBart(Bart):
+class MBart(Bart, name="mbart", prefix="MBart"):
     """Liu et al. 2020: BART with norms before attention and feed-forward network, and after the last layer."""
 
-    name = "mbart"
-    class_prefix = "MBart"
     final_norm_at = "decoder.layer_norm"
     pre_norm = True
 
@@ -165,39 +160,29 @@ class MBart(Bart):
         return modules if following is None else replace(modules, feed_forward_norm=following)
 
 
-class M2M100(MBart):
+class M2M100(MBart, name="m2m_100", prefix="M2M100"):
     """Fan et al. 2021, also NLLB (2022): mBART with sinusoidal positions, counted over tokens, without their norm."""
 
-    name = "m2m_100"
-    class_prefix = "M2M100"
     positions_after_padding = True
     positions_computed = True
+    needed = (*MBart.needed, "pad_token_id")  # after which positions are counted
     position_table = "weights"
     first_row = 0
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also a config without padding, after which positions are counted."""
-        super().refuse(config, dtype)
-        if config.pad_token_id is None:
-            raise not_reproduced(self.name, "pad_token_id", None, "the token after which positions are counted")
 
-
-class Pegasus(MBart):
+class Pegasus(MBart, name="pegasus", prefix="Pegasus"):
     """Zhang et al. 2020: mBART with sinusoidal positions, without a norm of the embeddings."""
 
-    name = "pegasus"
-    class_prefix = "Pegasus"
     first_row = 0
 
 
-class T5(EncoderDecoder):
+class T5(EncoderDecoder, name="t5", prefix="T5"):
     """Raffel et al. 2020: pre-norm with RMS norms; no biases, no scale; one bias by distance for each stack."""
 
-    name = "t5"
     states_d_head = True
-    class_prefix = "T5"
     size_settings = (("num_layers", "num_heads"), ("num_decoder_layers", "num_heads"))
     layers_at = "block"
+    words_at = "encoder.embed_tokens"
     final_norm_at = "decoder.final_layer_norm"
     old_buffers = ("EncDecAttention.relative_attention_bias.weight",)
     pre_norm = True
@@ -241,24 +226,20 @@ class T5(EncoderDecoder):
             feed_forward_norm=following.layer_norm,
         )
 
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """Words alone; positions enter as biases of scores."""
-        return Embeddings(parameter_of(base_model.encoder.embed_tokens, "weight"))
+    def scale(self, config: Any, layer: int, d_head: int) -> float:  # noqa: ARG002
+        """None."""
+        return 1.0
 
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """Scale 1; all blocks of a stack use the bias table of the first; d_head is ``d_kv``."""
-        parameters, stack = super().parameters(base_model, layer), self._stack(base_model.config, layer)
+    def position_bias(self, base_model: Any, layer: int) -> PositionBias | None:
+        """All blocks of a stack use the table of the first; cross-attention has none."""
+        stack, modules = self._stack(base_model.config, layer), self.modules(base_model)
         if stack.letter == "X":
-            return replace(parameters, scale=1.0)
-        first: Any = self.modules(base_model)[stack.first].pattern
-        table = parameter_of(first.relative_attention_bias, "weight").to(parameters.query.weight.device)
+            return None
+        first: Any = modules[stack.first].pattern
+        table = parameter_of(first.relative_attention_bias, "weight").to(running_device(modules[layer].o_proj))
         farthest = base_model.config.relative_attention_max_distance
-        bias = partial(bucketed_bias, table, max_distance=farthest, causal=parameters.causal)
-        return replace(parameters, scale=1.0, position_bias=bias)
+        return partial(bucketed_bias, table, max_distance=farthest, causal=stack.letter == "D")
 
 
-class MT5(T5):
+class MT5(T5, name="mt5", prefix="MT5"):
     """Xue et al. 2021: T5 in a hundred languages."""
-
-    name = "mt5"
-    class_prefix = "MT5"

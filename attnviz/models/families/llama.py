@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, Embeddings, LogitsHead, NormKind, not_reproduced
-from attnviz.models.offloading import parameter_of
-from attnviz.reference.attention import HeadParameters, softcap
+from attnviz.models.families.base import Architecture, LogitsHead, NormKind, not_reproduced
+from attnviz.reference.attention import softcap
 from attnviz.reference.positions import (
     Rotary,
     default_frequencies,
@@ -27,11 +26,9 @@ _LAYER_TYPES = ("full_attention", "sliding_attention")
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
-class Llama(Architecture):
+class Llama(Architecture, name="llama", prefix="Llama"):
     """Causal attention with rotary positions; pre-norm with RMS norms; grouped-query attention."""
 
-    name = "llama"
-    class_prefix = "Llama"
     final_norm_at = "norm"
     old_buffers: tuple[str, ...] = ("rotary_emb.inv_freq",)
     states_d_head = True
@@ -45,17 +42,18 @@ class Llama(Architecture):
     partial_rotary = False  # whether a part of a head may be without rotary positions
     rotary_in_float32 = False  # whether queries and keys are turned in float32
     rotary_interleaved = False  # whether neighbours are pairs, not halves of what is rotated
+    softmax_in_float32 = True
+    only = (("use_bidirectional_attention", False),)
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
-        """Refuse rotary positions, types of layers and groups of heads that are not reproduced."""
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also rotary positions, types of layers and groups of heads that are not reproduced."""
+        super().refuse(config, dtype)
         refuse_rope(config, self.partial_rotary)
         n_heads, n_shared = self.head_counts(config, 0)
         if n_heads % n_shared:
             raise ArchitectureError(
                 f"this {self.name} has num_key_value_heads={n_shared}, of which {n_heads} heads are no multiple."
             )
-        if getattr(config, "use_bidirectional_attention", None):
-            raise not_reproduced(self.name, "use_bidirectional_attention", True, "causal attention")
         for layer in range(config.num_hidden_layers):
             if (kind := self.layer_type(config, layer)) not in _LAYER_TYPES:
                 raise not_reproduced(self.name, "layer_types", kind, " or ".join(_LAYER_TYPES))
@@ -68,92 +66,71 @@ class Llama(Architecture):
         """``num_attention_heads`` and ``num_key_value_heads``, if there are such."""
         return config.num_attention_heads, getattr(config, "num_key_value_heads", config.num_attention_heads)
 
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """Words alone; positions enter as rotations, the first norm is the first layer's."""
-        return Embeddings(parameter_of(self.declared("words_at", base_model), "weight"))
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``lm_head``; with what divides its logits, if anything."""
+        head, divisor = super().language_head(model), self.logits_divisor(model.config)
+        return head if head is None or divisor == 1 else LogitsHead(head, divisor=divisor)
+
+    def logits_divisor(self, config: Any) -> float:  # noqa: ARG002 - most have none
+        """What logits are divided by."""
+        return 1.0
 
     def window(self, config: Any, layer: int) -> int | None:
         """The config's ``sliding_window`` in layers of that type; else None."""
         return config.sliding_window if self.layer_type(config, layer) == "sliding_attention" else None
 
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """With rotary positions, and the softmax in float32."""
-        config, parameters = base_model.config, super().parameters(base_model, layer)
-        rotary = rotary_of(config, parameters.query.weight.shape[-1], self.layer_type(config, layer))
-        rotary = replace(rotary, in_float32=self.rotary_in_float32, interleaved=self.rotary_interleaved)
-        return replace(parameters, softmax_in_float32=True, rotary=rotary)
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
+        """As the config says, perhaps by type of layer."""
+        turned = rotary_of(base_model.config, d_head, self.layer_type(base_model.config, layer))
+        return replace(turned, in_float32=self.rotary_in_float32, interleaved=self.rotary_interleaved)
 
 
-class Mistral(Llama):
+class Mistral(Llama, name="mistral", prefix="Mistral"):
     """Jiang et al. 2023: a window in all layers."""
-
-    name = "mistral"
-    class_prefix = "Mistral"
 
     def layer_type(self, config: Any, layer: int) -> str:  # noqa: ARG002 - all layers are alike
         """``sliding_attention`` in all layers if the config has a window."""
         return "full_attention" if config.sliding_window is None else "sliding_attention"
 
 
-class Starcoder2(Mistral):
+class Starcoder2(Mistral, name="starcoder2", prefix="Starcoder2"):
     """Lozhkov et al. 2024: layer norms, and a feed-forward network without a gate."""
 
-    name = "starcoder2"
-    class_prefix = "Starcoder2"
     norm_kind: NormKind = "layer"
     epsilon_setting = "norm_epsilon"
     network_names = ("c_fc", None, None, "c_proj")
 
 
-class Mixtral(Mistral):
+class Mixtral(Mistral, name="mixtral", prefix="Mixtral"):
     """Jiang et al. 2024: experts."""
 
-    name = "mixtral"
-    class_prefix = "Mixtral"
 
-
-class Qwen2(Llama):
+class Qwen2(Llama, name="qwen2", prefix="Qwen2"):
     """Yang et al. 2024: biases of queries, keys and values; windows in the layers that the config names."""
-
-    name = "qwen2"
-    class_prefix = "Qwen2"
 
     def layer_type(self, config: Any, layer: int) -> str:
         """The config's ``layer_types``."""
         return str(config.layer_types[layer])
 
 
-class Qwen3(Qwen2):
+class Qwen3(Qwen2, name="qwen3", prefix="Qwen3"):
     """Yang et al. 2025: queries and keys are normed a head at a time."""
 
-    name = "qwen3"
-    class_prefix = "Qwen3"
 
-
-class SmolLM3(Qwen2):
+class SmolLM3(Qwen2, name="smollm3", prefix="SmolLM3"):
     """Bakouch et al. 2025: no positions at all in every fourth layer (Yang et al. 2025, "RoPE to NoPE and Back")."""
 
-    name = "smollm3"
-    class_prefix = "SmolLM3"
-
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """Without rotary positions in layers where ``no_rope_layers`` is 0."""
-        parameters = super().parameters(base_model, layer)
-        return parameters if base_model.config.no_rope_layers[layer] else replace(parameters, rotary=None)
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
+        """None in layers where ``no_rope_layers`` is 0."""
+        return super().rotary(base_model, layer, d_head) if base_model.config.no_rope_layers[layer] else None
 
 
-class GptOss(Qwen2):
+class GptOss(Qwen2, name="gpt_oss", prefix="GptOss"):
     """OpenAI 2025: learned sinks (Miller 2023, "Attention is off by one"); experts; windows in every other layer."""
 
-    name = "gpt_oss"
-    class_prefix = "GptOss"
     norm_kind: NormKind = "rms, rounded once"
     learned_sinks = True
-
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """With a sink a head; the softmax is in the number format of the model."""
-        sinks = parameter_of(self.modules(base_model)[layer].pattern, "sinks")
-        return replace(super().parameters(base_model, layer), sinks=sinks, softmax_in_float32=False)
+    softmax_in_float32 = False
 
     def gated(self, config: Any, activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:  # noqa: ARG002
         """Both bounded by ``swiglu_limit``; the gate has an activation of its own, with ``swiglu_alpha``."""
@@ -167,25 +144,17 @@ class GptOss(Qwen2):
         return f"(g σ({alpha} g) · (u + 1)) W_down + b, {where}"
 
 
-class Qwen2MoE(Qwen2):
+class Qwen2MoE(Qwen2, name="qwen2_moe", prefix="Qwen2Moe"):
     """Yang et al. 2024: experts, one of which every token takes; dense networks in the layers that the config names."""
 
-    name = "qwen2_moe"
-    class_prefix = "Qwen2Moe"
 
-
-class Qwen3MoE(Mixtral):
+class Qwen3MoE(Mixtral, name="qwen3_moe", prefix="Qwen3Moe"):
     """Yang et al. 2025: experts, none of which all tokens take; queries and keys as in Qwen3."""
 
-    name = "qwen3_moe"
-    class_prefix = "Qwen3Moe"
 
-
-class PhiMoE(Mixtral):
+class PhiMoE(Mixtral, name="phimoe", prefix="Phimoe"):
     """Abdin et al. 2024: layer norms, biases; two experts one after the other (Liu et al. 2024, "GRIN")."""
 
-    name = "phimoe"
-    class_prefix = "Phimoe"
     norm_kind: NormKind = "layer"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
@@ -213,43 +182,36 @@ class PhiMoE(Mixtral):
         """As above."""
         return f"softmax(r) over those within {2 * config.router_jitter_noise:g} of the highest, then again without it"
 
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """Scaled rotary positions with the frequencies of short texts, and a factor of its own."""
-        parameters, settings = super().parameters(base_model, layer), base_model.config.rope_parameters
-        factor = settings.get("short_mscale")
-        if factor is None or parameters.rotary is None:
-            return parameters
-        return replace(parameters, rotary=Rotary(parameters.rotary.frequencies, float(factor)))
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
+        """Scaled, with the frequencies of short texts, and a factor of its own."""
+        turned, factor = (
+            super().rotary(base_model, layer, d_head),
+            base_model.config.rope_parameters.get("short_mscale"),
+        )
+        return turned if factor is None or turned is None else Rotary(turned.frequencies, float(factor))
 
 
-class Phi3(Mistral):
+class Phi3(Mistral, name="phi3", prefix="Phi3"):
     """Abdin et al. 2024: W_Q, W_K and W_V in one matrix, as are the two of the network; a part of a head is rotated."""
 
-    name = "phi3"
-    class_prefix = "Phi3"
     partial_rotary = True
     projection_names = ("qkv_proj", "o_proj")
     network_names = ("gate_up_proj", "gate_up_proj", "activation_fn", "down_proj")
 
 
-class Gemma(Llama):
+class Gemma(Llama, name="gemma", prefix="Gemma"):
     """Gemma Team 2024: norms whose stored weights are less 1, and larger embeddings."""
 
-    name = "gemma"
-    class_prefix = "Gemma"
     norm_kind: NormKind = "rms, 1 + w"
 
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """Words, multiplied by the root of d_model as the number format rounds it."""
-        scale = torch.tensor(base_model.config.hidden_size**0.5).to(base_model.embed_tokens.weight.dtype)
-        return replace(super().embeddings(base_model), scale=float(scale))
+    def embedding_scale(self, config: Any, words: Tensor) -> float:
+        """The root of d_model as the number format rounds it."""
+        return float(torch.tensor(config.hidden_size**0.5).to(words.dtype))
 
 
-class Gemma2(Gemma, Qwen2):
+class Gemma2(Gemma, Qwen2, name="gemma2", prefix="Gemma2"):
     """Capped scores; windows in every other layer; four norms a layer."""
 
-    name = "gemma2"
-    class_prefix = "Gemma2"
     activation_setting = "hidden_activation"
     norm_names = (
         "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
@@ -261,24 +223,23 @@ class Gemma2(Gemma, Qwen2):
         cap = getattr(config, "final_logit_softcapping", None)
         return head if head is None or cap is None else CappedHead(head, cap)
 
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """Scaled by ``query_pre_attn_scalar``, not by d_head, and capped by ``attn_logit_softcapping``."""
-        cap, scalar = base_model.config.attn_logit_softcapping, base_model.config.query_pre_attn_scalar
-        scale = float(scalar**-0.5)
-        return replace(super().parameters(base_model, layer), scale=scale, cap=None if cap is None else float(cap))
+    def scale(self, config: Any, layer: int, d_head: int) -> float:  # noqa: ARG002 - whatever d_head is
+        """By ``query_pre_attn_scalar``."""
+        return float(config.query_pre_attn_scalar**-0.5)
+
+    def cap(self, config: Any) -> float | None:
+        """``attn_logit_softcapping``."""
+        return config.attn_logit_softcapping and float(config.attn_logit_softcapping)
 
 
-class Gemma3(Gemma2):
+class Gemma3(Gemma2, name="gemma3_text", prefix="Gemma3Text"):
     """Queries and keys normed a head at a time instead of capped scores; rotary positions by type of layer."""
 
-    name = "gemma3_text"
-    class_prefix = "Gemma3Text"
     language_class = "Gemma3ForCausalLM"
     heads_first = True
 
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """Without a cap: transformers does not cap, whatever the config says."""
-        return replace(super().parameters(base_model, layer), cap=None)
+    def cap(self, config: Any) -> None:
+        """None: transformers does not cap, whatever the config says."""
 
 
 def _with_images(name: str, prefix: str, text: type[Llama], tower: str = "language_model") -> type[Llama]:
@@ -298,32 +259,25 @@ Idefics3 = _with_images("idefics3", "Idefics3", Llama, "text_model")
 SmolVLM = _with_images("smolvlm", "SmolVLM", Llama, "text_model")
 
 
-class Granite(Llama):
+class Granite(Llama, name="granite", prefix="Granite"):
     """Granite Team 2024: multipliers of embeddings, scores, what is added to the residual stream, and logits."""
 
-    name = "granite"
-    class_prefix = "Granite"
+    def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - in any format
+        """``embedding_multiplier``."""
+        return float(config.embedding_multiplier)
 
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """Words, multiplied by ``embedding_multiplier``."""
-        return replace(super().embeddings(base_model), scale=float(base_model.config.embedding_multiplier))
+    def scale(self, config: Any, layer: int, d_head: int) -> float:  # noqa: ARG002 - whatever d_head is
+        """``attention_multiplier``."""
+        return float(config.attention_multiplier)
 
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """Scaled by ``attention_multiplier``, whatever d_head is."""
-        return replace(super().parameters(base_model, layer), scale=float(base_model.config.attention_multiplier))
-
-    def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head``, with its logits divided by ``logits_scaling``."""
-        config: Any = model.config
-        head = super().language_head(model)
-        return head if head is None else LogitsHead(head, divisor=float(config.logits_scaling))
+    def logits_divisor(self, config: Any) -> float:
+        """``logits_scaling``."""
+        return float(config.logits_scaling)
 
 
-class GraniteMoE(Granite):
+class GraniteMoE(Granite, name="granitemoe", prefix="GraniteMoe"):
     """Granite Team 2024: experts."""
 
-    name = "granitemoe"
-    class_prefix = "GraniteMoe"
     network_at = "block_sparse_moe"
 
 

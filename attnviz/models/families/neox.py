@@ -1,20 +1,15 @@
 """GPT-NeoX (Black et al. 2022) and its kin: layer norms with rotary positions, and halves of a layer in parallel."""
 
-from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
-from attnviz.models.families.base import LogitsHead, NormKind
+from attnviz.models.families.base import NormKind
 from attnviz.models.families.llama import Llama, Qwen2
-from attnviz.reference.attention import HeadParameters
+from attnviz.reference.positions import Rotary
 
 
-class GPTNeoX(Llama):
+class GPTNeoX(Llama, name="gpt_neox", prefix="GPTNeoX"):
     """Every Pythia (Biderman et al. 2023): one map for Q, K and V, head by head; a part of a head is rotated."""
 
-    name = "gpt_neox"
-    class_prefix = "GPTNeoX"
     final_norm_at = "final_layer_norm"
     head_weights = ("embed_out", *Llama.head_weights)
     old_buffers = (*Llama.old_buffers, ".attention.bias", ".attention.masked_bias")
@@ -29,14 +24,12 @@ class GPTNeoX(Llama):
     partial_rotary = True
 
 
-class StableLm(Llama):
+class StableLm(Llama, name="stablelm", prefix="StableLm"):
     """Bellagente et al. 2024: layer norms, of which each head may have its own; a part of a head is rotated.
 
     With ``use_parallel_residual`` one norm stands before both halves.
     """
 
-    name = "stablelm"
-    class_prefix = "StableLm"
     norm_kind: NormKind = "layer"
     epsilon_setting = "layer_norm_eps"
     partial_rotary = True
@@ -44,11 +37,9 @@ class StableLm(Llama):
     heads_first = True
 
 
-class Phi(StableLm):
+class Phi(StableLm, name="phi", prefix="Phi"):
     """Li et al. 2023: both halves read one norm; biases everywhere, and a network without a gate."""
 
-    name = "phi"
-    class_prefix = "Phi"
     final_norm_at = "final_layernorm"
     projection_names = ("q_proj", "k_proj", "v_proj", "dense")
     norm_names = ("input_layernorm", None, None, None)
@@ -56,11 +47,9 @@ class Phi(StableLm):
     parallel = True
 
 
-class Cohere(Llama):
+class Cohere(Llama, name="cohere", prefix="Cohere"):
     """Command R: both halves read one layer norm without bias; neighbours are pairs of rotary positions."""
 
-    name = "cohere"
-    class_prefix = "Cohere"
     norm_kind: NormKind = "layer"
     norm_names = ("input_layernorm", None, None, None)
     parallel = True
@@ -68,20 +57,14 @@ class Cohere(Llama):
     rotary_in_float32 = True
     rotary_interleaved = True
 
-    def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head``, with its logits multiplied by ``logit_scale``."""
-        config: Any = model.config
-        head = super().language_head(model)
-        return head if head is None else LogitsHead(head, divisor=1 / float(config.logit_scale))
+    def logits_divisor(self, config: Any) -> float:
+        """They are multiplied by ``logit_scale``."""
+        return 1 / float(config.logit_scale)
 
 
-class Cohere2(Cohere, Qwen2):
+class Cohere2(Cohere, Qwen2, name="cohere2", prefix="Cohere2"):
     """Command R7B and A: windows, and no positions in layers without one."""
 
-    name = "cohere2"
-    class_prefix = "Cohere2"
-
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """Rotary positions in layers with a window alone."""
-        parameters = super().parameters(base_model, layer)
-        return parameters if parameters.window is not None else replace(parameters, rotary=None)
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
+        """In layers with a window alone."""
+        return super().rotary(base_model, layer, d_head) if self.window(base_model.config, layer) else None

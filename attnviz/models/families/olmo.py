@@ -8,11 +8,9 @@ from attnviz.models.families.llama import Llama, Qwen2
 from attnviz.reference.attention import HeadParameters
 
 
-class Olmo(Llama):
+class Olmo(Llama, name="olmo", prefix="Olmo"):
     """Layer norms without weights; bounded queries, keys and values."""
 
-    name = "olmo"
-    class_prefix = "Olmo"
     norm_kind: NormKind = "layer"
     epsilon_setting: str | float = 1e-5
     rotary_in_float32 = True
@@ -25,28 +23,21 @@ class Olmo(Llama):
         return replace(parameters, **bounded)
 
 
-class Olmo2(Llama):
+class Olmo2(Llama, name="olmo2", prefix="Olmo2"):
     """Team OLMo 2024: outputs alone are normed, and queries and keys of all heads together."""
 
-    name = "olmo2"
-    class_prefix = "Olmo2"
     norm_kind: NormKind = "rms, rounded once"
     norm_names = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
     rotary_in_float32 = True
 
 
-class Olmo3(Olmo2, Qwen2):
+class Olmo3(Olmo2, Qwen2, name="olmo3", prefix="Olmo3"):
     """Team OLMo 2025: OLMo 2 with windows, and rotary positions by type of layer."""
 
-    name = "olmo3"
-    class_prefix = "Olmo3"
 
-
-class OlmoE(Olmo):
+class OlmoE(Olmo, name="olmoe", prefix="Olmoe"):
     """Muennighoff et al. 2024: experts; queries and keys of all heads are normed together, then bounded."""
 
-    name = "olmoe"
-    class_prefix = "Olmoe"
     norm_kind: NormKind = "rms"
     epsilon_setting = Llama.epsilon_setting
     rotary_in_float32 = False

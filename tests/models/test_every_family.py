@@ -1,0 +1,331 @@
+"""Every family: right in each number format, padded, with settings drawn at random; read from files; told by size."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import attnviz
+from attnviz.errors import CheckpointError, TextError, VerificationError
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.families import ARCHITECTURES
+from attnviz.models.opening import open_checkpoint
+from attnviz.reference import attention
+from attnviz.reference.tolerances import FLOAT32_STEPS, TOLERANCES, tolerance_of
+from attnviz.trace.verify import VerifiedRows
+from tests.support import encoder_decoders
+from tests.support.explained import steps_of
+from tests.support.families import (
+    FAMILIES,
+    LLAMAS,
+    RELATIVES,
+    TEXT,
+    checkpoint_of,
+    drawn_settings,
+    model_of,
+    padded,
+    verified,
+)
+from tests.support.llamas import ROPE, WINDOW, WINDOWED, WINDOWED_THROUGHOUT, WITH_IMAGES
+from tests.support.models import save_checkpoint
+from tests.support.recorded import verified_batch
+from tests.support.relatives import sharp
+
+ROUNDING = 5e-6
+"""Of float32 in a sharp pattern; Phi's is off by 1.1e-6 on some processors, by less on others."""
+
+LIMIT = {torch.float32: ROUNDING, torch.float64: ROUNDING, torch.bfloat16: 0.05, torch.float16: 0.005}
+
+
+def right_in(checkpoint: Any, inputs: dict[str, Tensor], limit: float) -> list[VerifiedRows]:
+    """Every head of every layer agrees within rounding, and padding gets no weight."""
+    seen: list[VerifiedRows] = []
+    verification = verified_batch(checkpoint, inputs, seen.append)
+    assert verification.heads_compared == sum(map(checkpoint.n_heads_of, range(checkpoint.n_layers)))
+    assert verification.pattern_error <= limit
+    assert max(verification.output_error, *(check.residual_error for check in verification.layers)) <= limit
+    assert all(check.scale_limit is not None for check in verification.layers) == (checkpoint.dtype.itemsize == 2)
+    real = inputs["attention_mask"].bool()
+    for rows in seen:
+        for pattern, is_token in zip(rows.pattern, real, strict=True):
+            assert (pattern[:, is_token][..., ~is_token] == 0).all()
+    return seen
+
+
+@pytest.mark.parametrize("dtype", LIMIT)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_number_format_verifies_with_padding_on_either_side(family, dtype):
+    checkpoint = checkpoint_of(family, dtype)
+    exact = dtype == torch.float64 and not checkpoint.architecture.float32_steps
+    # a window of padding alone is NaN in the model itself
+    lengths = (12,) if dtype == torch.float64 else (12, 7)
+    for left in (False,) if dtype == torch.float16 else (False, True):
+        seen = right_in(checkpoint, padded(checkpoint, lengths, left), 1e-13 if exact else LIMIT[dtype])
+        for rows in seen:  # far from uniform, or wrong formulas would agree
+            on_tokens = rows.pattern[0].float() / rows.pattern[0].float().sum(-1, keepdim=True)
+            assert on_tokens.amax(-1)[..., 2:].mean() > (0.1 if family in ("electra", "albert", "opt-350m") else 0.18)
+    assert checkpoint.tolerance == tolerance_of(dtype, checkpoint.architecture.float32_steps)
+
+
+@settings(max_examples=12)
+@given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]), left=st.booleans())
+@pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family not in ("bert", "gpt2", "gemma3_text", "t5", "mt5")]
+)
+def test_settings_drawn_at_random_verify(family, data, dtype, left):
+    checkpoint = checkpoint_of(family, dtype, **data.draw(drawn_settings(family)))
+    right_in(checkpoint, padded(checkpoint, (12,) if dtype == torch.float64 else (12, 7), left), LIMIT[dtype])
+    if checkpoint.architecture.explained:
+        assert len(steps_of(checkpoint, range(checkpoint.n_layers), TEXT)) == checkpoint.n_layers
+
+
+def test_only_float64_has_another_tolerance():
+    assert tolerance_of(torch.float64, True) == FLOAT32_STEPS
+    assert all(tolerance_of(dtype, False) == TOLERANCES[dtype] for dtype in TOLERANCES)
+    assert all(tolerance_of(dtype, True) == TOLERANCES[dtype] for dtype in TOLERANCES if dtype != torch.float64)
+
+
+@pytest.mark.parametrize(("family", "wrong"), [
+    ("olmo", {}), ("olmo", {"rotary_in_float32": False}), ("olmo2", {}), ("olmo2", {"norm_kind": "rms"}), ("olmo3", {}),
+    ("olmo3", {"rotary_in_float32": False}),
+])  # fmt: skip
+def test_what_is_rounded_once_agrees_to_the_bit(monkeypatch, family, wrong):
+    for name, value in wrong.items():
+        monkeypatch.setattr(ARCHITECTURES[family], name, value)
+    checkpoint = checkpoint_of(family, torch.bfloat16)
+    layers = verified_batch(checkpoint, padded(checkpoint, (12,))).layers
+    errors = [(check.pattern_error, check.input_error, check.output_error, check.residual_error) for check in layers]
+    assert any(map(any, errors)) == bool(wrong)
+
+
+BIASED = {"bart": 0, "marian": 0, "llama": 6, "qwen2": 8, "roberta": 0}
+"""Families with biases, and seeds with which rounding decides."""
+
+
+@pytest.mark.parametrize("family", BIASED)
+def test_scores_of_hundreds_with_biases_verify(family):
+    """A linear map rounds x W + b once; a reference that rounds x W, too, is off by 0.1 in such patterns."""
+    checkpoint = checkpoint_of(family, torch.bfloat16)
+    generator = torch.Generator().manual_seed(BIASED[family])
+    with torch.no_grad():
+        for name, parameter in checkpoint.model.named_parameters():
+            if "norm" not in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.8)
+    verified_batch(checkpoint, padded(checkpoint, (11, 5)))
+
+
+@pytest.mark.parametrize("family", ["bart", "t5", "roberta", "llama"])
+def test_padding_that_is_attended_to_fails(family, monkeypatch):
+    checkpoint, right = checkpoint_of(family, torch.float16), attention.allowed_positions
+    monkeypatch.setattr(attention, "allowed_positions", lambda mask, *more: right(torch.ones_like(mask), *more))
+    with pytest.raises(VerificationError, match="do not reproduce"):
+        verified_batch(checkpoint, padded(checkpoint))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "roberta"])
+@pytest.mark.parametrize("verifying", [True, False])
+def test_a_corpus_is_summed_as_a_text_is(family, dtype, verifying, tmp_path, monkeypatch):
+    """Verified or not, patterns are widened before anything is summed; rows in half precision do not sum to 1."""
+    monkeypatch.setattr("attnviz.texts.batches.SampledAttention.next_is_verified", verifying)
+    checkpoint, corpus = checkpoint_of(family, dtype), tmp_path / "corpus.txt"
+    corpus.write_text(f"{TEXT}\n")
+    heads = attnviz.analyze(TEXT, checkpoint, syntax=False).heads
+    profile = attnviz.profile_heads(checkpoint, [corpus], syntax=False, control=False)
+    limit = 1e-6 if verifying else 2e-3  # the model's own patterns differ from the reference's by rounding
+    found = profile.document()["statistics"]
+    compared = [name for name in found if heads[0].statistics.get(name) is not None]
+    assert {"sink", "entropy", "distance", "previous"} < {*compared}
+    for head in heads:
+        of_corpus = {name: found[name][head.id.layer][head.id.head] for name in compared}
+        assert of_corpus == pytest.approx({name: head.statistics[name] for name in compared}, abs=limit), head.id
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_windows_are_shorter_than_the_text(family):
+    checkpoint, seen = checkpoint_of(family), list[VerifiedRows]()
+    verified_batch(checkpoint, padded(checkpoint, (12,)), seen.append)
+    beyond = torch.ones(12, 12, dtype=torch.bool).tril(-WINDOW)
+    windowed = [bool((rows.pattern[..., beyond] == 0).all()) for rows in seen]
+    assert windowed == ([False, True] if family == "qwen2" else [True, family in WINDOWED_THROUGHOUT])
+
+
+@pytest.mark.parametrize("kind", ROPE)
+def test_scaled_kinds_of_rotary_positions_verify(kind):
+    scaled_settings = {"rope_type": kind.split(",")[0], "rope_theta": 10000.0, **ROPE[kind]}
+    scaled = checkpoint_of("llama", rope_parameters=scaled_settings)
+    (found, *_), (plain, *_) = (
+        right_in(checkpoint, padded(checkpoint, (12,)), ROUNDING) for checkpoint in (scaled, checkpoint_of("llama"))
+    )
+    if kind != "dynamic":  # which scales what is longer than the model's positions alone
+        assert (found.pattern - plain.pattern).abs().max() > 0.02
+
+
+@pytest.mark.parametrize("family", [*RELATIVES, "bert", "gpt2"])
+def test_a_text_may_have_as_many_tokens_as_the_model_has_usable_positions(family):
+    checkpoint = checkpoint_of(family, positions=20)
+    usable = 18 if checkpoint.architecture.positions_after_padding else 20
+    tokens = checkpoint.tokenize("the cat " * 20, truncate=True)
+    assert len(tokens) == checkpoint.positions == usable
+    verified(checkpoint, "the cat")
+    with pytest.raises(TextError, match=f"{usable} positions"):
+        checkpoint.tokenize("the cat " * 20)
+
+
+# --- files
+
+
+@pytest.mark.draws
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_is_read_with_its_head_and_its_sizes_are_told(family, tmp_path):
+    model, tokenizer = model_of(family, headed=True)
+    folder = save_checkpoint(model, tokenizer, tmp_path / family)
+    checkpoint, _ = open_checkpoint(str(folder), device="cpu")
+    verified(checkpoint)
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]])}
+    inputs |= {"decoder_input_ids": torch.tensor([[0, 5]])} if checkpoint.stacks else {}
+    with torch.no_grad():
+        states = checkpoint.model(**inputs)
+        if "last_hidden_state" in states:  # the bare model of T5 is the whole one
+            torch.testing.assert_close(checkpoint.language_head(states.last_hidden_state), model(**inputs).logits)
+    bare = transformers.AutoModel.from_pretrained(folder)
+    (known,) = attnviz.model_configurations(str(folder))
+    assert (known.level, known.architecture) == (4, family.removesuffix("-350m"))
+    assert (known.d_model, known.d_head) == (checkpoint.d_model, checkpoint.d_head)
+    assert known.parameters == sum(parameter.numel() for parameter in bare.parameters())
+    parts = {part for layer in checkpoint.modules for part in (*layer.projections, layer.o_proj, *layer.head_norms)}
+    counted = sum(parameter.numel() for part in parts for parameter in part.parameters())
+    assert known.attention_parameters == counted + {"t5": 64, "mt5": 64, "gpt_oss": 8}.get(family, 0)  # biases, sinks
+    assert known.positions in (None, checkpoint.positions)
+    assert checkpoint.architecture.positions_after_padding == any("for no token" in note for note in known.notes) or (
+        family == "m2m_100"
+    )
+
+
+def old_roberta(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    pooler = {"roberta.pooler.dense.weight": torch.zeros(32, 32), "roberta.pooler.dense.bias": torch.zeros(32)}
+    return weights | {"roberta.embeddings.position_ids": torch.arange(66)[None]} | pooler
+
+
+def old_pythia(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Its head is embed_out there, and masks lie beside the weights."""
+    at = "gpt_neox.layers.0.attention"
+    masks = {f"{at}.bias": torch.ones(1, 1, 64, 64).tril(), f"{at}.masked_bias": torch.tensor(-1e9)}
+    renamed = {name.replace("lm_head", "embed_out"): weight for name, weight in weights.items()}
+    return renamed | masks | {f"{at}.rotary_emb.inv_freq": torch.ones(2)}
+
+
+@pytest.mark.parametrize(("family", "older"), [("roberta", old_roberta), ("gpt_neox", old_pythia)])
+def test_what_older_versions_saved_is_read_and_what_they_did_not_is_refused(family, older, tmp_path):
+    model, tokenizer = model_of(family, headed=True)
+    folder = save_checkpoint(model, tokenizer, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    save_file(older(weights), folder / "model.safetensors", {"format": "pt"})
+    checkpoint, _ = open_checkpoint(str(folder), device="cpu")
+    assert checkpoint.language_head is not None
+    verified(checkpoint)
+    save_file(weights | {f"{family}.encoder.extra": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match="unexpected"):
+        open_checkpoint(str(folder), device="cpu")
+
+
+HEADS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice", "PreTraining")
+
+
+@pytest.mark.draws
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    "family", [family for family in RELATIVES if family not in ("modernbert", "esm", "opt", "opt-350m")]
+)
+def test_another_head_is_left_out(family, head, tmp_path):
+    if head == "PreTraining" and family != "electra":  # whose discriminator has no language-modelling head
+        pytest.skip("a head of language modelling")
+    model, tokenizer = sharp(family, auto_class=getattr(transformers, f"AutoModelFor{head}")), model_of(family)[1]
+    checkpoint, _ = open_checkpoint(str(save_checkpoint(model, tokenizer, tmp_path / family)), device="cpu")
+    assert checkpoint.language_head is None
+    inputs = checkpoint.tokenize(TEXT).model_inputs(checkpoint.device)
+    with torch.inference_mode():
+        states = [of.model(**inputs).last_hidden_state for of in (checkpoint, from_loaded(model, tokenizer))]
+    torch.testing.assert_close(*states)
+    verified(checkpoint)
+
+
+@pytest.mark.parametrize("family", WITH_IMAGES)
+def test_the_text_tower_of_a_model_with_images_is_the_text_model(family, tmp_path):
+    model, tokenizer = model_of(family)
+    folder = save_checkpoint(model, tokenizer, tmp_path / "model")
+    (known,) = attnviz.model_configurations(str(folder))
+    expected = attnviz.analyze(TEXT, checkpoint_of(WITH_IMAGES[family][1]), syntax=False)
+    assert (known.reproduced, known.n_layers, known.d_head) == (True, 2, expected.checkpoint.d_head)
+    for source in ({"model": model, "tokenizer": tokenizer}, {"model": str(folder), "device": "cpu"}):
+        result = attnviz.analyze(TEXT, **source, syntax=False)
+        assert (result.verification.level, result.checkpoint.architecture.name) == (4, family)
+        assert torch.equal(result.pattern("L1H2"), expected.pattern("L1H2"))
+        with pytest.raises(TextError, match="image"):
+            attnviz.analyze("the \x02", **source, syntax=False)
+    with pytest.raises(TextError, match="image"):  # of several texts, too
+        from_loaded(model, tokenizer).encode([TEXT, "the \x02"])
+    inputs = result.tokens.model_inputs(torch.device("cpu"))
+    with torch.no_grad():
+        logits = result.checkpoint.language_head(result.checkpoint.model(**inputs).last_hidden_state)
+        torch.testing.assert_close(logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize("family", ["t5", "mt5"])
+def test_t5_keeps_a_part_in_float32_and_verifies(family, tmp_path):
+    """As transformers loads it in float16: the second matrix of each network stays in float32."""
+    checkpoint, _ = open_checkpoint(str(encoder_decoders.saved(family, tmp_path)), device="cpu", dtype="float16")
+    formats: dict[str, Any] = {name.split(".")[-2]: each.dtype for name, each in checkpoint.model.named_parameters()}
+    assert (formats["wo"], formats["q"]) == (torch.float32, torch.float16)
+    verified(checkpoint)
+
+
+# --- commands
+
+
+@pytest.mark.parametrize("family", LLAMAS)
+def test_what_heads_write_sums_to_outputs_and_logits(family):
+    result = attnviz.head_outputs(TEXT, checkpoint_of(family))
+    assert max(layer.sum_error for layer in result.layers) <= 1e-5
+    assert result.effects is not None
+    assert result.effects.error <= 1e-5
+    names = {part.name for part in result.effects.parts} - {"word embedding", "feed-forward"}
+    of_attention, of_norm, of_head = ("attention bias",), ("final norm bias",), ("unembedding bias",)
+    named = dict.fromkeys(("llama", "gpt_oss"), of_attention) | {"stablelm": of_norm}
+    named |= dict.fromkeys(("phimoe", "gpt_neox", "starcoder2"), of_attention + of_norm)
+    named |= {"phi": of_attention + of_norm + of_head, "gemma2": ("unembedding (not linear)",)}
+    assert names == set(named.get(family, ()))
+
+
+@pytest.mark.parametrize("method", ["zero", "uniform"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "gpt_neox"])
+def test_removing_a_head_is_what_editing_the_weights_does(family, method):
+    """Zero: W_O of the head is zero. Uniform: its queries are, so that all its scores are equal."""
+    (model, tokenizer), (edited, _), architecture = model_of(family), model_of(family), ARCHITECTURES[family]
+    modules: Any = architecture.modules(edited.base_model)[0]
+    d_head = modules.o_proj.in_features // 4
+    first = 3 * d_head if architecture.fused_by_head else d_head
+    with torch.no_grad():
+        if method == "zero":
+            modules.o_proj.weight[:, d_head : 2 * d_head] = 0
+        else:
+            for parameter in modules.projections[0].parameters():
+                parameter[first : first + d_head] = 0
+        ids = torch.tensor([tokenizer(TEXT).input_ids])
+        losses = [each(input_ids=ids, labels=ids).loss.double() for each in (model, edited)]
+    result = attnviz.ablate(TEXT, model, tokenizer=tokenizer, method=method, curve=False, gradient=False)
+    effect = next(head for head in result.heads if head.id == (0, 1))
+    assert effect.damage["loss"].value == pytest.approx(float(losses[1] - losses[0]), rel=1e-3, abs=1e-5)
+
+
+def test_of_words_in_a_window_those_count_that_are_seen():
+    model, tokenizer = model_of("gemma2")
+    found = attnviz.analyze("unbelievable cat that i saw", model, tokenizer=tokenizer, syntax=False, words=True)
+    seen = found.context_of(0).allowed.int()  # <s> un ~believ ~able cat that i saw: 8 tokens, 6 words
+    assert ["".join(map(str, row)) for row in seen.tolist()] == "100000 110000 011000 011100 011110 001111".split()
+    assert "in 1 layer of 2 a token sees the last 4 tokens alone" in " ".join(found.report(width=300).split())
