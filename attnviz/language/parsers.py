@@ -151,7 +151,9 @@ def _installed() -> list[str]:
     """The names of the installed pipelines, English ones first."""
     if importlib.util.find_spec("spacy") is None:
         return []
-    return sorted(_spacy().util.get_installed_models(), key=_preference)
+    names = sorted(_spacy().util.get_installed_models())
+    first = [name for name in _PREFERRED if name in names]
+    return first + sorted((name for name in names if name not in first), key=lambda name: not name.startswith("en_"))
 
 
 def _spacy() -> Any:
@@ -165,12 +167,6 @@ def _spacy() -> Any:
             "leave syntax out with --no-syntax (syntax=False)."
         ) from error
     return spacy
-
-
-def _preference(name: str) -> tuple[int, str]:
-    if name in _PREFERRED:
-        return _PREFERRED.index(name), name
-    return (len(_PREFERRED) if name.startswith("en_") else len(_PREFERRED) + 1), name
 
 
 def _first_that_loads(names: Sequence[str]) -> Any:

@@ -62,10 +62,11 @@ class Classifier:
         found = exact or [n for n, known in enumerate(self.labels) if known.casefold() == name.casefold()]
         if not found and name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(self.labels):
             found = [int(name)]
-        if len(found) != 1:
-            count = f"{len(found)} classes" if found else "no class"
+        if len(found) > 1:
+            raise UsageError(f"expected one class, found {len(found)} with this name: {self.listed}.")
+        if not found:
             raise UsageError(
-                f"the model has {count} {visible(name)!r}; it has: {self.listed}. Give a class by its name or its "
+                f"the model has no class {visible(name)!r}; it has: {self.listed}. Give a class by its name or its "
                 "number; a header of columns is text and label."
             )
         return found[0]

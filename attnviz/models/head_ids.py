@@ -183,7 +183,9 @@ def check_ids(selections: Iterable[str], command: str) -> None:
 def _heads_of(part: str, stacks: Sequence[Stack]) -> list[HeadId]:
     """The heads of one selection; a model without stacks has one stack ``L``, whose letter may be left out."""
     match = _SELECTION.fullmatch(part)
-    letter = (match["letter"].upper() or "L" * bool(match["h1"])) if match else ""
+    letter = match["letter"].upper() if match else ""
+    if match and not letter and match["h1"]:
+        letter = "L"
     stack = next((each for each in stacks if each.letter == letter), None)
     if match is None or stack is None or (match["again"] or letter).upper() != letter or part.upper() == "L":
         raise UsageError(f"cannot read the selection {part!r}: {_forms(stacks)}.")

@@ -81,9 +81,11 @@ class Source:
 
 
 def find_checkpoint(
-    model: str | None = None, revision: str | None = None, progress: Progress | None = None,
+    model: str | None = None,
+    revision: str | None = None,
+    progress: Progress | None = None,
     adapter: str | Path | None = None,
-) -> Source:  # fmt: skip
+) -> Source:
     """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first) with its revision.
 
     Without a model it is the one that the adapter was made for, else minilm. A folder of an adapter may stand as the
@@ -474,6 +476,6 @@ def _unknown(name: str) -> str:
         seen = f" (the folder {name} has no config.json)"
         meant = _inside(Path(name)) or meant
     return (
-        f"cannot load the model {name!r}.{meant} It is not a built-in name ({', '.join(BUILT_IN)}), not a folder with "
-        f"a checkpoint such as --model ./my-checkpoint{seen}"
+        f"cannot load the model {name!r}.{meant} Type: attnviz heads TEXT --model minilm, or give a folder: --model "
+        f"./my-checkpoint. It is not a built-in name ({', '.join(BUILT_IN)}), not a folder with a checkpoint{seen}"
     )

@@ -156,8 +156,14 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
     So the token at each position is the one before the token predicted there.
     """
     first: dict[str, Any] = {
-        "ids": start, "labels": label, "special": True, "sink": True, "words": None, "segments": None, "offsets": (0, 0)
-    }  # fmt: skip
+        "ids": start,
+        "labels": label,
+        "special": True,
+        "sink": True,
+        "words": None,
+        "segments": None,
+        "offsets": (0, 0),
+    }
     later: dict[str, Any] = {name: (value, *getattr(tokens, name)[:-1]) for name, value in first.items()}
     return replace(tokens, **later)
 
@@ -167,7 +173,9 @@ def sinks_in_words(of: Tokens | Positions, unit: str, special: str = "special to
     positions = [position for position, sink in enumerate(of.sink) if sink and not of.special[position]]
     if isinstance(of, Positions) and any(0 in parts for _, parts in of.wholes):
         unit = "token"  # the first piece of the first word
-    kinds = [special] * any(of.special) + [f"{first} {unit}"] * (0 in positions)
+    kinds = [special] if any(of.special) else []
+    if 0 in positions:
+        kinds.append(f"{first} {unit}")
     kinds += [f"“{of.labels[position]}” (#{position})" for position in positions if position]
     return " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
 
@@ -323,9 +331,10 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
         if 1 <= number <= len(occurrences):
             return occurrences[number - 1]
         if occurrences:
+            times = "once" if len(occurrences) == 1 else f"{len(occurrences)} times"
             raise UsageError(
-                f"the token “{visible(text)}” stands in the text {len(occurrences)} times, found {visible(token)}: "
-                f"occurrences count from {visible(text)}#1."
+                f"the token “{visible(text)}” stands in the text {times}, found {visible(token)}: occurrences count "
+                f"from {visible(text)}#1."
             )
     raise UsageError(_unknown(units, token))
 

@@ -126,7 +126,8 @@ def encode(
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
-            why += "; shorten it, or pass --truncate (truncate=True) to cut it there" * (text.place is None)
+            if text.place is None:
+                why += "; shorten it, or pass --truncate (truncate=True) to cut it there"
         elif lost_segments(encoding, 1):
             why = "no tokens are left of it"
         elif text.answer is not None and not all(members):
@@ -251,9 +252,12 @@ class SampledAttention:
             record_attention(self._checkpoint, batch.inputs, PatternsAlone(visit, written), torch.inf)
 
     def verify(
-        self, batch: Batch, visit: Callable[[VerifiedRows], None], memory: float = BLOCK_MEMORY,
+        self,
+        batch: Batch,
+        visit: Callable[[VerifiedRows], None],
+        memory: float = BLOCK_MEMORY,
         written: Callable[[int, Tensor], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Run the model once on a batch, verify it, and ``visit`` each layer in blocks of rows.
 
         Raises:

@@ -178,9 +178,15 @@ class LongRun:
 
 
 def open_for(
-    process: Process, model: Model | None, revision: str | None, device: str, device_map: DeviceMap | Path | None,
-    dtype: str | None, adapter: str | Path | None = None, tokenizer: str | Path | None = None,
-) -> Checkpoint:  # fmt: skip
+    process: Process,
+    model: Model | None,
+    revision: str | None,
+    device: str,
+    device_map: DeviceMap | Path | None,
+    dtype: str | None,
+    adapter: str | Path | None = None,
+    tokenizer: str | Path | None = None,
+) -> Checkpoint:
     """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several.
 
     Raises:

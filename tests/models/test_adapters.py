@@ -72,52 +72,36 @@ def adapted(
 
 
 QK = ["query", "key"]
-KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "LoRA": ("bert", BertModel, {"target_modules": [*QK, "value", "dense"], "r": 4, "lora_alpha": 3}),
-    "LoRA, ranks and scales by layer": (
-        "bert",
-        BertForMaskedLM,
-        {"target_modules": QK, "rank_pattern": {"bert.encoder.layer.1.attention.self.query": 2},
-         "alpha_pattern": {r"^bert\.encoder\.layer\.0\.attention\.self\.key": 40}},
-    ),
-    "rsLoRA with biases": ("bert", BertModel, {"target_modules": QK, "use_rslora": True, "bias": "all"}),
-    "DoRA": ("bert", BertModel, {"target_modules": QK, "use_dora": True}),
-    "LoRA of a classifier, by a pattern": (
-        "bert",
-        BertForSequenceClassification,
-        {"target_modules": r"bert\..*\.attention\.self\.(query|key)", "task_type": "SEQ_CLS"},
-    ),
-    "LoRA with PiSSA": ("bert", BertModel, {"target_modules": QK, "init_lora_weights": "pissa"}),
-    "LoRA with OLoRA": ("bert", BertModel, {"target_modules": QK, "init_lora_weights": "olora"}),
-    "LoRA of a layer, but for a pattern": (
-        "bert",
-        BertModel,
-        {"target_modules": QK, "layers_to_transform": [1], "layers_pattern": "layer", "exclude_modules": ".*(key|.)+_"},
-    ),
-    "tokens": (
-        "bert",
-        BertModel,
-        {"method": "TrainableTokens", "target_modules": ["word_embeddings"], "token_indices": list(range(5, 20))},
-    ),
-    "norms": ("bert", BertModel, {"method": "LNTuning", "target_modules": ["LayerNorm"]}),
-    "LoHa": ("bert", BertModel, {"method": "LoHa", "target_modules": QK}),
-    "LoKr": ("bert", BertModel, {"method": "LoKr", "target_modules": QK}),
-    "OFT": ("bert", BertModel, {"method": "OFT", "target_modules": QK, "oft_block_size": 8, "r": 0}),
-    "IA3": ("bert", BertModel, {"method": "IA3", "target_modules": ["key", "value"], "feedforward_modules": []}),
-    "LoRA of GPT-2": ("gpt2", GPT2LMHeadModel, {"target_modules": ["c_attn"], "task_type": "CAUSAL_LM"}),
-    "LoRA of GPT-2 without its head": ("gpt2", GPT2Model, {"target_modules": ["c_attn", "wte"]}),
-    "LoRA of experts": (
-        "mixtral",
-        AutoModelForCausalLM,
-        {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj"]},
-    ),
-    "LoRA of a Llama": ("llama", AutoModelForCausalLM, {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}),
-}  # fmt: skip
+_BY_LAYER = {"rank_pattern": {"bert.encoder.layer.1.attention.self.query": 2}}
+_BY_LAYER |= {"alpha_pattern": {r"^bert\.encoder\.layer\.0\.attention\.self\.key": 40}}
+_ONE_LAYER = {"layers_to_transform": [1], "layers_pattern": "layer", "exclude_modules": ".*(key|.)+_"}
+_BY_PATTERN = {"target_modules": r"bert\..*\.attention\.self\.(query|key)", "task_type": "SEQ_CLS"}
+_TOKENS = {"method": "TrainableTokens", "target_modules": ["word_embeddings"], "token_indices": list(range(5, 20))}
+_OF_BERT: list[dict[str, Any]] = [
+    {"target_modules": [*QK, "value", "dense"], "r": 4, "lora_alpha": 3},
+    *({"use_rslora": True, "bias": "all"}, {"use_dora": True}, _ONE_LAYER, _TOKENS),
+    *({"init_lora_weights": start} for start in ("pissa", "olora")),
+    {"method": "LNTuning", "target_modules": ["LayerNorm"]},
+    *({"method": method} for method in ("LoHa", "LoKr")),
+    {"method": "OFT", "oft_block_size": 8, "r": 0},
+    {"method": "IA3", "target_modules": ["key", "value"], "feedforward_modules": []},
+]
+_EXPERTS = {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj"]}
+KINDS: list[tuple[str, Any, dict[str, Any]]] = [
+    *(("bert", BertModel, {"target_modules": QK} | settings) for settings in _OF_BERT),
+    ("bert", BertForMaskedLM, {"target_modules": QK} | _BY_LAYER),
+    ("bert", BertForSequenceClassification, _BY_PATTERN),
+    ("gpt2", GPT2LMHeadModel, {"target_modules": ["c_attn"], "task_type": "CAUSAL_LM"}),
+    ("gpt2", GPT2Model, {"target_modules": ["c_attn", "wte"]}),  # without its head
+    ("mixtral", AutoModelForCausalLM, _EXPERTS),
+    ("llama", AutoModelForCausalLM, {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}),
+]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_patterns_are_those_with_the_adapter_beside_the_weights(bases: Path, tmp_path: Path, kind: str):
-    base, model_class, settings = KINDS[kind]
+@pytest.mark.parametrize(("base", "model_class", "settings"), KINDS)
+def test_patterns_are_those_with_the_adapter_beside_the_weights(
+    bases: Path, tmp_path: Path, base: str, model_class: Any, settings: dict[str, Any]
+):
     beside = adapted(bases / base, model_class, tmp_path / "mine", **settings)
     analysis = attnviz.analyze(TEXT, bases / base, adapter=tmp_path / "mine", device="cpu", syntax=False)
     own = beside(input_ids=torch.tensor([analysis.tokens.ids]), output_attentions=True).attentions

@@ -138,7 +138,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "a bias in cross-attention": (("t5:X",), a_bias_across),
     "rolled heads": (("modernbert",), lambda p: replace(p, query=rolled(p.query))),
     "heads in another order": (("bart:X", "t5:D"), heads_in_another_order),
-    **{name: (tuple(KINDS), change) for name, change in {**PATTERN_MUTATIONS, **OUTPUT_MUTATIONS}.items()},
+    **{name: (("bert", "gpt2", *KINDS), change) for name, change in {**PATTERN_MUTATIONS, **OUTPUT_MUTATIONS}.items()},
 }
 """By what is wrong, families (with a stack) and the change."""
 
@@ -148,6 +148,7 @@ SAID = {
     ("opt", "scaled scores"): "scales its scores by 1, the reference by 0.5",
     ("esm", "no RoPE"): "queries differ before that",
     ("opt", "unscaled queries"): "queries differ before that",
+    **{("bert", name): "All patterns agree, but the attention output of layer" for name in OUTPUT_MUTATIONS},
 }
 """What a message says beside that it fails."""
 
@@ -155,7 +156,7 @@ SAID = {
 @pytest.mark.parametrize(("family", "name"), [(family, name) for name in PARAMETERS for family in PARAMETERS[name][0]])
 def test_wrong_parameters_fail_verification(monkeypatch, family, name):
     family, _, stack = family.partition(":")
-    checkpoint = checkpoint_of(family, torch.float64 if family in ("llama", "qwen3") else torch.float32)
+    checkpoint = checkpoint_of(family, torch.float64 if family in ("llama", "qwen3", "gpt2") else torch.float32)
     change_parameters(monkeypatch, family, PARAMETERS[name][1], stack)
     message = rf"\d of 8 .* layer {stack}\d" if stack else SAID.get((family, name), "")
     with pytest.raises(VerificationError, match=f"do not reproduce the model.*{message}"):
@@ -300,15 +301,16 @@ def test_halves_in_the_other_order_fail_by_name(monkeypatch, family, parallel):
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("family", ["bert", "gpt2", *KINDS])
 @pytest.mark.parametrize("name", PASSED_ON)
-def test_an_output_that_is_changed_before_the_residual_fails_verification(family, name):
-    checkpoint = checkpoint_of(family)
+def test_an_output_that_is_changed_before_the_residual_fails_verification(family, name, dtype):
+    checkpoint = checkpoint_of(family, dtype)
     modules = checkpoint.modules[2]
     w_o: Any = modules.o_proj
     given: list[Tensor] = []
     w_o.register_forward_hook(lambda _, __, output: given.append(output))
-    modules.attention_norm.register_forward_pre_hook(
+    modules.sum_input(checkpoint.architecture.pre_norm).register_forward_pre_hook(
         lambda _, args: (args[0] - given[-1] + PASSED_ON[name](given[-1], w_o.bias),)
     )
     with pytest.raises(VerificationError, match="but layer 2 does not pass them on: the sum"):

@@ -25,8 +25,6 @@ from tests.conftest import SENTENCE, needs_minilm
 from tests.support.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.mutations import (
     MODELING,
-    OUTPUT_MUTATIONS,
-    PASSED_ON,
     PATTERN_MUTATIONS,
     change_parameters,
     state_of,
@@ -97,26 +95,6 @@ def no_concatenation(weighted: Tensor, parameters: HeadParameters) -> Tensor:
 def head_average(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     each = torch.einsum("...hqe,hed->...hqd", weighted, parameters.output_weight)
     return each.mean(-3) + parameters.output_bias
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", PATTERN_MUTATIONS)
-def test_wrong_patterns_fail_verification(monkeypatch, name, kind, dtype):
-    checkpoint = checkpoint_of(kind, dtype)
-    change_parameters(monkeypatch, kind, PATTERN_MUTATIONS[name])
-    with pytest.raises(VerificationError, match="The largest difference is in layer"):
-        run(checkpoint)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", OUTPUT_MUTATIONS)
-def test_wrong_outputs_under_right_patterns_fail_verification(monkeypatch, name, kind, dtype):
-    checkpoint = checkpoint_of(kind, dtype)
-    change_parameters(monkeypatch, kind, OUTPUT_MUTATIONS[name])
-    with pytest.raises(VerificationError, match="All patterns agree, but the attention output of layer"):
-        run(checkpoint)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -493,32 +471,6 @@ def test_model_and_hooks_of_others_are_as_before_after_an_error_in_between(kind,
 
 
 # --- what a layer passes on ---------------------------------------------------------------------------------------
-
-
-def linear_of(kind: str, model: Any) -> nn.Module:
-    """The linear map W_O, b_O of layer 1."""
-    return model.encoder.layer[1].attention.output.dense if kind == "bert" else model.h[1].attn.c_proj
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", PASSED_ON)
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_output_that_is_changed_before_the_residual_fails_verification(kind, name, dtype):
-    checkpoint = checkpoint_of(kind, dtype)
-    model: Any = checkpoint.model
-    change, bias = PASSED_ON[name], linear_of(kind, model).bias
-    if kind == "bert":
-        place = model.encoder.layer[1].attention.output.dropout
-        place.register_forward_hook(lambda _, __, output: change(output, bias))
-    else:  # after the place where the reference reads it, and before the sum is read
-        given: list[Tensor] = []
-        model.h[1].attn.register_forward_hook(lambda _, __, result: given.append(result[0]))
-        norm = model.h[1].ln_2
-        norm.register_forward_pre_hook(lambda _, args: (args[0] - given[-1] + change(given[-1], bias),))
-    with pytest.raises(
-        VerificationError, match=r"1 of 3 layers differ\. .* but layer 1 does not pass them on: the sum"
-    ):
-        run(checkpoint)
 
 
 @pytest.mark.parametrize("kind", KINDS)

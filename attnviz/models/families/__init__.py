@@ -52,7 +52,7 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     model_type = getattr(config, "model_type", None)
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
-            f"the reference attention does not reproduce the architecture {model_type!r}{instead_of(model_type)}."
+            f"the reference attention does not reproduce the architecture {model_type!r}{instead_of()}."
         )
     config = getattr(config, "text_config", config)  # of a model that also reads images
     for size, what in SIZES.items():
@@ -92,10 +92,9 @@ def _refuse_out_of_range(config: Any) -> None:
             raise ArchitectureError(f"the config has {name}={value!r}; expected a number from {least}{upto}.")
 
 
-def instead_of(model_type: object) -> str:
+def instead_of() -> str:
     """The end of a message about an unknown architecture: those that are reproduced."""
-    sound = ", whose encoder reads sound, not text" if model_type == "whisper" else ""
-    return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}"
+    return f"; expected one of: {', '.join(sorted(ARCHITECTURES))}"
 
 
 COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "explain", "why", "circuits", "card")

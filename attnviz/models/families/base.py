@@ -407,7 +407,8 @@ class Architecture:
 
     def expert_formula(self, config: Any) -> str:
         """:meth:`expert_weights` in a few words, of logits r."""
-        return "softmax(r) of those taken" + ", divided by their sum" * getattr(config, "norm_topk_prob", True)
+        normed = ", divided by their sum" if getattr(config, "norm_topk_prob", True) else ""
+        return f"softmax(r) of those taken{normed}"
 
     def activation(self, config: Any) -> object:
         """The name of the feed-forward network's activation."""

@@ -214,8 +214,11 @@ class Gemma2(Gemma, Qwen2, name="gemma2", prefix="Gemma2"):
 
     activation_setting = "hidden_activation"
     norm_names = (
-        "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
-    )  # fmt: skip
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    )
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` of ``Gemma2ForCausalLM``, with the softcap that the model applies to its logits."""
