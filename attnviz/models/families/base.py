@@ -368,11 +368,18 @@ class Architecture:
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """The tables that the first layer's input is made from."""
-        tables = [at for at in ("words_at", "positions_at", "segments_at") if getattr(self, at)]
-        words, *others = (parameter_of(self.declared(at, base_model), "weight") for at in tables)
-        positions = others.pop(0)[self.first_row :] if self.positions_at else None
-        norm = self.declared("embedding_norm_at", base_model) if self.embedding_norm_at else None
-        return Embeddings(words, positions, *others, norm=norm, scale=self.embedding_scale(base_model.config, words))
+        words, positions, segments, norm = (
+            self.declared(at, base_model) if getattr(self, at) else None
+            for at in ("words_at", "positions_at", "segments_at", "embedding_norm_at")
+        )
+        rows = parameter_of(words, "weight")
+        return Embeddings(
+            rows,
+            None if positions is None else parameter_of(positions, "weight")[self.first_row :],
+            None if segments is None else parameter_of(segments, "weight"),
+            norm,
+            scale=self.embedding_scale(base_model.config, rows),
+        )
 
     def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - most have none
         """What the rows of words are multiplied by."""

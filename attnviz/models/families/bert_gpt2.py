@@ -27,12 +27,15 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     norm_names = ("attention.output.LayerNorm", None, "output.LayerNorm", None)
     network_at = ""
     network_names = ("intermediate.dense", None, None, "output.dense")
-    language_steps = ("cls.predictions",)
-    class_steps = ("base.pooler.dense", "base.pooler.activation", "classifier")
-    head_weights = ("cls", "classifier", "qa_outputs")
-    optional_weights = ("pooler",)
-    old_buffers = ("embeddings.position_ids",)
-    only = (("is_decoder", False), ("add_cross_attention", False), ("position_embedding_type", "absolute"))
+    language_steps: tuple[str | nn.Module, ...] = ("cls.predictions",)
+    class_steps: tuple[str | nn.Module, ...] = ("base.pooler.dense", "base.pooler.activation", "classifier")
+    head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
+    optional_weights: tuple[str, ...] = ("pooler",)
+    old_buffers: tuple[str, ...] = ("embeddings.position_ids",)
+    only: tuple[tuple[str, object], ...] = (
+        *(("is_decoder", False), ("add_cross_attention", False)),
+        ("position_embedding_type", "absolute"),
+    )
     segments = True
     epsilon_setting: str | float = "layer_norm_eps"
     language_task = "ForMaskedLM"
