@@ -51,7 +51,9 @@ def allowed_settings(settings: dict[str, Any], name: str) -> dict[str, Any]:
     """
     kind = settings.get("peft_type")
     if not isinstance(kind, str) or kind not in ALLOWED:
-        raise _refused(name, f"is of the kind {kind}; expected one of {', '.join(ALLOWED)}")
+        raise _refused(
+            name, f"is of the kind {kind}, which is not merged into the weights; expected {', '.join(ALLOWED)}"
+        )
     taken = {key: value for key, value in settings.items() if key in ALLOWED[kind]}
     start = taken.get("init_lora_weights")
     others = settings.keys() - taken.keys() - _WITHOUT_EFFECT
