@@ -523,7 +523,7 @@ def test_removing_a_head_is_what_editing_the_weights_does(family, method):
                 parameter[first : first + d_head] = 0
         ids = torch.tensor([TOKENIZER(TEXT).input_ids])
         losses = [each(input_ids=ids, labels=ids).loss.double() for each in (model, edited)]
-    result = attnviz.ablate(TEXT, model, tokenizer=TOKENIZER, method=method, curve=False, gradient=False)
+    result = attnviz.ablate(TEXT, model, tokenizer=TOKENIZER, method=method, curve=False)
     effect = next(head for head in result.heads if head.id == (0, 1))
     assert effect.damage["loss"].value == pytest.approx(float(losses[1] - losses[0]), rel=1e-3, abs=1e-5)
 

@@ -171,7 +171,7 @@ def test_a_checkpoint_with_any_head_is_read_from_its_files(kind, head, tmp_path)
 def test_a_head_keeps_the_modes_of_its_modules(kind):
     model = sharp(kind, auto_class=AutoModelForMaskedLM)
     checkpoint = from_loaded(model, RELATIVES[kind].tokenizer)
-    attnviz.ablate(["the cat ran"], checkpoint, curve=False, gradient=False)
+    attnviz.ablate(["the cat ran"], checkpoint, curve=False)
     assert not any(module.training for module in model.modules())
 
 
