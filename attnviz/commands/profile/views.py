@@ -33,8 +33,8 @@ from attnviz.present.view import Drawing, ViewOptions, page_drawing
 MOST_RELATIONS = 60
 """Most relations in one figure; the most frequent."""
 
-_NARROW = 6.0
-"""Width of a page in inches below which the text beside a relation takes two lines."""
+_NARROW, _NARROWEST = 6.0, 3.0
+"""Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest."""
 
 _NEEDED = "#D55E00"
 
@@ -98,7 +98,7 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=greys.paper, lw=0.5, clip_on=False, zorder=5)
     ax.scatter(baselines, y, s=15, c=greys.paper, edgecolors=greys.ink, lw=0.8, clip_on=False, zorder=6)
     ax.set(xlim=(0, 1), ylim=(len(plan.rows) - 0.4, -0.6), facecolor=greys.paper)
-    ax.set_xticks(np.linspace(0, 1, 3 if _is_narrow(style) else 6))
+    ax.set_xticks(np.linspace(0, 1, 3 if (style.width or math.inf) < _NARROW else 6))
     ax.set_xlabel("accuracy", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
     dress_chart(ax, style, "both", ("bottom",))
     right = ax.secondary_yaxis("right")
@@ -109,15 +109,14 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     return dots
 
 
-def _is_narrow(style: Style) -> bool:
-    return style.width is not None and style.width < _NARROW
-
-
 def _beside(row: _Row, style: Style) -> str:
-    """``L2H8 dep → head, +0.22 above +1``."""
+    """``L2H8 dep → head, +0.22 above +1``; on a narrow page in two lines, on the narrowest the head and the gain."""
+    gain, width = signed(row.best.margin), style.width or math.inf
+    if width < _NARROWEST:
+        return f"{row.best.id}\n{gain}"
     direction = (row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep")
-    separator = "\n" if _is_narrow(style) else ", "
-    return f"{row.best.id} {direction}{separator}{signed(row.best.margin)} above {row.baseline}"
+    separator = "\n" if width < _NARROW else ", "
+    return f"{row.best.id} {direction}{separator}{gain} above {row.baseline}"
 
 
 def _label(axis: YAxis, texts: list[str], style: Style) -> None:
@@ -138,7 +137,7 @@ def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -
         Line2D([], [], color=greys.ink, lw=0.6, label="interval"),
     ]
     width = page_width(style, 7.6)
-    row = 0.26 if _is_narrow(style) else 0.16
+    row = 0.26 if (style.width or math.inf) < _NARROW else 0.16
     with figure_style():
         body = row * (len(plan.rows) + 2) + 0.7 + legend_height(handles, width)
         page = new_page(plan.title, plan.notes, style, width=width, body=body)
