@@ -343,12 +343,10 @@ COMMANDS = {
                     "language."),
             _switch("control", "Also measure an untrained copy of the model, on up to 500 texts of each corpus. A role "
                     "passes only if its score is above that of the copy.", True),
-            Option("confirm", list[Path], "Measure the roles that pass on another corpus too. May be given more than "
-                   "once.", (), "CORPUS"),
             Option("examples", int, "Keep N sentences in which a head shows a role best, and N in which it fails most "
                    "clearly; 0 for none.", 8, "N", least=0, most=MOST_EXAMPLES),
             Option("show", list[str], "Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, "
-                   "or with roles the roles of all heads (with --table as a table for a paper), and measure nothing. "
+                   "or with roles the roles of all heads, and measure nothing. "
                    "Instead of a corpus, a profile.json may be named. May be given more than once.", (),
                    "HEADS|ROLE|roles"),
         ),
@@ -424,9 +422,8 @@ COMMANDS = {
             Option("label", str, "Classifiers: the class of all these texts, by its name or number.", None, "CLASS",
                    any_language=True),
             *_CORPORA,
-            _seed("Random seed of the bootstrap, of the random order and of the random projections."),
+            _seed("Random seed of the bootstrap and of the random order."),
             _switch("curve", "Also remove heads together: each layer, and a growing share of all heads.", True),
-            _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
         ),
         pictures=_figures("ablate"),
         output=(_top("Number of heads in the table and in ablate-heads.", 12), _TABLE, *_FILES),

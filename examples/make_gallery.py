@@ -149,7 +149,6 @@ def draw_inside(treebank: Path | None) -> None:
     if treebank is not None:
         with contextlib.chdir(treebank.parent):  # so that files name it alone
             draw("card", attnviz.card("L2H0", Path(treebank.name), "minilm", ablate=True, device="cpu"))
-    screenshot(attnviz.cards(model="minilm", device="cpu").page(), "page-cards", 1400, 1060, "head=L2H0")
 
 
 def draw_translation() -> None:

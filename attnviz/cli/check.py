@@ -15,10 +15,9 @@ from attnviz.cli.runner import Job, Run, command
 def check(run: Run, files: Sequence[Path], published: str | None, **options: Any) -> Job:
     """Check claims on heads, from a file or a paper: measured, with intervals, and whether they hold.
 
-    A claim is about a role over a corpus, a label or a score on a text, the level of verification, the distance to
-    another model, or what happens without a head. Exit code 0: all claims hold; 1: one fails; 3: none fails, but some
-    cannot be decided. As everywhere, 1 is also an error, and 3 heads that do not reproduce the model. It writes
-    check.json and check.csv.
+    A claim is about a role over a corpus, a label or a score on a text, the distance to another model, or what happens
+    without a head. Exit code 0: all claims hold; 1: one fails; 3: none fails, but some cannot be decided. As
+    everywhere, 1 is also an error, and 3 heads that do not reproduce the model. It writes check.json and check.csv.
 
     Examples:
         attnviz check claims.toml

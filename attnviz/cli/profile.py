@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from attnviz.texts.long_runs import own_file, remove_kept, this_process
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "as_json", "quiet"}
+_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "as_json", "quiet"}
 """What ``--show`` reads."""
 
 
@@ -35,8 +34,6 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
             Induction and duplicate-token heads; needs no corpus.
         attnviz profile --show L2H8
             What a stored profile says of a head, with examples.
-        attnviz profile --show roles --table tex
-            The roles of all heads by a stored profile, as a table for a paper.
     """
     if show:
         return Job(partial(_show, run, split_names(show), corpora))
@@ -60,53 +57,47 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
-    """Print examples of a stored profile, or of a given profile.json."""
+    """Print examples or roles of a stored profile, or of a given profile.json."""
     from attnviz.commands.profile import show
     from attnviz.present.tables import spaced
-    from attnviz.profiles.store import read_profile, stored_profile
+    from attnviz.profiles.store import find_profile, read_profile
 
     unused = [typed for name, typed in run.changed.items() if name not in _OF_SHOW]
     if unused:
         raise UsageError(f"--show prints, and writes no files: leave out {', '.join(unused)}.")
-    corpora = [path for path in named if path.suffix.lower() != ".json" and not path.is_dir()]
-    if corpora or len(named) > 1:
+    if len(named) > 1 or any(path.suffix.lower() != ".json" and not path.is_dir() for path in named):
         raise UsageError(
             f"--show reads no corpus: expected one profile.json or its folder, or nothing, found "
             f"{', '.join(map(str, named))}."
         )
-    if named:
-        profile = read_profile(named[0])
-    elif (stored := stored_profile(run.find_model(), lambda message: say(message, run.quiet))) is not None:
-        profile = stored
-    else:
+    profile = (
+        read_profile(named[0])
+        if named
+        else find_profile(run.find_model(), "*", lambda message: say(message, run.quiet))
+    )
+    if profile is None:
         raise UsageError(
             f"no profile of {' + '.join(run.model_names)} is stored: make one with attnviz profile CORPUS, or name a "
             "profile.json."
         )
-    choices, as_json, top = run.choices(), run.options["as_json"], run.options["top"]
+    top = run.options["top"]
     if wanted == [show.ROLES]:
-        listed = choices.top or 0
         printed = show.passed_roles(profile)
 
-        def tables(width: int) -> "RenderableType | str":
-            if choices.table:
-                return show.paper_table_of(profile, choices.table)
-            return spaced(show.role_tables(profile, listed, width))
+        def tables(width: int) -> "RenderableType":
+            return spaced(show.role_tables(profile, top or 0, width))
     else:
-        run.refuse(("table",), f"is a table of roles: expected --show {show.ROLES} with it")
-        listed = show.EXAMPLES if top is None else top
         chosen = show.chosen_examples(profile, wanted)
         printed = show.examples_document(profile, chosen)
 
-        def tables(width: int) -> "RenderableType | str":
-            return spaced(show.example_tables(profile, chosen, listed, width))
+        def tables(width: int) -> "RenderableType":
+            return spaced(show.example_tables(profile, chosen, show.EXAMPLES if top is None else top, width))
 
-    print_results(printed, tables, as_json, run.quiet)
+    print_results(printed, tables, run.options["as_json"], run.quiet)
 
 
 def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
     """Store the profile for ``attnviz heads``; yields messages on what was stored of it."""
-    from attnviz.profiles.parts import measured_on
     from attnviz.profiles.store import store_profile
 
     if store is False:
@@ -121,15 +112,7 @@ def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
         yield str(error)
         return
     yield from damaged
-
-    def earlier(names: Sequence[str]) -> str:
-        same = groupby(names, lambda name: measured_on(merged.before[name]))
-        return "; ".join(f"{', '.join(parts)} ({corpora})" for corpora, parts in same)
-
-    larger = f"{earlier(merged.larger)} of more texts; --store replaces" if merged.larger else ""
-    if not merged.new and not merged.replaced:
-        yield f"not kept for attnviz heads, which has {larger}"
-        return
-    parts_by_verb = {"new": ", ".join(merged.new), "replaced": earlier(merged.replaced), "kept": earlier(merged.kept)}
-    clauses = [f"{verb} {parts}" for verb, parts in parts_by_verb.items() if parts]
-    yield f"kept for attnviz heads: {'; '.join([*clauses, *([f'left {larger}'] if larger else [])])}: {path}"
+    if merged.taken:
+        yield f"kept for attnviz heads: {', '.join(merged.taken)}: {path}"
+    if merged.stay:
+        yield f"not kept for attnviz heads, which has {', '.join(merged.stay)} of more texts; --store replaces"

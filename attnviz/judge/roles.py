@@ -34,7 +34,7 @@ heads of a model (Benjamini-Yekutieli 2001). A role passes where both hold."""
 ENOUGH_INSTANCES = 30
 """Instances of a relation, and sentences that have it, below which no verdict is given; attnviz's own choice."""
 
-ENOUGH_TEXTS = 100
+MIN_TEXTS_SHARES = 100
 """Texts below which no verdict on a share of attention is given, since intervals do not reach their coverage."""
 
 ENOUGH_SEQUENCES = 30
@@ -49,46 +49,27 @@ _STANDS_ALONE = f"and all of the interval, {_CORRECTED}; untrained heads are bro
 
 
 @dataclass(frozen=True)
-class Confirmation:
-    """A role of a head, measured again on another corpus, in the same direction and by the same threshold.
-
-    The interval of the difference is at 0.05 over all roles that were tested again.
-    """
-
-    score: float
-    baseline: float
-    n: int
-    difference: Interval
-    passed: bool
-
-
-@dataclass(frozen=True)
 class Role:
-    """One role of one head.
+    """One role of one head, over a corpus or stored.
 
     Attributes:
-        id: the head.
         role: ``previous-token``, ``sink``, ``syntactic:nsubj``, ``coreference``, …
         score: 0-1, of ``semantic`` a cosine; see ``threshold`` for what it is.
-        baseline: the largest of ``baselines``.
+        baseline: the largest of ``baselines``, which are by name.
         n: what the score rests on: content positions, of a pattern those with a key at its place; cases of copying;
             instances, or sequences.
         texts: texts, or sequences, of the intervals.
         interval: of the score, corrected for the number of heads; the whole range of scores with too few texts.
         difference: interval of score - baseline, from paired bootstrap samples of texts; of ``broad`` above
             its threshold.
+        threshold: the rule in words, with its source.
+        direction: of a relation or of coreference, who attends to whom.
         p: one-sided, of a difference of 0 or less, times the number of directions or offsets of which it is the best.
         q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001); both are None where there are
             too few texts.
-        untrained: the best score of any head of a freshly initialised copy of the model, in the same direction; None
-            where not measured.
-        threshold: the rule in words, with its source.
-        passed: whether the head passes.
+        untrained: of a freshly initialised copy the best score of any head in the same direction; None without one.
         refuted: whether it cannot pass: even the upper ends of ``interval`` and ``difference`` break the rule, or do
             not exceed ``untrained``. A role that neither passes nor is refuted is undecided.
-        direction: of a relation or of coreference, who attends to whom.
-        baselines: by name.
-        confirmed: the role on another corpus, if it passes; None without one, or where it is too rare there.
     """
 
     id: HeadId
@@ -106,7 +87,6 @@ class Role:
     p: float | None = None
     q: float | None = None
     untrained: float | None = None
-    confirmed: Confirmation | None = None
     refuted: bool = False
 
     @property
@@ -119,28 +99,33 @@ class Role:
         """Share of the baseline's errors that the head does not make."""
         return error_reduction(self.score, self.baseline)
 
+    @property
+    def relation(self) -> str | None:
+        """The relation of a syntactic role, ``nsubj``; None for any other."""
+        kind, _, relation = self.role.partition(":")
+        return relation if kind == "syntactic" else None
+
 
 @dataclass(frozen=True)
 class Candidate:
     """The scores of all heads for one role, and the rule by which they pass.
 
     Attributes:
-        rule: threshold of the score.
         scale: ``share``, ``proportion`` or ``cosine``, the kind of interval.
         enough: fewest texts for a verdict.
         measurable: [n_layers, n_heads], share of each head's attention that the score is about; None for all.
         heads: boolean [n_layers, n_heads], heads that are judged; None for all.
-        looks: number of tests, for the correction; 0 for the number of scores.
+        n_tests: number of them, for the correction; 0 for the number of scores.
     """
 
     role: str
     rule: Rule
     estimate: HeadScores
     scale: str = "share"
-    enough: int = ENOUGH_TEXTS
+    enough: int = MIN_TEXTS_SHARES
     measurable: Tensor | None = None
     heads: Tensor | None = None
-    looks: int = 0
+    n_tests: int = 0
 
     @property
     def threshold(self) -> str:
@@ -162,10 +147,10 @@ class Candidate:
         elif enough:
             evidence_of = cosine_evidence if self.scale == "cosine" else share_evidence
             evidence = evidence_of(score, against, errors, estimate.texts, rate)
-        elsewhere = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
-        holds = enough and self.rule.holds(score, baseline, elsewhere) and evidence.difference[0] > 0
+        off_content = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
+        holds = enough and self.rule.holds(score, baseline, off_content) and evidence.difference[0] > 0
         highest, margin = evidence.interval[1], evidence.difference[1]
-        refuted = enough and not self.rule.holds(highest, highest - margin, elsewhere)
+        refuted = enough and not self.rule.holds(highest, highest - margin, off_content)
         return Role(
             id, self.role, score, baseline, n, estimate.texts, evidence.interval, evidence.difference,
             self.threshold, holds, estimate.directions[direction] or None,
@@ -175,9 +160,9 @@ class Candidate:
     def tested(self, id: HeadId, direction: int) -> Role:
         """One head in one direction, its error rate and p corrected for all tests of the role."""
         scores = self.estimate.scores
-        looks = self.looks or scores.numel()
-        role = self.judge(id, direction, ERROR_RATE / looks)
-        return replace(role, p=None if role.p is None else min(1.0, role.p * looks / scores[0].numel()))
+        n_tests = self.n_tests or scores.numel()
+        role = self.judge(id, direction, ERROR_RATE / n_tests)
+        return replace(role, p=None if role.p is None else min(1.0, role.p * n_tests / scores[0].numel()))
 
     def roles(self) -> Iterator[Role]:
         """Every head that has a score, in the direction of its largest margin."""
@@ -205,7 +190,7 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     for i, (name, estimate) in enumerate(tried.items()):
         yield Candidate(
             name, rules.POSITION, estimate, measurable=on_content, heads=best == i,
-            looks=len(tried) * best.numel(),
+            n_tests=len(tried) * best.numel(),
         )  # fmt: skip
 
 
@@ -244,7 +229,8 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
     """Induction, duplicate-token and retrieval; with ``previous`` previous-token, which is better judged by text."""
     if repeats is None:
         return
-    for name in [*["previous"] * previous, *REPEATS, *[RETRIEVAL] * (RETRIEVAL in repeats.scores)]:
+    names = [*(["previous"] if previous else []), *REPEATS, *([RETRIEVAL] if RETRIEVAL in repeats.scores else [])]
+    for name in names:
         scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
         baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
@@ -311,31 +297,19 @@ def in_direction(
     return None
 
 
-def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:
-    """The roles that each of these heads passes, the largest error reduction first.
+def role_key(role: Role) -> tuple[float, float, str]:
+    """Sort key of a head's roles, the clearest first.
 
-    Local, long-range and broad come after specific ones, which many of these heads show, too; sink is the last.
+    Local, long-range and broad come after specific ones, which many of these heads show, too; sink is the last, since
+    it says where attention rests, not what the rest of it does.
     """
+    return rank_of_role(role.role), -(role.error_reduction or 0.0), role.role
+
+
+def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:
+    """The roles that each of these heads passes, the clearest first."""
     passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
-    for role in sorted(roles, key=lambda role: (rank_of_role(role.role), -(role.error_reduction or 0.0), role.role)):
+    for role in sorted(roles, key=role_key):
         if role.passed:
             passed[role.id].append(role)
     return passed
-
-
-def confirmed_roles(roles: Sequence[Role], candidates: Iterable[Candidate]) -> list[Role]:
-    """The roles, those that pass with their :class:`Confirmation` by the ``candidates`` of another corpus."""
-    by_role = {candidate.role: candidate for candidate in candidates}
-    rate = ERROR_RATE / max(1, sum(role.passed for role in roles))
-
-    def confirmation(role: Role) -> Confirmation | None:
-        candidate = by_role.get(role.role)
-        if candidate is None or not role.passed:
-            return None
-        direction = candidate.estimate.directions.index(role.direction or "")
-        if not math.isfinite(float(candidate.estimate.scores[(direction, *role.id)])):
-            return None
-        other = candidate.judge(role.id, direction, rate)
-        return Confirmation(other.score, other.baseline, other.n, other.difference, other.passed)
-
-    return [replace(role, confirmed=confirmation(role)) for role in roles]

@@ -67,7 +67,7 @@ class Rule:
         above_rest: error reduction that must be exceeded.
         margin: least score - baseline.
         least: least score, in place of a baseline.
-        rests: whether it fails for heads with more than :data:`SINK_ONLY` of their attention elsewhere.
+        reject_sink_heads: whether it fails for heads with more than :data:`SINK_ONLY` of their attention off content.
     """
 
     words: str
@@ -75,11 +75,11 @@ class Rule:
     above_rest: float = -math.inf
     margin: float = -math.inf
     least: float | None = None
-    rests: bool = False
+    reject_sink_heads: bool = False
 
-    def holds(self, score: float | None, baseline: float | None, elsewhere: float = 0.0) -> bool:
-        """Whether a score passes; ``elsewhere`` is the share of attention that the score is not about, 0-1."""
-        if score is None or baseline is None or (self.rests and elsewhere > SINK_ONLY + _ROUNDING):
+    def holds(self, score: float | None, baseline: float | None, off_content: float = 0.0) -> bool:
+        """Whether a score passes; ``off_content`` is the share of attention that the score is not about, 0-1."""
+        if score is None or baseline is None or (self.reject_sink_heads and off_content > SINK_ONLY + _ROUNDING):
             return False
         if self.least is not None:
             return score >= self.least
@@ -92,20 +92,20 @@ _NOT_RESTING = f"at most {SINK_ONLY} of the attention elsewhere (paper: Vig & Be
 
 POSITION = Rule(
     f"over {MAJORITY} (paper and code: Clark et al. 2019), {_ABOVE_UNIFORM}, {_NOT_RESTING}",
-    above=MAJORITY, margin=MARGIN, rests=True,
+    above=MAJORITY, margin=MARGIN, reject_sink_heads=True,
 )  # fmt: skip
 DISTANCE = Rule(
     f"over {HALF_OF_THE_REST} of what uniform attention leaves (our own), {_NOT_RESTING}",
-    above_rest=HALF_OF_THE_REST, rests=True,
+    above_rest=HALF_OF_THE_REST, reject_sink_heads=True,
 )  # fmt: skip
 LONG_RANGE = Rule(
     f"over {CHOSEN_FAR} on far keys that get at least {CHOSEN_OF_UNIFORM} times uniform attention and "
     f"{CHOSEN_OF_ROW} of their query's (our own), {_NOT_RESTING}",
-    above=CHOSEN_FAR, rests=True,
+    above=CHOSEN_FAR, reject_sink_heads=True,
 )  # fmt: skip
 DIAGONALITY = Rule(
     f"diagonality over {HALF_OF_THE_REST} of what uniform attention leaves (our own), {_NOT_RESTING}",
-    above_rest=HALF_OF_THE_REST, rests=True,
+    above_rest=HALF_OF_THE_REST, reject_sink_heads=True,
 )  # fmt: skip
 REPEATED = Rule(
     f"on repeats (paper: Olsson et al. 2022) over {MAJORITY} (our own, after Clark et al. 2019), {_ABOVE_UNIFORM}",
@@ -127,13 +127,13 @@ RELATION = Rule(f"{MARGIN:.2f} above (paper: Voita et al. 2019) the largest of i
 SEMANTIC = Rule(
     f"cosine of centred input embeddings, special tokens left out of the baseline too, {MARGIN:.2f} above uniform "
     f"attention (our own), {_NOT_RESTING}",
-    margin=MARGIN, rests=True,
+    margin=MARGIN, reject_sink_heads=True,
 )  # fmt: skip
 OF_WRITTEN = {
     name: Rule(
         f"the attended token's own logit {moved} in over {MAJORITY} of the cases, {MARGIN:.2f} above shuffled "
         f"attention (our own, after {source}), {_NOT_RESTING}",
-        above=MAJORITY, margin=MARGIN, rests=True,
+        above=MAJORITY, margin=MARGIN, reject_sink_heads=True,
     )
     for name, moved, source in (
         (COPYING, "raised", "Elhage et al. 2021"), (COPY_SUPPRESSION, "lowered", "McDougall et al. 2023")

@@ -63,19 +63,15 @@ class Verdict:
         score: the share (0-1) or accuracy (0-1); None where not measurable.
         baseline: the same under uniform attention; of a relation the largest of its ``baselines``; None for broad,
             whose score is a share of uniform attention's.
-        n: number of queries (or instances of the relation) of the score; of broad, which must hold without sinks, too,
-            the content queries.
-        passed: score against threshold; see ``threshold``.
+        n: number of queries (or instances of the relation) of the score; of broad, the content queries.
         threshold: the rule in words, with its source.
-        direction: of a relation, who attends to whom; None otherwise.
-        offset: of a relation, the best fixed offset; None otherwise.
+        direction, offset: of a relation, who attends to whom, and the best fixed offset.
         on_sinks: of a relation, whether its words attend more to sinks than to its other end.
-        baselines: of a relation, accuracy of each guess of :data:`attnviz.measures.guesses.BASELINES`.
         on_repeats: of induction and duplicate-token, the mean attention under the mask of the ``n`` queries
-            that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
+            that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022).
         baseline_on_repeats: the same under uniform attention.
         types: number of different tokens where this mean is above a half; None where no token repeats.
-        on_content: of broad, the score over content queries and keys alone; None otherwise.
+        on_content: of broad, the score over content queries and keys alone.
     """
 
     name: str
@@ -174,7 +170,8 @@ def judge(
     """
     diagonality, n = statistics.get(DIAGONALITY), context.n_non_sink
     sink, uniform_sink = statistics["sink"], context.uniform["sink"]
-    if (gone := statistics.get(NOWHERE)) is not None:  # a learned sink is one, too
+    gone = statistics.get(NOWHERE)
+    if gone is not None:  # a learned sink is one, too
         sink, uniform_sink = gone + (sink or 0.0), (context.uniform[NOWHERE] or 0.0) + (uniform_sink or 0.0)
     general = [
         _verdict(SINK, SINK, rules.SINK, sink, uniform_sink, n),
@@ -224,8 +221,8 @@ def _rank(verdict: Verdict) -> int:
     return int(verdict.kind == "positional" and verdict.name in GENERAL)
 
 
-def _holds(rule: Rule, score: float | None, baseline: float | None, n: int, elsewhere: float = 0.0) -> bool:
-    return rule.holds(score, baseline, elsewhere) and n >= LEAST_N
+def _holds(rule: Rule, score: float | None, baseline: float | None, n: int, off_content: float = 0.0) -> bool:
+    return rule.holds(score, baseline, off_content) and n >= LEAST_N
 
 
 def _words(rule: Rule, statistic: str = "") -> str:
@@ -233,11 +230,11 @@ def _words(rule: Rule, statistic: str = "") -> str:
 
 
 def _verdict(
-    name: str, kind: str, rule: Rule, score: float | None, baseline: float | None, n: int, elsewhere: float = 0.0,
+    name: str, kind: str, rule: Rule, score: float | None, baseline: float | None, n: int, off_content: float = 0.0,
     **more: Any,
 ) -> Verdict:  # fmt: skip
     """The verdict of a rule alone; ``more`` are further attributes."""
-    return Verdict(name, kind, score, baseline, n, _holds(rule, score, baseline, n, elsewhere), _words(rule), **more)
+    return Verdict(name, kind, score, baseline, n, _holds(rule, score, baseline, n, off_content), _words(rule), **more)
 
 
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:

@@ -28,7 +28,7 @@ export class ExamplesPanel {
     root.append(
       element("h2", { text: "Examples" }),
       element("div", { class: "controls" }, this.heads.field, ofRole.field),
-      element("p", { class: "note", text: "Best: hits of most weight. Decile: by the weight of the right one, in a random sample. Failure: misses of most weight. Best of broad: attention spread most; failure: not spread. Underlined: the word that attends, and the one that it attends to most, in colour; dotted: the right one, where that is another." }),
+      element("p", { class: "note", text: "Best: hits of most weight. Failure: misses of most weight. Best of broad: attention spread most; failure: not spread. Underlined: the word that attends, and the one that it attends to most, in colour; dotted: the right one, where that is another." }),
       this.list,
     );
     this.show();

@@ -13,9 +13,8 @@ from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
 
 if TYPE_CHECKING:
-    from attnviz.judge.roles import Confirmation, Role
+    from attnviz.judge.roles import Role
     from attnviz.judge.verdicts import Verdict
-    from attnviz.profiles.store import StoredRole
 
 ARROWS = {
     "dependent_to_head": "dep→head", "head_to_dependent": "head→dep",
@@ -30,7 +29,7 @@ def role_name(role: str, direction: str | None) -> str:
     return name if direction is None else f"{name} {ARROWS.get(direction, visible(direction))}"
 
 
-def role_numbers(role: "Role | StoredRole") -> str:
+def role_numbers(role: "Role") -> str:
     """``score 0.52, baseline 0.31, n = 1,234`` of a role over a corpus."""
     baseline = shown_baseline(role.baseline)
     beside_it = "" if baseline is None else f" baseline {rounded(baseline)},"
@@ -42,7 +41,7 @@ def shown_baseline(baseline: float | None) -> float | None:
     return None if baseline == 1 else baseline
 
 
-def beside(judged: "Verdict | Role | StoredRole | Confirmation | None") -> str:
+def beside(judged: "Verdict | Role | None") -> str:
     """``0.52 (0.31)``, score and baseline; a dash for None."""
     if judged is None:
         return "–"
@@ -56,7 +55,7 @@ def published_table(published: Sequence[PublishedHead], width: int) -> Group:
     by_role: dict[str, list[str]] = {}
     for head in published:
         scores = "" if head.score is None else f" {head.score:.3f} ({head.baseline:.3f})"
-        own = f" (paper: {role_name(head.role, None)})" * (head.universal[0] != head.role)
+        own = "" if head.universal[0] == head.role else f" (paper: {role_name(head.role, None)})"
         heads = by_role.setdefault(role_name(*head.universal) + own, [])
         heads.append(f"({head.id})" if head.weaker else f"{head.id}{scores}")
     fields: list[Field[tuple[str, list[str]]]] = [

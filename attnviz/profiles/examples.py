@@ -8,11 +8,8 @@ from typing import Any, NamedTuple
 
 from attnviz.models.head_ids import HeadId
 
-GROUPS = ("best", "deciles", "failures")
-"""Clearest hits; those at the deciles of a random sample, the least first; clearest misses."""
-
-_AROUND = 3
-"""Words kept on either side of a pair in a shortened text."""
+GROUPS = ("best", "failures")
+"""Clearest hits and clearest misses."""
 
 _WORD = re.compile(r"\S+")
 
@@ -57,7 +54,6 @@ class RoleExamples:
     role: str
     direction: str | None
     best: tuple[Example, ...] = ()
-    deciles: tuple[Example, ...] = ()
     failures: tuple[Example, ...] = ()
 
     @property
@@ -110,7 +106,7 @@ def text_or_none(value: object) -> str | None:
 def stored_examples(
     entry: dict[str, Any] | None, head: Callable[[str], HeadId] = HeadId.parse
 ) -> tuple[RoleExamples, ...]:
-    """Read the entry ``examples`` of profile.json; ``head`` reads an id. Any error of a dict where it is damaged."""
+    """Read the entry ``examples`` of profile.json; any error of a dict where it is damaged."""
     if entry is None:
         return ()
     texts = [(str(text["corpus"]), int(text["number"]), str(text["text"])) for text in entry["texts"]]
@@ -156,8 +152,7 @@ def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[s
 def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
     """The words of an example's text, with the pairs they belong to; a space that is an end of a pair is a word, too.
 
-    Texts of more than ``most`` words are shortened to stretches around the pairs, with ``…`` between; words of the
-    pairs and some around them are kept even if they are more.
+    Texts of more than ``most`` words are cut to stretches around the pairs, with ``…`` between.
     """
     ends = {"query": example.query, "key": example.key}
     if not example.hit and example.gold is not None:
@@ -185,22 +180,20 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
 
 
 def _windowed(parts: list[Part], most: int | None) -> list[Part]:
-    """Stretches around the parts of pairs, with ``…`` for parts left out."""
+    """The words of pairs and as many around each as there is room for, ``…`` for those left out."""
     if most is None or len(parts) <= most:
         return parts
     ends = [i for i, part in enumerate(parts) if part.ends] or [0]  # a pair of spaces is no word
-    first, last = ends[0], ends[-1]
-    if last - first < most:
-        room = (most - (last - first + 1)) // 2
-        start = min(max(0, first - room), len(parts) - most)
-        kept = set(range(start, start + most))
-    else:
-        around = min(_AROUND, max(0, most // len(ends) - 2) // 2)
-        kept = {i + step for i in ends for step in range(-around, around + 1)} & set(range(len(parts)))
-        starts = [i for i, part in enumerate(parts) if not part.joined]
-        for start, stop in pairwise([*starts, len(parts)]):  # a word is kept whole, though a part of it is an end
-            if {*ends}.intersection(range(start, stop)):
-                kept |= set(range(start, stop))
+    kept = set(ends)
+    for around in range(1, most):
+        wider = {i + step for i in ends for step in range(-around, around + 1)} & set(range(len(parts)))
+        if len(wider) > most:
+            break
+        kept = wider
+    starts = [i for i, part in enumerate(parts) if not part.joined]
+    for start, stop in pairwise([*starts, len(parts)]):  # a word is kept whole, though a part of it is an end
+        if {*ends}.intersection(range(start, stop)):
+            kept |= set(range(start, stop))
     shown: list[Part] = []
     for i, part in enumerate(parts):
         if i in kept:

@@ -4,9 +4,8 @@ False discovery rate and control of a part's roles are those of its own run.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.wording import counted, visible
@@ -18,38 +17,30 @@ PARTS = ("statistics", "syntax", "coreference", "repeats")
 SYNTACTIC = "syntactic:"
 """Prefix of the roles of relations."""
 
-_OF_RUN = ("attnviz", "seed", "control_texts", "confirmed_on", "verification", "note")
+_OF_RUN = ("attnviz", "seed", "control_texts", "verification", "note")
 """Keys of a run that are stored with each of its parts."""
 
 _TOP = ("attnviz", "model", "seed", "published")
 _ON_REPEATS = frozenset(ROLES_ON_REPEATS)
 
 
-@dataclass(frozen=True)
-class Merged:
-    """A stored profile merged with a run; ``before`` describes the earlier parts, by name.
-
-    Parts are ``new`` if only the run has them, ``replaced`` by it, ``kept`` if it has not measured them, and ``larger``
-    if the earlier one has more texts and stays.
-    """
+class Merged(NamedTuple):
+    """A stored profile merged with a run: the parts ``taken`` of it, and those of more texts that ``stay``."""
 
     document: dict[str, Any]
-    new: tuple[str, ...]
-    replaced: tuple[str, ...]
-    kept: tuple[str, ...]
-    larger: tuple[str, ...]
-    before: Mapping[str, dict[str, Any]]
+    taken: tuple[str, ...]
+    stay: tuple[str, ...]
 
 
-def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, smaller: bool = False) -> Merged:
+def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str | None, *, smaller: bool = False) -> Merged:
     """The document of a run, with the parts of an earlier one of the same weights that it has not measured.
 
     ``date`` is that of the run, ``2026-11-22``; ``smaller`` lets a part replace one of more texts.
     """
     after, before = parts_of(run, date), {} if earlier is None else parts_of(earlier)
-    larger = tuple(name for name in after if not smaller and _size(before.get(name)) > _size(after[name]))
-    taken = {name: run for name in after if name not in larger}
-    sources = {name: taken.get(name, earlier or {}) for name in PARTS if name in taken or name in before}
+    stay = tuple(name for name in after if not smaller and _size(before.get(name)) > _size(after[name]))
+    taken = tuple(name for name in after if name not in stay)
+    sources = {name: run if name in taken else earlier or {} for name in PARTS if name in taken or name in before}
     parts = {name: (after if name in taken else before)[name] for name in sources}
     corpora = {corpus["path"]: corpus for part in parts.values() for corpus in part["corpora"]}
     document = {
@@ -60,7 +51,7 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, sm
             role
             for name, source in sources.items()
             for role in source["roles"]
-            if is_of_part(role["role"], name, source, parts)
+            if _is_of_part(role["role"], name, source, parts)
         ],
         "parts": parts,
         "examples": joined_entries(
@@ -69,10 +60,7 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, sm
             if source.get("examples")
         ),
     }
-    return Merged(
-        document, tuple(name for name in taken if name not in before), tuple(name for name in taken if name in before),
-        tuple(name for name in before if name not in after), larger, before,
-    )  # fmt: skip
+    return Merged(document, taken, stay)
 
 
 def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dict[str, Any]]:
@@ -115,7 +103,7 @@ def _size(part: dict[str, Any] | None) -> int:
     return (part and part.get("n")) or 0
 
 
-def is_of_part(role: str, part: str, of_run: Mapping[str, object], parts: Mapping[str, object]) -> bool:
+def _is_of_part(role: str, part: str, of_run: Mapping[str, object], parts: Mapping[str, object]) -> bool:
     """Whether a run's role is taken for a part; previous-token is taken from text, if there, not from random tokens."""
     if part_of(role, of_run) != part:
         return False

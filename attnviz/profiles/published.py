@@ -24,17 +24,13 @@ _FILE = Path(__file__).parents[1] / "data" / "published_heads.json"
 
 @dataclass(frozen=True)
 class PublishedHead:
-    """A head and what a paper says of it.
+    """A head, from 0 whatever the paper does, and what the paper says of it.
 
     Attributes:
-        id: the head; layers and heads count from 0, whatever the paper does.
         role: as the paper names it; of a relation with ``syntactic:`` before it.
-        paper, year, title: citation.
         score, baseline: 0-1, from the paper; None where it gives none.
-        direction: of a relation, who attends to whom; None otherwise.
-        offset: of a relation, the fixed offset behind the baseline; None otherwise.
+        direction, offset: of a relation, who attends to whom, and the fixed offset behind the baseline.
         weaker: whether the paper puts the head in brackets.
-        note: caveat about the numbers, or None.
         measured: data and method.
         by_name: whether the model was recognised only by its name; it may be fine-tuned.
     """
@@ -80,11 +76,7 @@ def published_heads(
 
 
 def heads_of_paper(paper: str, architecture: str, n_layers: int, n_heads: int) -> tuple[PublishedHead, ...]:
-    """The heads that a paper (``clark-2019``) names in its model, for any model of its shape.
-
-    Raises:
-        UsageError: no such paper is known, or its model has another shape.
-    """
+    """The heads that a paper (``clark-2019``) names, for any model of its shape; UsageError for another one."""
     papers = {each["paper"]["cited"].replace(" et al. ", "-").lower(): each for each in _models()}
     if paper not in papers:
         known = f"expected one of {', '.join(papers)}.{did_you_mean(paper, papers)}"
@@ -107,7 +99,7 @@ def _heads(model: dict[str, Any], by_name: bool) -> tuple[PublishedHead, ...]:
 
 
 def published_entries(heads: Iterable[PublishedHead]) -> list[dict[str, Any]]:
-    """Published heads for a JSON document."""
+    """For a JSON document."""
     return [{**asdict(head), "id": str(head.id), "universal": list(head.universal)} for head in heads]
 
 

@@ -55,10 +55,7 @@ class KeptPass:
 
 @contextmanager
 def running(checkpoint: Checkpoint) -> Iterator[None]:
-    """Eager attention in blocks of rows, no dropout, no gradients and no autocast inside the block.
-
-    Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
-    """
+    """Eager attention in blocks of rows, no dropout, no gradients and no autocast inside the block."""
     autocast, heads = (
         torch.autocast(checkpoint.device.type, enabled=False),
         (checkpoint.language_head, checkpoint.whole),
@@ -228,20 +225,6 @@ def difference_without(
     with running(checkpoint), removed_heads(checkpoint, [{head}], Replacement(method), mask, query=query):
         logits = upcast(prediction_head(final_states(checkpoint, inputs)[:, query]))[0]
     return float(logits[answer] - logits[foil])
-
-
-@contextmanager
-def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> Iterator[None]:
-    """Multiply the heads of a layer by gates, [rows, n_heads], inside the block."""
-
-    def multiply(values: Tensor) -> Tensor:
-        heads = values.reshape(*values.shape[:2], checkpoint.n_heads_of(layer), -1)
-        return (heads * gates[:, None, :, None]).flatten(-2)
-
-    with ExitStack() as stack:
-        own = own_run(stack, modules := checkpoint.modules[layer])
-        stack.enter_context(at_site(modules.o_proj, "input", own(multiply)))
-        yield
 
 
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:

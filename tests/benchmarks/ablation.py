@@ -21,8 +21,7 @@ EVERY = 8
 def ablation_seconds(**options: Any) -> tuple[float, str, float]:
     """How long attnviz takes, and, with their name, as many forward passes of a sentence each as it stands for.
 
-    These are one for the model as it is and one for every set of heads that is removed by a method; gradients come on
-    top of attnviz's work only.
+    These are one for the model as it is and one for every set of heads that is removed by a method.
 
     The weights are random, the sentences random words, about as many as in those of an English treebank. The passes
     are those of transformers as it comes, without gradients and with as many threads; a round over all 32 sentences is

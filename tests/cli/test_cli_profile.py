@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import signal
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from attnviz.cli.program import app
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
 from attnviz.texts import batches
-from attnviz.texts.long_runs import Unfinished
 from tests.support import corpora
 from tests.support.long_runs import interrupting
 
@@ -50,7 +48,7 @@ def document() -> dict[str, Any]:
 def test_the_numbers_of_the_document_agree_with_each_other_and_with_the_table(run: Any):
     assert run("trees.conllu", "gap.tsv", "--repeats", "--seed", "7").exit_code == 0
     content = document()
-    assert (content["control_texts"], content["confirmed_on"]) == (40 + 32, [])  # of GAP's 40 rows, 8 are neither
+    assert content["control_texts"] == 40 + 32  # of GAP's 40 rows, 8 are neither
     assert [corpus["path"] for corpus in content["corpora"]] == ["trees.conllu", "gap.tsv"]
     assert (content["seed"], content["verification"]["heads_compared"]) == (7, 12)
     relation = content["syntax"]["relations"][0]
@@ -64,36 +62,11 @@ def test_the_numbers_of_the_document_agree_with_each_other_and_with_the_table(ru
         assert low <= role["score"] <= high
         assert role["baseline"] == max(role["baselines"].values())
         assert (role["p"] is None) == (role["q"] is None)
-        assert role["confirmed"] is None
     assert {role["role"] for role in content["roles"]} >= {"sink", "broad", "local", "semantic", "coreference"}
     rows = list(csv.DictReader(Path("out/profile.csv").read_text(encoding="utf-8").splitlines()))
     assert [(row["id"], row["role"], float(row["score"]), float(row["low"])) for row in rows] == [
         (role["id"], role["role"], role["score"], role["interval"][0]) for role in content["roles"]
     ]
-
-
-@pytest.mark.draws
-def test_a_control_is_measured_unless_it_is_not_wanted(run: Any):
-    result = run("trees.conllu", "--no-store", "--limit", "9")
-    assert (result.exit_code, document()["control_texts"]) == (0, 9)
-    assert "Untrained" in result.stdout
-    result = run("trees.conllu", "--no-store", "--no-control", "--limit", "9")
-    assert (result.exit_code, document()["control_texts"]) == (0, None)
-    assert "No untrained copy was measured (--control)" in " ".join(result.stdout.split())
-    limited = run("trees.conllu", "lines.txt", "--no-store", "--limit", "7", "--no-syntax")
-    assert (limited.exit_code, document()["control_texts"]) == (0, 14)
-
-
-@pytest.mark.draws
-def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
-    corpora.treebank(tmp_path / "more.conllu", 35, seed=9)
-    result = run("trees.conllu", "--confirm", "more.conllu", "--confirm", "gap.tsv", "--no-store", "--no-control")
-    assert result.exit_code == 0, result.output
-    assert [(each["path"], each["sentences"]) for each in document()["confirmed_on"]] == [
-        ("more.conllu", 35), ("gap.tsv", 32),
-    ]  # fmt: skip
-    assert "Confirmed" in result.stdout
-    assert "confirmed" in document()["roles"][0]
 
 
 def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -143,46 +116,6 @@ def test_a_finished_run_deletes_what_it_has_kept_itself_only(run: Any):
     assert sorted(path.name for path in Path.cwd().glob("out*")) == ["out", *others]
 
 
-def test_it_is_not_said_that_a_run_goes_on_where_it_cannot(
-    run: Any, monkeypatch: pytest.MonkeyPatch, saved_at_once: None
-):
-    interrupted_run(run, monkeypatch)
-    for result in (run("trees.conllu", "--seed", "1"), run("missing.conllu"), run("gap.tsv")):
-        assert result.exit_code == 1
-        assert "goes on from there" not in result.stderr
-    kept = Path("out.unfinished")
-    assert kept.exists()
-
-
-def test_a_broken_treebank_is_seen_before_anything_is_measured(run: Any):
-    with Path("trees.conllu").open("a", encoding="utf-8") as file:
-        file.write("1\tcat\n\n")
-    result = run("trees.conllu", "--no-control")
-    assert (result.exit_code, "expected 10 columns" in result.stderr) == (1, True)
-    assert not list(Path().glob("out*"))
-
-
-def test_what_was_measured_in_vain_does_not_stay(run: Any):
-    Path("long.txt").write_text("the cat " * 100 + "\n")
-    result = run("long.txt", "--no-syntax")
-    assert result.exit_code == 1
-    assert "no text of long.txt could be measured" in result.stderr
-    assert "goes on" not in result.stderr
-    assert not Path("out").exists()
-
-
-def test_right_settings_with_wrong_contents_are_one_message(
-    run: Any, monkeypatch: pytest.MonkeyPatch, saved_at_once: None
-):
-    save = Unfinished.save
-    monkeypatch.setattr(Unfinished, "save", lambda kept, state: save(kept, {**state, "parts": {}}))
-    interrupted_run(run, monkeypatch)
-    result = run("trees.conllu")
-    assert result.exit_code == 1
-    assert "found something else, or a damaged file" in result.stderr
-    assert "goes on" not in result.stderr
-
-
 @pytest.mark.draws
 def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatch, saved_at_once: None):
     count, done = CorpusRun.count, []
@@ -204,37 +137,17 @@ def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatc
     assert document()["control_texts"] == 40
 
 
-def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):
-    Path("out.unfinished").write_text("my notes")
-    result = run("trees.conllu")
-    assert result.exit_code == 1
-    assert "expected what an interrupted run has measured in out.unfinished, found something else" in result.stderr
-    assert Path("out.unfinished").read_text() == "my notes"
-
-
 @pytest.mark.draws
 def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Path):
-    assert "kept for attnviz heads: " in run("trees.conllu").stderr
+    assert "kept for attnviz heads: statistics, syntax: " in run("trees.conllu").stderr
     trial = run("lines.txt", "--limit", "5", "--no-syntax")
-    assert "not kept for attnviz heads, which has statistics (trees.conllu, 40 texts, " in trial.stderr
-    assert ") of more texts; --store replaces" in trial.stderr
+    assert "not kept for attnviz heads, which has statistics of more texts" in trial.stderr
     shown = CliRunner().invoke(
         app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none", "--top", "0"]
     )
     assert "Corpus: trees.conllu" in " ".join(shown.stdout.split())
     told = run("lines.txt", "--limit", "5", "--store", "--no-syntax").stderr
-    today = date.today().isoformat()
-    was = f"(trees.conllu, 40 texts, {today})"
-    assert f"kept for attnviz heads: replaced statistics {was}; kept syntax {was}: " in told
-
-
-@pytest.mark.draws
-def test_a_corpus_leaves_the_measurement_on_repeats(run: Any):
-    assert "kept for attnviz heads: new repeats: " in run("--repeats", "--no-control").stderr
-    told = run("trees.conllu", "--no-control").stderr
-    assert "kept for attnviz heads: new statistics, syntax; kept repeats (random tokens, " in told
-    told = run("trees.conllu", "--no-control").stderr
-    assert f"replaced statistics, syntax (trees.conllu, 40 texts, {date.today().isoformat()}); kept repeats (" in told
+    assert "kept for attnviz heads: statistics: " in told
 
 
 def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, monkeypatch: pytest.MonkeyPatch):
@@ -261,10 +174,3 @@ def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pyt
     wrong = run()  # the first one says what is wrong
     assert (wrong.exit_code, wrong.stdout, wrong.stderr) == (2, "", "")
     assert not Path("out").exists()
-
-
-def test_processes_that_make_no_sense_are_one_message(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("RANK", "2")
-    result = run("trees.conllu")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("attnviz: expected RANK below WORLD_SIZE")

@@ -113,7 +113,6 @@ REFUSED: list[tuple[str, int, str]] = [
     ("profile -m bert", 2, "nothing to measure"),
     ("profile broken.txt -m bert", 1, "broken.txt:1: expected text encoded as UTF-8, found byte 0xff"),
     ("profile empty.txt -m bert", 1, "empty.txt is empty: expected at least"),
-    ("profile ... --confirm trees.conllu", 2, "expected different corpora, found the same content twice"),
     ("ablate -m gpt2", 2, "nothing to measure on: expected a text or a corpus"),
     # models
     ("heads TEXT -m ./nothing", 1, "expected a folder with a checkpoint at nothing, found nothing"),
@@ -306,7 +305,7 @@ def test_what_does_not_verify_is_exit_code_3_and_writes_nothing(
 @pytest.mark.usefixtures("undrawn")
 def test_a_corpus_and_a_masked_language_model(run: Any):
     corpus = str(sentences(Path("s.txt"), 8))
-    line = "--method uniform --limit 5 --select L0H1,L2H3 --together --no-gradient --batch-size 7"
+    line = "--method uniform --limit 5 --select L0H1,L2H3 --together --batch-size 7"
     options = [*line.split(), *"--format svg --theme dark --width 84mm".split()]
     assert run("ablate", corpus, *options, model="masked").exit_code == 0
     content = document("ablate")
@@ -316,7 +315,7 @@ def test_a_corpus_and_a_masked_language_model(run: Any):
     assert content["figures"] == ["ablate-heads.svg"]
     assert content["options"] == {
         "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "role": [], "repeats": False,
-        "limit": 5, "truncate": False, "seed": 0, "curve": True, "gradient": False, "label": None,
+        "limit": 5, "truncate": False, "seed": 0, "curve": True, "label": None,
     }  # fmt: skip
 
 

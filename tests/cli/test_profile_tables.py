@@ -1,15 +1,14 @@
 """The tables of a profile say what was measured: rows, order, what is left out."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attnviz.commands.profile.measure import Profile, profile_heads
-from attnviz.judge.roles import Confirmation, Role
+from attnviz.judge.roles import Role
 from attnviz.measures.guesses import BASELINES
-from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from tests.support import corpora
 from tests.support.models import bert_tokenizer, sharp_bert
@@ -77,12 +76,6 @@ def test_the_relations_are_those_of_the_profile_beside_their_largest_baseline(pr
         assert row[3:] == expected
 
 
-def test_what_is_left_out_is_said(profile: Profile):
-    assert "Relations (1 of 5" in on_one_line(profile, top=1)
-    assert "4 more relations left out" in on_one_line(profile, top=1)
-    assert "left out" not in on_one_line(profile, top=0)
-
-
 def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
     roles = (
         role("L0H1", "next-token", 0.6, untrained=0.31),
@@ -102,42 +95,3 @@ def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
     ]  # by what of the baseline's errors is gone: 5/9, 1/3 and 1/6
     assert "1 more head left out" in on_one_line(replace(profile, roles=roles), 1)
     assert rows_below(lines, "Relations (", 1)[0][-1] == "–"  # no verdict on a relation without roles
-
-
-def test_confirmed_roles_stand_beside_those_of_the_corpus_and_an_untrained_copy_only_where_there_is_one(
-    profile: Profile,
-):
-    again = Confirmation(0.55, 0.12, 30, (0.1, 0.2), True)
-    roles = (
-        role("L0H1", "sink", 0.9, confirmed=again),
-        role("L1H1", "sink", 0.8, confirmed=replace(again, passed=False)),
-        role("L2H1", "syntactic:det", 0.7, direction="dependent_to_head", confirmed=again),
-        role("L2H2", "syntactic:det", 0.7, direction="dependent_to_head"),
-    )
-    other = replace(profile.corpora[0], left_out=3)
-    found = replace(profile, roles=roles, confirmed_on=(other,), control_texts=None)
-    lines = printed(found)
-    assert [row[-2:] for row in rows_below(lines, "Heads (4 of 12", 4)] == [
-        ["0.55", "(0.12)"], ["(0.12)", "no"], ["0.55", "(0.12)"], ["0.69–0.71", "50"],
-    ]  # fmt: skip
-    relations = {row[0]: row[-2:] for row in rows_below(lines, "Relations (5", 5)}
-    assert relations["det"] == ["2/2", "1/1"]
-    text = on_one_line(found)
-    assert "Confirmed: " in text
-    assert "Untrained" not in text
-    assert "trees.conllu: 3 of 43 texts left out" in text
-    assert "Confirmed" not in on_one_line(profile)
-    assert "Untrained: " in on_one_line(profile)
-
-
-def test_the_layers_are_means_over_their_heads(tmp_path: Path, checkpoint: Checkpoint):
-    found = profile_heads(checkpoint, [corpora.treebank(tmp_path / "trees.conllu", 5)])
-    assert found is not None
-    assert found.statistics is not None
-    values = found.statistics.results()
-    (row,) = rows_below(printed(found), "Layers (means over their heads)", 1)
-    names = ["entropy", "distance", "confidence", "sink", "previous", "current", "next", "local", "long_range"]
-    means = [float(values[name][0].mean()) for name in names]
-    assert row == ["0", *(f"{mean:.2f}" if mean == mean else "–" for mean in means)]
-    uniform = next(line.split() for line in printed(found) if line.startswith("uniform"))
-    assert uniform[1] == f"{found.statistics.baselines()['entropy']:.2f}"

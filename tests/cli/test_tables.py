@@ -15,7 +15,6 @@ from attnviz.language.syntax import Arc, Parse
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, plain_text
 from attnviz.profiles.published import published_heads
-from attnviz.profiles.store import StoredRole
 from tests.support.hand_made import PARSE, by_design, hand_made
 from tests.support.stored import PROFILE, profile_of, role
 
@@ -104,7 +103,7 @@ def test_heads_stand_by_the_error_reduction_of_what_named_them_then_those_withou
 
 
 def test_of_broad_heads_the_broader_one_is_clearer():
-    narrow, wide = (StoredRole("broad", score, 1.0, 200, (0.9, 1.0), True) for score in (0.95, 0.99))
+    narrow, wide = (role("broad", score, 1.0) for score in (0.95, 0.99))
     assert findings.rank_value(narrow) < findings.rank_value(wide)
 
 

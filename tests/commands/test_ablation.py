@@ -24,7 +24,6 @@ from attnviz.trace.removal import Replacement, removed_heads, resume, run_and_ke
 from tests.support import ablations
 from tests.support.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
 from tests.support.corpora import sentences, treebank
-from tests.support.models import bert_tokenizer, sharp_bert
 
 PAIRS = [("cat", "one"), ("saw", "two"), ("dog", "the")]
 
@@ -45,7 +44,6 @@ def same_numbers(found: Ablation, expected: Ablation) -> None:
         again = found.head(head.id)
         for name, value in head.damage.items():
             assert again.damage[name].value == pytest.approx(value.value, abs=1e-5)
-        assert again.gradient == pytest.approx(head.gradient, rel=1e-3)
 
 
 # --- equal to another implementation ------------------------------------------------------------------------------
@@ -134,7 +132,6 @@ def test_the_load_bearing_head_comes_first(make: Any, texts: list[str], method: 
     assert first.id == HeadId(0, 0)
     assert first.damage["loss"].value > 0.3
     assert max(abs(head.damage["loss"].value) for head in idle) < 0.02
-    assert max(result.heads, key=lambda head: head.gradient or 0.0).id == HeadId(0, 0)
 
 
 # --- batches, orders, formats -------------------------------------------------------------------------------------
@@ -188,12 +185,6 @@ def test_long_inputs_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None
     assert sizes() == [1] * 16
 
 
-def test_logits_in_small_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokenizer = next_token_model()
-    monkeypatch.setattr("attnviz.commands.ablate.effects._CHUNK", 1200)  # three positions of 400 logits at a time
-    same_numbers(ablate(TEXTS, model, tokenizer=tokenizer, curve=False), small(NEXT, "mean"))
-
-
 # --- intervals ----------------------------------------------------------------------------------------------------
 
 
@@ -201,9 +192,7 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
     model, tokenizer = next_token_model()
     path = sentences(tmp_path / "s.txt", 30)
     result, other = (
-        ablate(
-            path, model, tokenizer=tokenizer, method="zero", select=["L1H0-1"], seed=seed, gradient=False, curve=False
-        )
+        ablate(path, model, tokenizer=tokenizer, method="zero", select=["L1H0-1"], seed=seed, curve=False)
         for seed in (3, 4)
     )
     lines = path.read_text().splitlines()
@@ -227,12 +216,12 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
 
 def test_what_is_verified_is_reported(tmp_path: Path) -> None:
     model, tokenizer = next_token_model()
-    verified = ablate(TEXTS, model, tokenizer=tokenizer, curve=False, gradient=False).verified
+    verified = ablate(TEXTS, model, tokenizer=tokenizer, curve=False).verified
     assert (verified.attention.heads_compared, verified.n_inputs, verified.tolerance) == (12, 4, 1e-4)
     assert 0 <= verified.values_error < 1e-5
     assert 0 <= verified.resumed_error < 1e-5
     path = sentences(tmp_path / "s.txt", 41)
-    sampled = ablate(path, model, tokenizer=tokenizer, batch_size=1, select=["L0H0"], gradient=False)
+    sampled = ablate(path, model, tokenizer=tokenizer, batch_size=1, select=["L0H0"])
     assert sampled.verified.n_inputs == 10  # of 41 batches the first eight, the 21st and the 41st
 
 
@@ -301,13 +290,10 @@ def test_files_are_corpora_and_all_else_texts(tmp_path: Path) -> None:
         ([], UsageError, "nothing to measure on"),
         (["  "], TextError, "empty or blank"),
         (["nowhere.txt"], CorpusError, "expected a corpus at nowhere.txt, found nothing"),
-        ([Path("a text")], CorpusError, "found nothing"),
         ([Path("gap.tsv")], CorpusError, "found a GAP table"),
         ([Path("a.tsv")], CorpusError, "a.tsv:1: expected a header with the columns text and label, or two columns"),
         (["a.txt", "b.txt"], UsageError, "same content"),
         ([Path()], CorpusError, "is a folder; expected a corpus in it"),
-        (["./"], CorpusError, "is a folder; expected a corpus in it"),
-        (["."], CorpusError, "is a folder; expected a corpus in it"),
     ],
 )
 def test_what_is_neither_a_text_nor_a_corpus(
@@ -339,7 +325,7 @@ def test_a_text_that_is_too_long_is_measured_as_far_as_the_model_reads(kind: str
     limit, said = 40 - 2 * (kind != NEXT), list[str]()  # [CLS] and [SEP]
     words = "the cat that i saw ran away and the dog ran to the house".split() * 9
     (tmp_path / "s.txt").write_text(f"{' '.join(words)}\nhe saw it\n")
-    options: dict[str, Any] = {"select": ["L1"], "method": "mean", "gradient": True}
+    options: dict[str, Any] = {"select": ["L1"], "method": "mean"}
     cut = measured(kind, tmp_path / "s.txt", truncate=True, warn=said.append, **options)
     same_numbers(cut, measured(kind, [" ".join(words[:limit]), "he saw it"], **options))
     assert (cut.n_texts, cut.n_cut, said) == (2, 1, [])
@@ -350,7 +336,7 @@ def test_a_text_that_is_too_long_is_measured_as_far_as_the_model_reads(kind: str
 def test_a_bert_whose_tokenizer_has_no_mask_is_measured_by_its_states() -> None:
     model, tokenizer = KINDS[MASKED]()
     tokenizer.mask_token = None
-    result = ablate(TEXTS, model, tokenizer=tokenizer, select=["L0H0"], gradient=False)
+    result = ablate(TEXTS, model, tokenizer=tokenizer, select=["L0H0"])
     assert (result.kind, result.clean_loss) == (STATES, None)
 
 
@@ -371,14 +357,9 @@ def test_progress_and_many_inputs_are_announced(monkeypatch: pytest.MonkeyPatch)
     ("options", "error", "word"),
     [
         ({"method": "median"}, UsageError, "'median'"),
-        ({"batch_size": 2.5}, UsageError, "2.5"),
-        ({"limit": "3"}, UsageError, "'3'"),
-        ({"seed": True}, UsageError, "True"),
         ({"select": ["L9"]}, UsageError, "layer 9"),
         ({"select": 3}, UsageError, "list of selections"),
         ({"select": ["L0H1"], "together": True}, UsageError, "L0H1 alone"),
-        ({"texts": None}, UsageError, "None"),
-        ({"texts": ["one", 3]}, UsageError, "3"),
         ({"texts": "the cat ran away " * 30}, TextError, "40 positions"),
         ({"texts": "a"}, TextError, "single token"),
         ({"kind": MASKED, "texts": "[MASK]"}, TextError, "no token to mask"),
@@ -387,20 +368,3 @@ def test_progress_and_many_inputs_are_announced(monkeypatch: pytest.MonkeyPatch)
 def test_what_cannot_be_measured(options: dict[str, Any], error: type[Exception], word: str) -> None:
     with pytest.raises(error, match=word):
         measured(**{"kind": NEXT, "texts": TEXTS, **options})
-
-
-def test_the_result() -> None:
-    result = small(NEXT)
-    assert result.head("L1H2") is result.head(HeadId(1, 2))
-    values = [(-head.damage["loss"].value, head.rank) for head in result.heads]
-    assert [rank for _, rank in sorted(values)] == list(range(1, 13))
-    with pytest.raises(UsageError, match="head L9H9 was not removed; 12 other heads were"):
-        result.head("L9H9")
-
-
-@pytest.mark.parametrize("select", ["L0H1", HeadId(0, 1), ["L0H1"]])
-def test_one_head_alone(select: Any) -> None:
-    result = ablate("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), select=select)
-    assert [head.id for head in result.heads] == [HeadId(0, 1)]
-    assert result.method == "mean"
-    assert (result.curve, result.layers) == (None, ())

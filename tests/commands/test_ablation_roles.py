@@ -59,9 +59,7 @@ def test_the_effects_are_those_of_edited_weights_on_words_found_by_hand(kind: st
     pytest.importorskip("conllu", reason="needs the extra profile")
     (model, tokenizer), path = KINDS[kind](), word_trees(tmp_path / "trees.conllu", 28)
     model.double()
-    result = attnviz.ablate(
-        path, model, tokenizer=tokenizer, role="obj", select="L1H2", method="zero", curve=False, gradient=False
-    )
+    result = attnviz.ablate(path, model, tokenizer=tokenizer, role="obj", select="L1H2", method="zero", curve=False)
     trees, edited = trees_of(path), without(model, tokenizer, [(1, 2)])
     effects = [_text_effects(model, edited, tokenizer, " ".join(form for form, *_ in words)) for words in trees]
     sums = by_hand(kind, trees, direction, effects)
@@ -80,7 +78,7 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path):
     (model, tokenizer), path = KINDS[NEXT](), word_trees(tmp_path / "trees.conllu", 120)
     model.double()
     (head,) = attnviz.ablate(
-        path, model, tokenizer=tokenizer, role=["obj"], select="L1H2", method="zero", curve=False, gradient=False
+        path, model, tokenizer=tokenizer, role=["obj"], select="L1H2", method="zero", curve=False
     ).heads
     trees, edited = trees_of(path), without(model, tokenizer, [(1, 2)])
     effects = [_text_effects(model, edited, tokenizer, " ".join(form for form, *_ in words)) for words in trees]
@@ -105,9 +103,7 @@ def test_relations_that_were_cut_off_are_not_measured(tmp_path: Path):
         for number, (word, head, relation) in enumerate(clause * clauses, 1):
             rows.append(f"{number}\t{word}\t_\tX\t_\t_\t{max(0, number + head)}\t{relation}\t_\t_")
         path.write_text("\n".join(rows) + "\n\n")
-        cut = attnviz.ablate(
-            path, model, tokenizer=tokenizer, truncate=True, role="obj", select="L1H2", curve=False, gradient=False
-        )
+        cut = attnviz.ablate(path, model, tokenizer=tokenizer, truncate=True, role="obj", select="L1H2", curve=False)
         counts.append((cut.n_cut, [role.n for role in cut.heads[0].roles]))
     assert counts[0][1] == counts[1][1]
     assert [n_cut for n_cut, _ in counts] == [0, 1]
@@ -116,7 +112,7 @@ def test_relations_that_were_cut_off_are_not_measured(tmp_path: Path):
 def test_on_repeats_the_second_copy_stands_beside_the_first():
     model, tokenizer = KINDS[NEXT](n_positions=40)
     result = attnviz.ablate(
-        (), model.double(), tokenizer=tokenizer, repeats=True, select="L1H2", method="zero", curve=False, gradient=False
+        (), model.double(), tokenizer=tokenizer, repeats=True, select="L1H2", method="zero", curve=False
     )
     assert {len(text.ids) for text in result.sources.texts} == {40}
     assert all(text.ids[:20] == text.ids[20:] for text in result.sources.texts)
@@ -134,33 +130,11 @@ def test_on_repeats_the_second_copy_stands_beside_the_first():
 
 
 def test_induction_heads_of_tiny_gpt2_are_needed_where_tokens_repeat_and_others_are_not():
-    result = attnviz.ablate(repeats=True, model="tiny-gpt2", device="cpu", curve=False, gradient=False)
+    result = attnviz.ablate(repeats=True, model="tiny-gpt2", device="cpu", curve=False)
     sides = {str(head.id): head.roles[0].difference["loss"].side for head in result.heads}
     assert all(sides[f"L1H{head}"] == 1 for head in range(4))  # induction
     assert sides["L0H2"] == 1  # the previous-token head that they read
     assert sides["L3H1"] == sides["L3H2"] == 0
-
-
-def test_the_document_and_the_tables_have_them(tmp_path: Path):
-    pytest.importorskip("conllu", reason="needs the extra profile")
-    path = treebank(tmp_path / "trees.conllu", 40)
-    result = attnviz.ablate(
-        path, sharp_bert(), tokenizer=bert_tokenizer(), role=["obj", OBJECTS, "nsubj"], select="L0", curve=False
-    )
-    for head, entry in zip(result.heads, result.document()["heads"], strict=True):
-        assert [(role["role"], role["direction"]) for role in entry["roles"]] == [
-            (role.role, role.direction) for role in head.roles
-        ]
-        assert len(head.roles) == 4
-        first = head.roles[0].difference["cosine"]
-        sides = {1: "more", -1: "less", 0: "no difference shown", None: None}
-        assert [role["verdict"] for role in entry["roles"]] == [
-            sides[role.difference["cosine"].side] for role in head.roles
-        ]
-        assert entry["roles"][0]["difference"]["cosine"] == {"value": first.value, "interval": [first.low, first.high]}
-    report = " ".join(result.report(width=110).split())
-    assert "Heads on the tokens of roles" in report
-    assert "obj head→dep" in report
 
 
 def test_a_role_of_few_of_many_texts_has_no_interval_and_none_without_any(tmp_path: Path):
@@ -199,7 +173,7 @@ def test_roles_are_of_models_that_measure_tokens_and_of_texts_with_a_parse(monke
         attnviz.ablate(TEXT, model, tokenizer=tokenizer, role="obj")
     with pytest.raises(UsageError, match="reads both copies of repeated tokens at once"):
         attnviz.ablate(model=sharp_bert(), tokenizer=bert_tokenizer(), repeats=True)
-    monkeypatch.setattr("attnviz.commands.ablate.matched.load_parser", lambda: None)
+    monkeypatch.setattr("attnviz.commands.ablate.inputs.load_parser", lambda: None)
     with pytest.raises(UsageError, match="need a treebank"):
         attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), role="obj")
 
@@ -209,7 +183,7 @@ def test_a_sentence_after_which_a_model_writes_nothing_is_left_out_of_a_corpus(t
     corpus = tmp_path / "texts.txt"
     corpus.write_text("\n".join(lines), encoding="utf-8")
     model = sharp("t5", len(tokenizer))
-    given: Any = {"tokenizer": tokenizer, "select": "E0H0", "curve": False, "gradient": False, "max_new_tokens": 1}
+    given: Any = {"tokenizer": tokenizer, "select": "E0H0", "curve": False, "max_new_tokens": 1}
     whole = from_loaded(model, tokenizer)
     begins = [generate_greedily(whole, whole.tokenize(line), 1)[1].ids[0] for line in lines]
     assert begins[2] not in begins[:2]
@@ -223,15 +197,3 @@ def test_a_sentence_after_which_a_model_writes_nothing_is_left_out_of_a_corpus(t
         attnviz.ablate(lines[2], model, **given)
     with pytest.raises(TextError, match="no language-modelling head"):  # not left out, text by text
         attnviz.ablate(corpus, sharp("bart", len(tokenizer)).model, **given)
-
-
-def test_a_sentence_that_an_encoder_decoder_cannot_read_is_left_out_of_a_corpus(tmp_path: Path):
-    corpus, said = tmp_path / "texts.txt", list[str]()
-    corpus.write_text(f"{SOURCE}\n{f'{SOURCE} ' * 20}\nthe dog ran\n", encoding="utf-8")
-    tokenizer = unigram_tokenizer()
-    given: Any = {"model": sharp("bart", len(tokenizer)), "tokenizer": tokenizer, "select": "E0H0", "curve": False}
-    found = attnviz.ablate(corpus, **given, gradient=False, max_new_tokens=4, warn=said.append)
-    assert found.n_texts == 2
-    assert [line.partition(" the text has")[0] for line in said] == [f"{corpus}:2: left out:"]
-    with pytest.raises(TextError, match="positions"):
-        attnviz.ablate(f"{SOURCE} " * 20, **given, gradient=False)

@@ -23,12 +23,10 @@ from attnviz.commands.card.tables import (
     not_measured,
     notes_of,
     role_table,
-    standings,
     title_of,
     what_it_does,
 )
-from attnviz.figures.style import figure_bytes
-from attnviz.profiles.store import StoredCorpus, StoredRole
+from attnviz.profiles.store import StoredCorpus
 from tests.conftest import needs_minilm
 from tests.support.corpora import examples as gap_table
 from tests.support.corpora import sentences as corpus_of
@@ -80,16 +78,12 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(
         ", ".join(f"L{at // 4}H{at % 4}" for _, at in far[:3]), pytest.approx(far[0][0]),
         f"median {cell_text(median(distance for distance, _ in far))}",
     )  # fmt: skip
-    heads = attnviz.analyze(card.text, model, syntax=False, **options).heads
-    for standing in standings(card):
-        values = [float(head.statistics[standing.name] or 0) for head in heads]
-        assert standing[1:] == (values[0], 1 + sorted(values, reverse=True).index(values[0]), len(heads))
     share = attnviz.head_outputs(card.text, model, **options).head(id).projection_share
     assert said["share of layer"] == ("", share, "uniform 0.25")
     pair = next(pair for pair in attnviz.circuits(model, **options).pairs(["L0H0"]) if pair.writer == id)
     assert said["is read by"] == (f"{pair.id} ({pair.kind})", pair.score, f"+{pair.deviations:.0f} SD")
     assert "reads" not in said  # nothing is before the first layer
-    cosine = attnviz.ablate(corpus, model, select="L0H0", curve=False, gradient=False, **options).head(id)
+    cosine = attnviz.ablate(corpus, model, select="L0H0", curve=False, **options).head(id)
     effect = cosine.damage["cosine"]
     assert ablation_table(card).rows == [("120 texts", effect.value, (effect.low, effect.high), None)]
     for layer, of_layer in enumerate(CAUSAL_KNOWN_HEADS):  # and all other heads by what they were built for
@@ -104,7 +98,7 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(
 
 def test_cards_of_induction_heads_have_their_partner_and_what_repeats_lose_without_them() -> None:
     cards = attnviz.cards(REPEATED, "tiny-gpt2", repeats=True, ablate=True, device="cpu")
-    loss = attnviz.ablate(model="tiny-gpt2", repeats=True, select="L1", curve=False, gradient=False, device="cpu")
+    loss = attnviz.ablate(model="tiny-gpt2", repeats=True, select="L1", curve=False, device="cpu")
     of_induction = [card for card in cards.cards if any(each.role == "induction" for each in card.roles)]
     assert {*map(str, (card.head for card in of_induction))} >= {"L1H0", "L1H1", "L1H2", "L1H3"}
     for card in of_induction:
@@ -137,7 +131,7 @@ def test_objects_need_not_need_the_head_that_tracks_them(tmp_path: Path) -> None
     assert card.profile is not None
     assert {corpus.name for corpus in card.profile.corpora} == {"trees.conllu", "gap-development.tsv"}  # both are kept
     card = replace(card, profile=stored.profile)  # random trees show no role, but say what is removed where
-    relation = attnviz.ablate(trees, "minilm", select="L2H0", role="obj", curve=False, gradient=False, device="cpu")
+    relation = attnviz.ablate(trees, "minilm", select="L2H0", role="obj", curve=False, device="cpu")
     (head,) = relation.heads
     effect = next(each for each in head.roles if each.direction == "dependent_to_head")  # of the role alone
     numbers = [each["cosine"].value for each in (effect.queries, effect.others, effect.difference)]
@@ -184,7 +178,7 @@ ROLES = {
 @pytest.mark.parametrize("name", ROLES)
 def test_every_kind_of_role_has_its_words(name: str) -> None:
     direction = "dependent_to_head" if name == "syntactic:obj" else None
-    assert ROLES[name] in what_it_does(StoredRole(name, 0.81, 0.2, 200, (0.76, 0.86), True, direction))
+    assert ROLES[name] in what_it_does(role(name, 0.81, 0.2, direction=direction))
 
 
 @pytest.mark.parametrize(
@@ -200,8 +194,8 @@ def test_numbers_have_the_digits_that_matter(value: Any, text: str) -> None:
 
 def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path: Path) -> None:
     result = cards_with_roles()
-    content = result.save(tmp_path, figures=["card", "page"], formats=["png"])
-    assert content["figures"] == ["cards/L02H01.png", "cards/L01H00.png", "card.html"]
+    content = result.save(tmp_path, figures=["card"], formats=["png"])
+    assert content["figures"] == ["cards/L02H01.png", "cards/L01H00.png"]
     for card, entry in zip(result.cards, content["cards"], strict=True):
         assert [entry] == card.document()["cards"]
     ids = [line.split()[0] for line in (tmp_path / "card.csv").read_text().replace(",", " ").splitlines()]
@@ -210,12 +204,8 @@ def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path: Path) -
     with pytest.raises(UsageError, match="L0H0"):
         result.card("L0H0")
     assert result.card("L1H0") is result.cards[1]
-
-
-@needs_minilm
-def test_a_vector_file_of_a_card_is_the_same_each_time() -> None:
-    card = attnviz.card("L2H8", "The cat ran away and ate the fish.", "minilm", circuits=False, device="cpu")
-    assert len({figure_bytes(card.figure(), "svg") for _ in range(3)}) == 1
+    with pytest.raises(UsageError, match="one head"):
+        result.page()
 
 
 @needs_minilm
@@ -253,26 +243,6 @@ def test_the_page_of_a_card_has_its_tables_and_sentences_beside_all_heads() -> N
     line = data_of(replace(card, options=asked, corpus=None))["command_line"]
     assert (line["texts"], line["options"][-5:]) == ([card.text], typed)
     assert data_of(replace(card, corpus=Path("a.conllu")))["command_line"]["texts"] == ["a.conllu"]
-
-
-def test_the_page_of_all_cards_has_each_on_its_own_text() -> None:
-    cards = cards_with_roles()
-    first, second = cards.cards
-    other = attnviz.card("L1H0", "he was in the house", first.checkpoint, syntax=False)
-    other = replace(other, profile=second.profile)
-    data = data_of(replace(cards, cards=(first, other)))
-    assert [head["id"] for head in data["heads"]] == ["L2H1", "L1H0"]
-    for head, card in zip(data["heads"], (first, other), strict=True):
-        (place,) = head["patterns"]
-        pattern = data["patterns"][place]
-        assert data["axes"][pattern["rows"]]["labels"] == list(card.tokens.labels)
-        assert pattern["rows"] == pattern["columns"]
-        assert head["label"] == "previous-token"
-        assert head["words"][0][1] == title_of(card)
-    assert data["command_line"]["texts"] == [first.text]
-    own_example = replace(first, texts=("all",))  # no text was given: each head has an example of its own
-    assert data_of(replace(cards, cards=(own_example, other)))["command_line"]["texts"] == []
-    assert [column["values"] for column in data["statistics"]] == [[0.9, 0.9], [0.1, 0.1], [3, 3]]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +287,6 @@ def test_heads_are_named_in_any_way_and_each_once() -> None:
     assert cut.ablation is not None
     assert cut.ablation.n_cut == 1
     assert str(cut.tokens.truncated) in not_measured(cut)[0]
-    assert not standings(attnviz.card("L1H0", "one", **options))[1:]  # of one token only the sink share differs
 
 
 def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path: Path) -> None:
@@ -339,9 +308,9 @@ def test_examples_are_of_roles_that_pass_and_have_their_licence_on_the_page() ->
     other = replace(card, profile=replace(card.profile, roles={card.head: failed}))
     assert other.examples
     assert other.shown_examples is None
-    licensed = replace(card, profile=replace(card.profile, licences={"a.conllu": "the licence of a.conllu"}))
+    licences = {"examples": {"licences": {"a.conllu": "the licence of a.conllu"}}}
+    licensed = replace(card, profile=replace(card.profile, document=licences))
     assert "a.conllu: the licence of a.conllu." in data_of(licensed)["notes"]
-    assert "the licence" in data_of(replace(cards_with_roles(), cards=(licensed,)))["notes"][-1]
 
 
 def test_no_head_is_removed_on_repeats_in_a_model_that_reads_both_copies() -> None:
@@ -362,40 +331,12 @@ def test_what_a_corpus_leaves_of_a_stored_profile_is_still_measured(tmp_path: Pa
     assert not any("random tokens" in what for what in not_measured(card))
     assert card.profile is not None
     assert card.profile.corpora[0] == StoredCorpus("texts.txt", 12)
-    kept = {head: [each for each in roles if each.relation] for head, roles in stored.roles.items()}
-    assert {
-        head: found
-        for head, roles in card.profile.roles.items()
-        if (found := [each for each in roles if each.relation])
-    } == {head: roles for head, roles in kept.items() if roles}
-    in_sentences = [each for roles in card.profile.roles.values() for each in roles if each.role == "sink"]
-    assert {each.n for each in in_sentences}.isdisjoint(
-        each.n for roles in stored.roles.values() for each in roles if each.role == "sink"
+    of_relations, stored_ones = (
+        [each for roles in of.roles.values() for each in roles if each.relation] for of in (card.profile, stored)
     )
+    assert sorted(map(repr, of_relations)) == sorted(map(repr, stored_ones))
     bare: Any = {"tokenizer": bert_tokenizer(), "circuits": False, "syntax": False}
     only_names = attnviz.card("L0H0", gap_table(tmp_path / "gap.tsv", 40), known_bert(), **bare)
     assert only_names.profile is not None
     assert {*only_names.profile.parts} == {"coreference"}
     assert "roles in sentences" in not_measured(only_names)
-
-
-@needs_minilm
-@pytest.mark.parametrize("words", [["2.8", "the cat ran"], ["--all", "the cat ran"], ["l2h8"]])
-def test_the_same_command_again_goes_to_the_same_folder(words: list[str], tmp_path: Path) -> None:
-    line = ["card", *words, "--no-circuits", "--no-syntax", "--figures", "none", "--device", "cpu", "-o", str(tmp_path)]
-    for _ in range(2):
-        done = CliRunner().invoke(app, line)
-        assert done.exit_code == 0, done.output
-
-
-def test_heads_that_are_all_alike_have_no_nearest_ones() -> None:
-    card = result_of("card")
-    assert "nearest patterns" in exchanges(card)
-    alike = replace(card, nearest=((HeadId(0, 0), 0.001), (HeadId(0, 1), 0.002)))
-    assert "nearest patterns" not in exchanges(alike)
-
-
-def test_roles_over_random_tokens_are_said_to_be() -> None:
-    card = result_of("card")
-    profile = replace(card.profile, roles={card.head: (role("induction", 0.9, 0.1),)})
-    assert "random tokens" in notes_of(replace(card, profile=profile))[0]

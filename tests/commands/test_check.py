@@ -86,7 +86,7 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
     (previous,) = [each for each in head.patterns if each.name == "previous-token"]
     by_distance = attnviz.compare(analysis, attnviz.analyze(TEXT, str(other))).heads
     far, nearest = by_distance[0], min(each.distance for each in by_distance)
-    effect = attnviz.ablate([str(trees)], model, select=["L0H1"], curve=False, gradient=False).head("L0H1").damage["l2"]
+    effect = attnviz.ablate([str(trees)], model, select=["L0H1"], curve=False).head("L0H1").damage["l2"]
     distances = attnviz.compare_corpus(model, str(other), trees)
     assert distances is not None
     assert effect.low is not None
@@ -101,7 +101,6 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
         'text = "the cat ran"; head = "L0H0"; score = "entropy"; at_least = 0': ("holds", None),
         'text = "the cat ran"; head = "L0H0"; score = "duplicate-token"; at_least = 0': ("cannot be decided", None),
         'text = "the cat ran"; head = "L0H0"; label = "sink"': ("cannot be decided", None),
-        f'text = "{TEXT}"; level = 4': ("holds", 4),
         f'text = "{TEXT}"; distance_to = "other"; at_most = {far.distance}': ("holds", far.distance),
         f'text = "{TEXT}"; distance_to = "other"; at_most = {far.distance * 0.99}': ("fails", far.distance),
         f'text = "{TEXT}"; distance_to = "other"; at_least = {far.distance * 1.01}': ("fails", nearest),
@@ -111,7 +110,6 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
         f'ablate = "l2"; head = "L0H1"; at_least = {effect.value}': ("cannot be decided", effect.value),
         'role = "syntactic:det"; head = "L0H0"; at_least = 0.99': ("fails", None),
         'role = "coreference"; head = "L0H0"': ("cannot be decided", None),
-        "level = 4": ("holds", 4),
     }
     called.clear()
     path = written(tmp_path, 'corpus = "trees.conllu"', *claims)
@@ -211,50 +209,29 @@ EFFECT = 'head = "L0H2"; ablate = "loss"; at_least = 0'
 WRONG = [
     ('mdel = "x"', GOOD, 1, "mdel"),
     ('model = "tiny-gpt2', GOOD, None, "TOML"),
-    ("text = 'a'\n\n[[claims]]\nlevel = 4", "", 3, "claims"),
-    ("corpus = 3", GOOD, 1, "corpus"),
+    ("text = 'a'\n\n[[claims]]\nhead = 'L0H0'", "", 3, "claims"),
     ("", 'head = "L0H0"; rolle = "sink"', 4, "role?"),
     ("", 'head = "L0H0"; role = "sinc"', 4, "sink?"),
     ("", 'role = "syntactic:objj"; head = "L0H0"', 3, "obj?"),
-    ("", 'text = "a b"; head = "L0H0"; label = "copying"', 5, "copying"),
-    ("", 'text = "a b"; head = "L0H0"; score = "entropie"; at_least = 1', 5, "entropy?"),
     ("", 'corpus = "a.txt"; head = "L0H0"; ablate = "damage"; at_least = 1', 5, "damage"),
-    ("", 'head = "L0H0"', 2, "none"),
     ("", f'{GOOD}; label = "sink"', 2, "role and label"),
     ("", f"{GOOD}; at_least = true", 5, "True"),
-    ("", f"{GOOD}; at_most = nan", 5, "nan"),
-    ("", f'{GOOD}; text = "a b"', 5, "text"),
-    ("", 'role = "sink"', 2, "head"),
     ("", 'text = "a b"; head = "L0H0"; score = "sink"', 2, "at_least"),
     ("", 'corpus = ["a.txt", "b.txt"]; distance_to = "x"; at_most = 1', 3, "one corpus"),
-    ("", 'text = "a"; corpus = "b.txt"; level = 4', 2, "both"),
-    ("", 'role = "sink:x"; head = "L0H0"', 3, "sink:x"),
-    ("", 'text = "a"; level = 5', 4, "level"),
-    ("", 'head = "L0H0"; role = "obj"; direction = "up"', 5, "up"),
+    ("", 'text = "a"; corpus = "b.txt"; distance_to = "x"; at_most = 1', 2, "both"),
     ("", f'{GOOD}; direction = "dependent_to_head"', 5, "direction"),
     ("", f"{GOOD}; at_least = 75", 5, "75"),
     ("", 'corpus = "none.conllu"; head = "L0H0"; role = "obj"', 2, "none.conllu"),
-    ("", 'text = "a b"; distance_to = "no-such-model"; at_most = 1', 2, "no-such-model"),
     ("claim = [{head = 'L0H0', role = 'sink', at_least = 75}]", "", 1, "share"),
     ("", 'head = "L9H0"; role = "sink"', 2, "L9H0"),
-    ("", 'head = ""; role = "sink"', 3, "empty"),
     ("", GOOD, 2, "stored profile"),
     ("", f"{GOOD}; at_most = 0.2; at_least = 0.3", 6, "above"),
-    ("claim = 3", "", None, "at least one"),
-    ("", f"{GOOD}; at_least = 0x{'F' * 5000}", 5, "at_least"),
-    ("", f"level = 0x{'F' * 5000}; text = 'a'", 3, "level"),
     ('corpus = "novels"', EFFECT, 2, "novels"),
-    ('corpus = "/dev/null"', GOOD, 2, "/dev/null"),
-    (f"a = {'[' * 3000}", "", None, "TOML"),
-    (f"corpus = '{'a' * 300}'", GOOD, 2, "aaa"),
     ('model = "a\\u0000b"', GOOD, 1, "null"),
-    ("# \u2028 \x85", 'head = "L0H0"; role = "sinc"', 4, "role"),
     ('text = """\n[[claim]]\n"""', 'head = "L0H0"; label = "sinc"', 6, "label"),
-    ('# a """', GOOD.replace("sink", "sinc"), 4, "role"),
     ("", 'corpus = [; "role = x",; ]; head = "L0H0"; role = "sinc"', 7, "role"),
     ("", f"{GOOD}\n[[other]]", 5, "other"),
     ('[["claim"]]\nhead = "L0H0"\nlabel = "sinc"\ntext = "a"', "", 3, "label"),
-    ("", 'text = "a b"; head = "L0H0"; label = "nsubj:any thing"', 5, "any thing"),
 ]
 
 
@@ -270,7 +247,9 @@ def test_a_wrong_claim_is_one_line_with_its_place(tmp_path: Path, top: str, clai
 
 
 def test_a_model_that_is_not_there_has_the_line_that_names_it(tmp_path: Path):
-    path = written(tmp_path, '# a comment\nmodel = "tiny-gtp2"', 'text = "a b"; level = 4')
+    path = written(
+        tmp_path, '# a comment\nmodel = "tiny-gtp2"', 'text = "a b"; head = "L0H0"; score = "sink"; at_least = 0'
+    )
     with pytest.raises(AttnvizError, match=r"claims\.toml:2: .*tiny-gtp2"):
         attnviz.check(path)
     with pytest.raises(AttnvizError, match="minilmm"):

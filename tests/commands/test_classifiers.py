@@ -1,7 +1,5 @@
 """Checkpoints with a head for sequence classification: read, ablated by class, and their decision taken apart."""
 
-import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,12 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import open_checkpoint
 from attnviz.trace import direct_effects as decisions
 from attnviz.trace.direct_effects import NOT_LINEAR
-from tests.support.ablations import TEXTS, output_map, without
+from tests.support.ablations import TEXTS, without
 from tests.support.classifiers import CARRIER, KINDS, LABELS, hand_built_classifier, sharp_classifier
-from tests.support.encoder_decoders import saved
 from tests.support.models import save_checkpoint
 
 GIVEN = ["good", "bad", "so-so", "bad"]
-FEW = {"curve": False, "gradient": False}
+FEW = {"curve": False}
 
 
 @torch.no_grad()
@@ -136,26 +133,6 @@ def test_every_head_is_removed_as_by_transformers(kind: str, method: str, tmp_pa
             assert of_classes["changed"].value == (less.argmax(-1) != whole.argmax(-1)).double().mean()
 
 
-def test_the_margin_shows_what_probabilities_near_one_hide() -> None:
-    """The same head of a classifier that is five times as sure: its margin falls five times as far."""
-    model, tokenizer = hand_built_classifier("bert")
-    model.classifier.weight.data *= 40 / float(own_logits(model, tokenizer, TEXTS[0]).diff().abs())
-    sure = attnviz.ablate(TEXTS[0], model, tokenizer=tokenizer, method="zero", curve=False, select="L0").heads[0].damage
-    model.classifier.weight.data *= 5
-    surer = (
-        attnviz.ablate(TEXTS[0], model, tokenizer=tokenizer, method="zero", curve=False, select="L0").heads[0].damage
-    )
-    assert surer["margin"].value == pytest.approx(5 * sure["margin"].value, rel=1e-3)
-
-
-@pytest.mark.parametrize(("texts", "method", "said"), [(1, "mean", True), (1, "zero", False), (2, "mean", False)])
-def test_the_first_line_says_what_the_mean_of_one_text_cannot_show(texts: int, method: str, said: bool) -> None:
-    model, tokenizer = sharp_classifier("bert")
-    result = attnviz.ablate(TEXTS[:texts], model, tokenizer=tokenizer, method=method, curve=False, select="L1")
-    first = " ".join(result.report(400).split())[:600]
-    assert ("mean over this text alone" in first) == said
-
-
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_the_head_that_carries_the_class_is_found(kind: str) -> None:
     model, tokenizer = hand_built_classifier(kind)
@@ -165,26 +142,6 @@ def test_the_head_that_carries_the_class_is_found(kind: str) -> None:
     undecided = (whole.exp() * (whole + torch.tensor(2.0).log())).sum(-1).mean()  # without it both are as probable
     assert result.heads[0].damage["kl"].value == pytest.approx(float(undecided), rel=1e-4)
     assert result.heads[1].damage["kl"].value < undecided / 20
-    assert max(result.heads, key=lambda head: head.gradient or 0.0).id == CARRIER
-
-
-@pytest.mark.parametrize("label", [None, "bad"])
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_the_gradient_is_that_of_the_loss_of_the_labelled_class_or_of_the_one_decided_for(
-    kind: str, label: str | None
-) -> None:
-    model, tokenizer = sharp_classifier(kind)
-    model.double()
-    result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label=label, select="L1H2", curve=False)
-    decided = [int(own_logits(model, tokenizer, text).argmax()) for text in TEXTS]
-    step, losses = 1e-4, []
-    for scale in (1 - step, 1 + step):
-        edited = copy.deepcopy(model)
-        output_map(edited, 1)[0].data[16:24] *= scale
-        of_texts = [own_logits(edited, tokenizer, text).log_softmax(-1) for text in TEXTS]
-        losses.append(torch.stack([-each[0 if label else at] for each, at in zip(of_texts, decided, strict=True)]))
-    slope = (losses[1] - losses[0]) / (2 * step)
-    assert result.heads[0].gradient == pytest.approx(float(slope.abs().mean()), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -210,15 +167,12 @@ def test_labels_are_names_or_numbers_in_tables_with_a_header_or_without(
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("the cat\tgood\none two\tgreat\n", r"t\.tsv:2: the model has no class 'great'; it has: bad \(0\), good \(1\)"),
+        ("the cat\tgood\none two\tgreat\n", "t.tsv:2"),
         ("the cat\t3\n", "no class '3'"),
-        ("the cat\t1.0\n", r"no class '1\.0'; .* Numbers are whole: write 1, not 1\.0 \(in pandas: astype\(int\)\)\.$"),
-        ("the cat\t1.5\n", r"no class '1\.5'; .* and label\.$"),
-        ("the cat\t\n", r"t\.tsv:1: expected a text and its label, found"),
-        ("the cat\tgood\none\ttwo\tbad\n", r"t\.tsv:2: expected 2 columns with tabs between, found 3"),
-        ("text\tgold\nthe cat\tgood\n", r"t\.tsv:1: expected a header with the columns text and label"),
-        ("the cat\tit\tgood\n", r"t\.tsv:1: expected a header"),
-        ("text\tlabel\n", "is empty: expected at least a text with its label"),
+        ("the cat\t\n", "t.tsv:1"),
+        ("the cat\tgood\none\ttwo\tbad\n", "t.tsv:2"),
+        ("text\tgold\nthe cat\tgood\n", "header"),
+        ("text\tlabel\n", "is empty"),
     ],
 )
 def test_tables_that_cannot_be_read(table: str, message: str, tmp_path: Path) -> None:
@@ -226,67 +180,6 @@ def test_tables_that_cannot_be_read(table: str, message: str, tmp_path: Path) ->
     model, tokenizer = sharp_classifier("bert")
     with pytest.raises(CorpusError, match=message):
         attnviz.ablate(tmp_path / "t.tsv", model, tokenizer=tokenizer, **FEW)
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments", "message"),
-    [
-        ("ablate", ["the cat", "--label", "best"], "no class 'best'; it has: bad (0), good (1), so-so (2)."),
-        ("ablate", ["t.tsv", "--label", "bad"], "has labels of its own"),
-        ("ablate", ["t.tsv", "one two"], "expected a label for every text or for none, found none for 'one two'"),
-        ("outputs", ["the cat", "--answer", "best"], "no class 'best'; it has: bad (0), good (1), so-so (2)."),
-        ("outputs", ["the cat", "--answer", "good", "--foil", "1"], "found 'good' for both --answer and --foil."),
-        ("outputs", ["the cat", "--token", "cat"], "A classifier reads the final state of one token"),
-    ],
-)
-def test_questions_that_a_classifier_cannot_answer(
-    command: str, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("t.tsv").write_text("the cat\tgood\n")
-    save_checkpoint(*sharp_classifier("bert"), Path("model"))
-    result = run(command, *arguments, "--model", "model", "-o", "out")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in " ".join(result.stderr.split())
-
-
-@pytest.mark.draws
-@pytest.mark.parametrize(
-    ("model", "message", "answer"),
-    [
-        (
-            "bert",
-            r"this one has none; expected .* saved as BertForSequenceClassification",
-            "no head for tokens or classes; expected .* saved as BertForMaskedLM or BertForSequenceClassification",
-        ),
-        ("bart", "classes of an encoder-decoder are not measured", "is not in the model's vocabulary"),
-    ],
-)
-def test_a_model_without_classes_refuses_them(
-    model: str, message: str, answer: str, bert_folder: Path, tmp_path: Path
-) -> None:
-    folder = bert_folder if model == "bert" else saved(model, tmp_path)
-    assert (attnviz.head_outputs("the cat", folder).document()["effects"] is None) == (model == "bert")
-    with pytest.raises(UsageError, match=message):
-        attnviz.ablate("the cat", folder, label="good")
-    with pytest.raises(UsageError, match=answer):
-        attnviz.head_outputs("the cat", folder, answer="%")
-
-
-def test_the_documents_of_an_ablation() -> None:
-    model, tokenizer = sharp_classifier("bert")
-    labelled = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label="GOOD", select="L1")
-    content = labelled.document()
-    known = {name: content["measured"][name] for name in ("kind", "importance", "tokens", "classes")}
-    assert known == {"kind": "labelled-class", "importance": "loss", "tokens": 4, "classes": list(LABELS.values())}
-    assert content["options"]["label"] == "GOOD"
-    assert content["heads"][0]["changed"] is None
-    assert "loss of the model as it is" in labelled.report(100)
-    free = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, select="L1")
-    content = free.document()
-    assert (content["measured"]["importance"], content["measured"]["loss"]) == ("kl", None)
-    assert content["gradient_of"] == "loss of the class that the whole model decides for"
-    assert 0 <= content["heads"][0]["changed"]["value"] <= 1
 
 
 # --- outputs -------------------------------------------------------------------------------------------------------
@@ -359,31 +252,3 @@ def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
                 VerificationError, match=r"do not sum to the model's own final|the direct effects .* sum to"
             ):
                 attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer)
-
-
-def test_the_document_and_the_report_of_a_decision(tmp_path: Path) -> None:
-    model, tokenizer = sharp_classifier("bert")
-    folder = str(save_checkpoint(model, tokenizer, tmp_path / "model"))
-    line = ["outputs", TEXTS[0], "--model", folder, "--answer", "good", "-o", str(tmp_path / "out")]
-    result = run(*line, "--figures", "none", "--top", "2")
-    assert result.exit_code == 0, result.output
-    assert "Promoted tokens" not in result.stdout
-    content = json.loads((tmp_path / "out" / "outputs.json").read_text())
-    decision = content["effects"]
-    assert (decision["answer"]["text"], decision["linear"]) == ("good", False)
-    total = sum(each["direct_effect"] for each in (*content["heads"], *decision["parts"]))
-    assert total == pytest.approx(decision["difference"], abs=1e-5)
-    header, *rows = (tmp_path / "out" / "outputs.csv").read_text().splitlines()
-    assert header.endswith("largest,direct_effect")
-    assert float(rows[0].split(",")[-1]) == pytest.approx(content["heads"][0]["direct_effect"])
-
-
-def test_names_of_classes_may_be_hostile_or_the_same() -> None:
-    labels = {0: "[/b]$\\frac$", 1: "same", 2: "same"}
-    model, tokenizer = sharp_classifier("bert", id2label=labels)
-    result = attnviz.head_outputs("the cat", model, tokenizer=tokenizer, answer=0, foil=1)
-    assert "[/b]$\\frac$" in result.report(80)
-    with pytest.raises(UsageError, match=r"found 2 with this name: \[/b\].* \(0\), same \(1\), same \(2\)"):
-        attnviz.head_outputs("the cat", model, tokenizer=tokenizer, answer="Same")
-    by_number = attnviz.ablate("the cat", model, tokenizer=tokenizer, label="2", select="L0H0", **FEW)
-    assert by_number.clean_loss == pytest.approx(-float(own_logits(model, tokenizer, "the cat").log_softmax(-1)[2]))

@@ -30,7 +30,7 @@ class _Negated(LlamaForCausalLM):
 @pytest.mark.parametrize("function", [
     attnviz.head_outputs,
     lambda *given, **more: attnviz.why(*given, head="L1H1", **more),
-    lambda *given, **more: attnviz.ablate(*given, select="L1", curve=False, gradient=False, **more),
+    lambda *given, **more: attnviz.ablate(*given, select="L1", curve=False, **more),
 ])  # fmt: skip
 def test_a_model_that_returns_other_logits_than_its_head_gives_is_refused(function: Callable[..., Any]) -> None:
     built, tokenizer = sharp_llama("llama"), sentencepiece_tokenizer()

@@ -119,13 +119,11 @@ def test_a_text_that_is_too_long_is_named_and_left_out(checkpoint: Checkpoint, f
     assert told == [f"{path}:2: left out: it has {100 + extra} tokens, but the model has 40 positions."]
 
 
-@pytest.mark.parametrize("confirms", [False, True])
-def test_one_corpus_twice_is_refused(checkpoint: Checkpoint, folder: Path, tmp_path: Path, confirms: bool):
+def test_one_corpus_twice_is_refused(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
     first, copy = folder / "lines.txt", tmp_path / "copy.txt"
     copy.write_bytes(first.read_bytes())
-    paths, confirm = ([first], [copy]) if confirms else ([first, copy], [])
-    with pytest.raises(UsageError, match=r"found the same content twice: .*lines.txt, .*copy"):
-        profile_heads(checkpoint, paths, confirm=confirm)
+    with pytest.raises(UsageError, match="twice"):
+        profile_heads(checkpoint, [first, copy])
 
 
 def test_a_causal_model_is_asked_only_about_what_it_can_see(folder: Path, tmp_path: Path):
@@ -269,49 +267,6 @@ def test_the_control_is_measured_on_a_part_and_no_role_passes_below_it(
         (control,) = {role.untrained for role in found.roles if role.role == name}
         assert control == max(role.score for role in part.roles if role.role == name)
         assert not any(role.passed for role in found.roles if role.role == name and role.interval[0] <= control)
-
-
-def test_roles_that_pass_are_confirmed_on_another_corpus(
-    checkpoint: Checkpoint, trees: Path, tmp_path: Path, easy: None
-):
-    other = corpora.treebank(tmp_path / "other.conllu", 100, seed=5)
-    found, there = measured(checkpoint, [trees], confirm=[other]), measured(checkpoint, [other])
-    assert [(count.corpus.path.name, count.texts) for count in found.confirmed_on] == [("other.conllu", 100)]
-    assert sum(count.texts for count in found.corpora) == 110
-    again = {(role.id, role.role, role.direction): role for role in there.roles}
-    passing = [role for role in found.roles if role.passed]
-    assert len(passing) > 3
-    assert [role.confirmed is not None for role in found.roles] == [role.passed for role in found.roles]
-    for role in passing:
-        assert role.confirmed is not None
-        elsewhere = again.get((role.id, role.role, role.direction))  # there another direction, or offset, may be best
-        if elsewhere is not None:
-            assert (role.confirmed.score, role.confirmed.n) == (elsewhere.score, elsewhere.n)
-    document = found.document()
-    assert [each["path"] for each in document["confirmed_on"]] == [str(other)]
-    of_first = next(each["confirmed"] for each in document["roles"] if each["confirmed"])
-    assert set(of_first) == {"score", "baseline", "n", "difference", "passed"}
-    assert scores(measured(checkpoint, [trees])) == scores(found)  # the other corpus decides nothing here
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "after", "part"), [("bert", 13, "untrained"), ("gpt2", 23, "confirmation")], indirect=["checkpoint"]
-)
-def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
-    checkpoint: Checkpoint, folder: Path, tmp_path: Path, after: int, part: str, saved_at_once: None
-):
-    """Ten batches each of the model and of its copy, then those of the other corpus."""
-    other = corpora.treebank(tmp_path / "other.conllu", 60, seed=5)
-    options: dict[str, Any] = {"confirm": [other], "batch_size": 4, "limit": 40, "examples": 0}
-    kept, stop = tmp_path / "profile.unfinished", interrupting(after, signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, progress=stop, **options)
-    assert (tmp_path / f"profile.unfinished-{part}").exists()
-    told: list[str] = []
-    parts = profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, warn=told.append, **options)
-    done = {"untrained": ["40", "12"], "confirmation": ["40", "40", "12"]}[part]
-    assert [message.split()[2] for message in told] == done
-    close(numbers(parts), numbers(profile_heads(checkpoint, [folder / "trees.conllu"], **options)))
 
 
 # --- sentences without trees

@@ -17,7 +17,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import Source, find_checkpoint, weights_sha256
 from attnviz.profiles import store as profile_store
 from attnviz.profiles.parts import measured_on, parts_of
-from attnviz.profiles.store import StoredCorpus, StoredRole, find_profile, read_profile, store_profile
+from attnviz.profiles.store import StoredCorpus, find_profile, read_profile, store_profile
 from tests.support.stored import WEIGHTS, profile_of, role
 
 SHAPE = "bert-2x3x12"
@@ -99,12 +99,13 @@ def test_a_stored_profile_is_found_again(user_folder):
     assert json.loads(path.read_text())["statistics"] == DOCUMENT["statistics"]
     found, warnings = find()
     assert warnings == []
-    assert (found.path, found.shipped, found.seed, found.version) == (path, False, 4, "9.8.7")
+    assert (found.path, found.shipped, found.origin["seed"], found.origin["attnviz"]) == (path, False, 4, "9.8.7")
     assert found.corpora == (StoredCorpus("trees.conllu", 120),)
-    assert found.roles == {
-        HeadId(0, 2): (StoredRole("previous-token", 0.9, 0.1, 900, (0.8, 1.0), True),),
-        HeadId(1, 0): (StoredRole("syntactic:nsubj", 0.25, 0.5, 40, (0.1, 0.4), False, "dependent_to_head"),),
-    }
+    (previous,), (nsubj,) = found.roles[HeadId(0, 2)], found.roles[HeadId(1, 0)]
+    for found_role, entry in ((previous, ROLE), (nsubj, OTHER)):
+        names = entry.keys() - {"id", "interval"}
+        assert {name: getattr(found_role, name) for name in names} == {name: entry[name] for name in names}
+        assert (str(found_role.id), list(found_role.interval)) == (entry["id"], entry["interval"])
 
 
 def test_the_shipped_profile_is_found_where_the_user_has_none(shipped, user_folder):
@@ -118,7 +119,7 @@ def test_the_users_own_profile_comes_first(shipped, user_folder):
     put(shipped, changed(seed=1))
     put(user_folder, changed(seed=2))
     found, _ = find()
-    assert (found.seed, found.shipped) == (2, False)
+    assert (found.origin["seed"], found.shipped) == (2, False)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_the_hash_is_that_of_the_weights(bert_folder, shipped):
     assert weights_sha256(find_checkpoint(str(bert_folder))) == weights
     put(shipped, changed(model={**MODEL, "weights_sha256": weights}), weights)
     found, warnings = find(find_checkpoint(str(bert_folder)))
-    assert (found.seed, warnings) == (4, [])
+    assert (found.origin["seed"], warnings) == (4, [])
 
 
 # --- of several runs
@@ -154,53 +155,43 @@ def test_a_run_keeps_the_parts_that_it_does_not_measure(user_folder):
     store_profile(ON_REPEATS, "2026-11-20")
     store_profile(ON_NAMES, "2026-11-21")
     _, merged = store_profile(ON_TREES, "2026-11-22")
-    assert (merged.new, merged.replaced, merged.kept) == (("statistics", "syntax"), (), ("coreference", "repeats"))
+    assert (merged.taken, merged.stay) == (("statistics", "syntax"), ())
     parts = stored(user_folder)["parts"]
     assert {name: (part["n"], part["date"], part.get("control_texts")) for name, part in parts.items()} == {
         "statistics": (120, "2026-11-22", 120), "syntax": (120, "2026-11-22", 120),
         "coreference": (30, "2026-11-21", 30), "repeats": (32, "2026-11-20", None),
     }  # fmt: skip
     assert measured_on(parts["coreference"]) == "gap.tsv, 30 texts, 2026-11-21"
-    assert measured_on(parts["repeats"]) == "random tokens, 2026-11-20"
     found, warnings = find()
     assert (found.measured_on, warnings) == ("trees.conllu, 120 texts; gap.tsv, 30 texts", [])
-    assert [(role.role, role.score) for role in found.roles[HeadId(0, 2)]] == [
+    scores = [
         ("sink", 0.9), ("previous-token", 0.8), ("syntactic:det", 0.7), ("coreference", 0.6), ("induction", 0.5),
     ]  # fmt: skip
+    assert [(role.role, role.score) for role in found.roles[HeadId(0, 2)]] == scores
+    store_profile(ON_REPEATS, "2026-11-23")  # and after the text, too
+    assert [(role.role, role.score) for role in find()[0].roles[HeadId(0, 2)]] == scores
 
 
-def test_repeats_measured_after_a_corpus_leave_what_text_says_of_previous_tokens(user_folder):
-    store_profile(ON_TREES, "2026-11-20")
-    store_profile(ON_REPEATS, "2026-11-22")
-    scores = {role["role"]: role["score"] for role in stored(user_folder)["roles"]}
-    assert scores == {"sink": 0.9, "previous-token": 0.8, "syntactic:det": 0.7, "induction": 0.5}
-
-
-def test_a_part_that_is_measured_anew_replaces_the_older_one(user_folder):
+def test_a_part_that_is_measured_anew_replaces_the_older_one_unless_that_has_more_texts(user_folder):
     store_profile(ON_TREES, "2026-11-20")
     lines = run(200, "lines.txt", statistics={"sink": [[0.2]]}, roles=[("sink", 0.2)])
     _, merged = store_profile(lines, "2026-11-22")
-    assert (merged.new, merged.replaced, merged.kept) == ((), ("statistics",), ("syntax",))
+    assert (merged.taken, merged.stay) == (("statistics",), ())
     document = stored(user_folder)
     assert document["statistics"] == {"sink": [[0.2]]}
     assert {role["role"]: role["score"] for role in document["roles"]} == {"sink": 0.2, "syntactic:det": 0.7}
     assert document["parts"]["syntax"]["corpora"] == ON_TREES["corpora"]
-
-
-def test_a_part_of_more_texts_stays_unless_smaller_ones_are_wanted(user_folder):
-    store_profile(ON_TREES, "2026-11-20")
     trial = run(5, "few.conllu", statistics={"sink": [[0.1]]}, repeats={"induction": [[0.5]]})
     _, merged = store_profile(trial, "2026-11-22")
-    assert (merged.new, merged.kept, merged.larger) == (("repeats",), ("syntax",), ("statistics",))
-    assert stored(user_folder)["statistics"] == {"sink": [[1.0]]}
+    assert (merged.taken, merged.stay) == (("repeats",), ("statistics",))
+    assert stored(user_folder)["statistics"] == {"sink": [[0.2]]}
     store_profile(trial, "2026-11-22", smaller=True)
     assert stored(user_folder)["statistics"] == {"sink": [[0.1]]}
 
 
 def test_parts_of_the_shipped_profile_are_taken_over_with_its_note(shipped, user_folder):
     put(shipped, {**ON_TREES, "note": "Thanks to all."})
-    _, merged = store_profile(ON_REPEATS, "2026-11-22")
-    assert merged.kept == ("statistics", "syntax")
+    store_profile(ON_REPEATS, "2026-11-22")
     parts = stored(user_folder)["parts"]
     assert (parts["syntax"]["note"], parts["syntax"]["date"]) == ("Thanks to all.", None)
     assert parts_of(stored(user_folder)) == parts
@@ -240,15 +231,6 @@ def test_the_role_of_a_head_is_the_passing_one_of_the_largest_error_reduction():
     assert profile_of({"L0H0": [failed]}).of(HeadId(0, 0)) == ()
 
 
-def test_it_says_what_it_was_measured_on_and_names_no_folder(user_folder):
-    mine = profile_of({}, shipped=False)
-    assert (mine.measured_on, mine.sentences) == ("a.conllu, 1,234 texts; b.tsv, 7 texts", 1241)
-    assert (mine.origin["source"], mine.origin["file"]) == ("yours", f"bert-2x2x16-{WEIGHTS}.json")
-    assert mine.origin["corpora"] == [{"name": "a.conllu", "sentences": 1234}, {"name": "b.tsv", "sentences": 7}]
-    put(user_folder, changed(corpora=[]))
-    assert find()[0].measured_on == "random tokens, repeated"
-
-
 # --- damaged
 
 
@@ -256,29 +238,17 @@ def role_with(**values):
     return changed(roles=[{**ROLE, **values}])
 
 
-DAMAGED = {
-    "nothing": ("", "Expecting"),
+DAMAGED = {  # every value of a document spoiled: test_examples_shown.py
     "half": (json.dumps(DOCUMENT)[:200], "line 1"),
-    "a list": ("[]", "list"),
     "deep": ("[" * 100_000, "end"),
     "NaN": (json.dumps(changed(seed=float("nan"))), "NaN"),
     "an endless score": (json.dumps(DOCUMENT).replace("0.9", "1e999", 1), "1e999"),
-    "no model": (changed(model=None), "None"),
-    "no hash": (changed(model={**MODEL, "weights_sha256": None}), "another model"),
     "other weights": (changed(model={**MODEL, "weights_sha256": "ef" * 32}), "another model"),
     "another shape": (changed(model={**MODEL, "n_heads": 4}), "another model"),
     "an offset of +x": (role_with(role="offset:+x"), "offset"),
-    "a role as text": (changed(roles=["L0H0"]), "str"),
-    "no head": (role_with(id="first"), "first"),
     "a missing layer": (role_with(id="L2H0"), "L2H0"),
-    "a score as text": (role_with(score="high"), "high"),
-    "no baseline": (role_with(baseline=None), "None"),
     "half an interval": (role_with(interval=[0.1]), "unpack"),
-    "an interval of text": (role_with(interval=[0.1, "x"]), "x"),
-    "no seed": (changed(seed=None), "None"),
-    "examples as text": (changed(examples="many"), "str"),
     "a part that is missing": (changed(parts={"syntax": {"corpora": []}}), "syntax"),
-    "a part without corpora": (changed(parts={"statistics": {}}), "corpora"),
 }
 
 
@@ -300,9 +270,9 @@ def test_a_damaged_profile_is_left_out_with_one_message_and_the_shipped_one_is_f
 def test_a_damaged_profile_that_a_new_one_takes_the_place_of_is_told(user_folder):
     put(user_folder, role_with(score="high"))
     told = []
-    _, merged = store_profile(ON_REPEATS, "2026-11-22", warn=told.append)
+    store_profile(ON_REPEATS, "2026-11-22", warn=told.append)
     assert [message.partition(": ")[0] for message in told] == [f"{user_folder / SHAPE}-{WEIGHTS}.json is damaged"]
-    assert merged.kept == ()
+    assert {*stored(user_folder)["parts"]} == {"repeats"}
 
 
 @pytest.mark.parametrize(("make", "found"), [(os.mkfifo, "something that is no file"), (os.mkdir, "Is a directory")])
@@ -315,22 +285,13 @@ def test_what_is_no_file_in_place_of_a_profile_is_left_out(shipped, user_folder,
     assert f"found: {found}" in warnings[0]
 
 
-def test_a_damaged_shipped_profile_asks_for_a_new_installation(shipped):
-    put(shipped, "{")
-    found, warnings = find()
-    assert found is None
-    assert [message.rpartition(": ")[2] for message in warnings] == ["reinstall attnviz."]
-
-
 # --- not stored
 
 
 def test_without_platformdirs_nothing_is_stored_and_the_shipped_profile_is_still_found(monkeypatch, shipped):
     put(shipped)
     monkeypatch.setattr("attnviz.profiles.store.importlib.util.find_spec", lambda _: None)
-    with pytest.raises(
-        OutputError, match=r"not stored, and attnviz heads will not show it, .* type: pip install 'attnviz\[profile\]'"
-    ):
+    with pytest.raises(OutputError, match="pip install"):
         store_profile(DOCUMENT, "2026-11-22")
     found, warnings = find()
     assert (found.shipped, warnings) == (True, [])
@@ -343,7 +304,7 @@ def test_a_full_disk_leaves_the_older_profile_and_no_half_of_a_new_one(user_fold
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OutputError, match=r"cannot write to .*: No space left on device"):
+    with pytest.raises(OutputError, match="No space left"):
         store_profile(changed(seed=5), "2026-11-22")
     monkeypatch.undo()
     (kept,) = user_folder.iterdir()

@@ -1,13 +1,11 @@
 """Heads that papers name: cited, counted from 0, and shown for the paper's model only."""
 
-import json
-import re
 from pathlib import Path
 
 import pytest
 
 from attnviz.models.head_ids import HeadId
-from attnviz.profiles.published import published_entries, published_heads
+from attnviz.profiles.published import published_heads
 
 BERT = ("bert", 12, 12)
 GPT2 = ("gpt2", 12, 12)
@@ -122,23 +120,3 @@ def test_the_heads_of_gpt2_are_those_of_the_paper_the_weaker_ones_marked():
     assert of_role(found, "negative name mover") == ["L10H7", "L11H10"]
     assert [str(head.id) for head in found if head.weaker] == ["L0H10", "L5H8", "L5H9"]
     assert {(head.score, head.baseline, head.direction) for head in found} == {(None, None, None)}
-
-
-def test_every_model_of_the_file_cites_a_paper_that_can_be_found():
-    for model in json.loads(FILE.read_text(encoding="utf-8"))["models"]:
-        paper = model["paper"]
-        assert re.fullmatch(r"\w+ et al\. \d{4}", paper["cited"])
-        assert str(paper["year"]) in paper["cited"]
-        assert re.search(r"W19-4828|2211\.00593", paper["venue"])
-        for head in published_heads(model["name"], model["architecture"], model["n_layers"], model["n_heads"]):
-            assert head.id.layer < model["n_layers"]
-            assert head.id.head < model["n_heads"]
-            assert head.title == paper["title"]
-
-
-def test_entries_are_plain_values_for_json():
-    heads = published_heads("bert-base-uncased", *BERT, COMMIT)
-    entries = json.loads(json.dumps(published_entries(heads)))
-    assert len(entries) == 15
-    universal = ["syntactic:case", "dependent_to_head"]  # of pobj, head_to_dependent
-    assert entries[0] == {**vars(heads[0]), "id": "L8H5", "universal": universal}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attnviz
-from attnviz.commands.ablate.matched import role_names
+from attnviz.commands.ablate.inputs import role_names
 from attnviz.commands.check.claims import read_claims
 from attnviz.errors import UsageError
 from attnviz.figures import Style

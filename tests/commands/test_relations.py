@@ -24,12 +24,12 @@ from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.store import StoredRole
 from tests.conftest import needs_parser
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import LABELS, hand_made
 from tests.support.stored import PROFILE
+from tests.support.stored import role as stored_role
 
 LIGHT, DARK = Style(), Style("dark")
 WORDS = "the small cat saw a dog and it ran away".split()
@@ -120,8 +120,8 @@ def test_the_relation_is_the_labels_else_the_roles_and_heads_without_one_are_lef
 
 def test_a_named_relation_has_the_direction_of_the_role_else_the_better_one_named_as_such() -> None:
     back = analysis_of({2: 0, 5: 4})
-    role = StoredRole("syntactic:det", 0.9, 0.3, 200, (0.8, 1.0), True, "dependent_to_head")
-    with_role = replace(back.heads[0], roles=(StoredRole("local", 0.9, 0.3, 200, (0.8, 1.0), True), role))
+    role = stored_role("syntactic:det", 0.9, 0.3, direction="dependent_to_head")
+    with_role = replace(back.heads[0], roles=(stored_role("local", 0.9, 0.3), role))
     (named,), (other,) = relations_of(back, [with_role], "det"), relations_of(back, [with_role], "nsubj")
     assert (named.direction, named.found, named.arrow) == ("dependent_to_head", 0, "det dep→head")
     assert other.arrow.endswith(" (better direction here)")

@@ -64,7 +64,6 @@ def test_a_tokenizer_of_special_tokens_alone_has_no_random_text():
 
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (attnviz.profile_heads, {"paths": "corpus.txt"}, "list of paths"),
-    (attnviz.profile_heads, {"confirm": [3]}, "list of paths"),
     (attnviz.profile_heads, {"batch_size": 0}, "from 1 on"),
     (attnviz.profile_heads, {"seed": 2**63}, "up to 9223372036854775807"),
     (attnviz.profile_heads, {"unfinished": "file"}, "Path"),

@@ -1,7 +1,6 @@
 """Figures of an ablation: that numbers reach the artists."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.ablate.inputs import NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.views import draw_curve
-from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.ablations import TEXTS, measured
@@ -24,13 +22,13 @@ from tests.support.drawn import drawing_of
 def signed(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
     """GPT-2 on 30 sentences: heads that raise the loss, and heads that lower it, with intervals."""
     path = sentences(tmp_path_factory.mktemp("corpus") / "s.txt", 30)
-    return measured(NEXT, path, curve=True, gradient=True)
+    return measured(NEXT, path, curve=True)
 
 
 @pytest.fixture(scope="module")
 def positive() -> Ablation:
     """BERT without a head on four texts, four heads left in: no intervals."""
-    return measured(STATES, TEXTS, curve=True, gradient=True, select=["L0-1"])
+    return measured(STATES, TEXTS, curve=True, select=["L0-1"])
 
 
 def plan_of(name: str, result: Ablation, **choices: Any) -> Any:
@@ -85,17 +83,3 @@ def test_the_curve(signed: Ablation, positive: Ablation) -> None:
     ax = Figure().add_subplot()
     positive.draw("curve", ax)
     assert not ax.collections
-
-
-def test_figures_that_a_result_does_not_have(positive: Ablation, tmp_path: Path) -> None:
-    one = measured(STATES, "the cat ran", select=["L0H0"])
-    pair = measured(STATES, "the cat ran", select=["L0H0", "L1H1"], together=True)
-    for result, names, why in (
-        (one, ["curve"], "one head alone was removed"),
-        (pair, ["curve"], "the selected heads were removed as one set"),
-        (replace(positive, curve=None), ["curve"], "no curve was asked for"),
-    ):
-        for name in names:
-            with pytest.raises(UsageError, match=f"there is no figure '{name}': {why}"):
-                result.figure(name)
-    assert one.save(tmp_path)["figures"] == ["ablate-heads.png"]

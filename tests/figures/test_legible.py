@@ -30,7 +30,7 @@ from tests.support.explained import of_bert, of_gpt2
 from tests.support.hand_made import hand_made
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
-from tests.support.profiles import corpus, distances, examples_of, model, profile, relation, role, roles_of, statistics
+from tests.support.profiles import corpus, examples_of, model, profile, relation, role, roles_of, statistics
 from tests.support.results import result_of
 from tests.support.stored import profile_of
 from tests.support.stored import role as stored_role
@@ -82,7 +82,6 @@ def large_profile() -> Any:
     found = profile(
         roles, checkpoint=model("m", 3, 12), relations=(relation("nsubj:pass", 123_456, -12),),
         statistics=statistics(3 * torch.rand(3, 12, generator=torch.Generator().manual_seed(1))),
-        head_distances=distances(36),
     )  # fmt: skip
     text = "the cat ran away and then it saw " + 9 * "the old house of " + "a"
     return replace(found, examples=examples_of(found, text))
@@ -144,8 +143,8 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "profile, hostile": lambda: hostile_profile(HOSTILE_NAMES[0]),
     "profile, hostile and broken": lambda: hostile_profile(HOSTILE_NAMES[1]),
     "profile, hostile and whole": lambda: hostile_profile(HOSTILE_NAMES[2]),
-    "ablate, few": lambda: measured(STATES, TEXTS, curve=True, gradient=True, select=["L0-1"]),
-    "ablate, many": lambda: measured(NEXT, sentences(Path(mkdtemp()) / "s.txt", 30), curve=True, gradient=True),
+    "ablate, few": lambda: measured(STATES, TEXTS, curve=True, select=["L0-1"]),
+    "ablate, many": lambda: measured(NEXT, sentences(Path(mkdtemp()) / "s.txt", 30), curve=True),
     "ablate, hostile classes": lambda: attnviz.ablate(TEXTS, hostile_classifier(), select="L1", curve=False, **BERT),
 }  # fmt: skip
 CHOICES: dict[str, dict[str, Any]] = {"heads, chosen": {"select": ["L0H2", "L2H8", "L4H5", "L5H0", "L5H11"]}}

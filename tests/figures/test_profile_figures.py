@@ -102,8 +102,9 @@ def test_relations_are_drawn_with_interval_threshold_baseline_and_score():
         assert offset.get_offsets()[i].tolist() == [row.best.baseline, i]
     passing, _, failing = (to_hex(colour) for colour in best.get_facecolors())
     assert passing != failing
-    beside = [text.get_text() for text in ax.texts if text.xy[1] == 0]
-    assert sorted(beside) == sorted(["nsubj", "1,000", "L1H0", "dep → head", "−2", "+0.40"])
+    (right,) = ax.child_axes
+    assert ax.get_yticklabels()[0].get_text() == "nsubj"
+    assert right.get_yticklabels()[0].get_text() == "L1H0 dep → head, +0.40 above −2"
 
 
 # --- what there is, and what is missing

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from attnviz.judge.roles import (
     ENOUGH_INSTANCES,
     ENOUGH_SEQUENCES,
-    ENOUGH_TEXTS,
     ERROR_RATE,
+    MIN_TEXTS_SHARES,
     Candidate,
     repeat_candidates,
 )
@@ -136,8 +136,8 @@ def coverage(
     ("draw", "n", "alike", "enough"),
     [
         *((accuracies, n, alike, ENOUGH_INSTANCES) for n in (30, 100) for alike in (0.02, 0.2, 0.5)),
-        *((shares, n, alike, ENOUGH_TEXTS) for n in (30, 100) for alike in (0.02, 0.1, 0.2)),
-        *((cosines, n, 0.04, ENOUGH_TEXTS) for n in (30, 100)),
+        *((shares, n, alike, MIN_TEXTS_SHARES) for n in (30, 100) for alike in (0.02, 0.1, 0.2)),
+        *((cosines, n, 0.04, MIN_TEXTS_SHARES) for n in (30, 100)),
         *((repeats, SEQUENCES, alike, ENOUGH_SEQUENCES) for alike in (0.02, 0.05)),
     ],
 )

@@ -190,26 +190,6 @@ def test_a_relation_is_judged_where_it_is_furthest_above_its_own_baseline():
     assert (second.baseline, second.largest_baseline, second.passed) == (pytest.approx(0.55), "other words", False)
 
 
-def test_verdicts_carry_baseline_and_n():
-    verdicts = judged(previous=0.2, sink=0.3, entropy=1.0)
-    previous, sink, broad = (verdicts[name] for name in ("previous-token", "sink", "broad"))
-    assert (previous.baseline, previous.n, previous.margin) == (pytest.approx(0.09), 9, pytest.approx(0.11))
-    assert (sink.baseline, sink.n) == (pytest.approx(1 / 6), 10)
-    assert (broad.score, broad.n) == (pytest.approx(1 / CONTEXT.uniform["entropy"]), 10)
-
-
-def test_what_is_not_measured_does_not_pass_and_has_no_margin():
-    verdicts = judged()
-    assert not any(verdict.passed for verdict in verdicts.values())
-    assert verdicts["local"].score is None
-    assert verdicts["local"].margin == float("-inf")
-
-
-@pytest.mark.parametrize(("n", "enough"), [(ENOUGH - 1, False), (ENOUGH, True)])
-def test_few_instances_are_weak_evidence(n: int, enough: bool):
-    assert with_score("local", n=n).enough is enough
-
-
 # --- labels -------------------------------------------------------------------------------------
 
 IN_ORDER = ["previous-token", "local", "broad"]
@@ -263,12 +243,6 @@ def test_induction_is_compared_by_what_it_has_on_repeats():
     assert found.error_reduction == pytest.approx(0.7 / 0.8)
     assert label_of([with_score("previous-token", 0.85, baseline=0.1), found], 20).name == "induction"
     assert label_of([with_score("previous-token", 0.95, baseline=0.1), found], 20).name == "previous-token"
-
-
-def test_a_relation_named_like_a_position_is_not_taken_for_one():
-    assert (
-        label_of([with_score("sink", 0.95, "syntactic", n=30), with_score("next-token")], 20).name == "syntactic:sink"
-    )
 
 
 def test_a_short_text_has_no_label_and_one_of_less_than_ten_an_uncertain_one():

@@ -109,7 +109,7 @@ def test_of_a_head_the_clearest_role_is_shown_first():
 def test_its_gold_pairs_stand_in_the_treebank():
     trees = {text.number: text for text in read_texts(open_corpus(TREEBANK))}
     for each in read_profile(FILE).examples:
-        for example in (*each.best, *each.failures, *each.deciles):
+        for example in (*each.best, *each.failures):
             tree = trees[example.number]
             assert tree.text == example.text
             if each.role.startswith("syntactic:"):

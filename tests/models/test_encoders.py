@@ -204,7 +204,7 @@ def test_old_files_of_esm_are_read_with_the_frequencies_that_they_hold(tmp_path)
     found = attnviz.analyze(PROTEIN, str(folder))
     parameters = found.checkpoint.architecture.parameters(found.checkpoint.model, 2)
     assert torch.equal(parameters.rotary.frequencies, rounded.float())
-    assert "loss of the model" in attnviz.ablate(PROTEIN, str(folder), curve=False, gradient=False).report()
+    assert "loss of the model" in attnviz.ablate(PROTEIN, str(folder), curve=False).report()
     save_file(old | {"esm.encoder.extra": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match=r"1 unexpected \(.*encoder\.extra\)"):
         attnviz.analyze(PROTEIN, str(folder))
@@ -267,7 +267,6 @@ def test_a_profile_of_proteins_has_no_roles_of_words(tmp_path):
         (lambda it, _: attnviz.analyze_each([PROTEIN], it, words=True), r"--words \(words=True\)"),
         (lambda it, _: attnviz.rollout(PROTEIN, it, words=True), r"--words \(words=True\)"),
         (lambda it, tree: attnviz.profile_heads(it, [tree]), "tree.conllu"),
-        (lambda it, tree: attnviz.profile_heads(it, [tree.with_name("p.txt")], confirm=[tree]), "tree.conllu"),
         (lambda it, tree: attnviz.compare_corpus(it, it, tree), "tree.conllu"),
     ],
 )

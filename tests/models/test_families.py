@@ -51,7 +51,7 @@ RUN: dict[str, Callable[[str, Path], Any]] = {
     "heads": lambda family, _: attnviz.analyze(TEXT, model(family), syntax=False, **target(family)),
     "compare": compared,
     "outputs": lambda family, _: attnviz.head_outputs(TEXT, model(family), **target(family)),
-    "ablate": lambda family, _: attnviz.ablate(TEXT, model(family), curve=False, gradient=False, **target(family)),
+    "ablate": lambda family, _: attnviz.ablate(TEXT, model(family), curve=False, **target(family)),
     "rollout": lambda family, _: attnviz.rollout(TEXT, model(family)),
     "profile": profiled,
     "circuits": lambda family, _: attnviz.circuits(model(family)),

@@ -68,7 +68,7 @@ def test_a_model_in_memory_brings_its_head(make: Any, model_class: Any) -> None:
 
 
 def test_a_checkpoint_of_one_command_gives_others_the_same_numbers(gpt2_folder: Path) -> None:
-    text, options = "the cat ran away", {"curve": False, "gradient": False}
+    text, options = "the cat ran away", {"curve": False}
     opened = attnviz.analyze(text, gpt2_folder, syntax=False).checkpoint
     one, other = (attnviz.ablate(text, model, **options) for model in (opened, gpt2_folder))
     assert (one.kind, one.heads) == (other.kind, other.heads)

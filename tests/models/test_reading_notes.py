@@ -59,7 +59,7 @@ def test_unknown_tokens_of_a_corpus_are_no_copies_of_one_another() -> None:
 @pytest.mark.parametrize(
     ("measure", "counted"),
     [
-        (lambda file, model: attnviz.ablate([file], model, curve=False, gradient=False), "10 of 19 tokens are"),
+        (lambda file, model: attnviz.ablate([file], model, curve=False), "10 of 19 tokens are"),
         (lambda file, model: attnviz.analyze_each(file, model, syntax=False), "10 of 19 tokens are"),
         (lambda file, model: attnviz.profile_heads(model, [file], control=False), "10 of 19 tokens of corpus.txt are"),
         (lambda file, model: attnviz.compare_corpus(model, model, file), "10 of 19 tokens of corpus.txt are"),

@@ -27,7 +27,7 @@ from tests.support.corpora import treebank
 from tests.support.drawn import HOSTILE
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import hand_made
-from tests.support.results import cards_with_roles, result_of
+from tests.support.results import result_of
 
 pytestmark = needs_browser
 
@@ -75,9 +75,6 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis, translate
     assert profile is not None
     profile.save(folder / "profile", figures=["page"])
     result_of("card").save(folder / "card", figures=["page"])
-    cards = cards_with_roles()
-    other = attnviz.card("L1H0", "he was in the house", cards.checkpoint, syntax=False)
-    replace(cards, cards=(cards.cards[0], other)).save(folder / "cards", figures=["page"])
     driver = chromium(folder, 1600)
     yield Page(driver, folder)
     driver.quit()
@@ -351,17 +348,6 @@ def check_a_card_is_read_beside_all_heads(page: Page, _: Analysis) -> None:
     assert page.all(".words p") == []  # of which nothing was gathered
 
 
-def check_every_card_has_its_own_text(page: Page, _: Analysis) -> None:
-    page.open("cards/card.html", "#head=L2H1&tokens=2")
-    content = json.loads((page.folder / "cards" / "card.json").read_text())
-    for entry in content["cards"]:
-        page.click(f"[data-head={entry['head']}]")
-        page.shows(entry["head"])
-        assert [token.text for token in page.all(".token")] == [token["text"] for token in entry["tokens"]]
-        assert entry["head"] in page.all(".words p")[0].text
-    assert page.all(".token.chosen") == []  # the token was of the other text
-
-
 def check_a_comparison_has_both_sides_and_their_difference(page: Page, analysis: Analysis) -> None:
     other = attnviz.analyze(SENTENCE.replace("cat", "dog"), analysis.checkpoint, syntax=False)
     a, b = (side.pattern("L2H1").numpy()[2] for side in (analysis, other))
@@ -396,7 +382,7 @@ def check_a_profile_has_tables_that_sort_and_a_scatter(page: Page, _: Analysis) 
 def check_examples_of_a_head_or_a_role_are_read(page: Page, _: Analysis) -> None:
     content = json.loads((page.folder / "profile" / "profile.json").read_text())["examples"]
     role = next(each for each in content["roles"] if each["best"] and each["failures"])
-    groups = [role[name] for name in ("best", "deciles", "failures")]
+    groups = [role[name] for name in ("best", "failures")]
     page.open("profile/profile.html", f"#head={role['id']}")
     page.choose("examples-role", role["role"].removeprefix("syntactic:"))
     page.choose("examples-head", role["id"])

@@ -21,7 +21,7 @@ from tests.support.corpora import treebank
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import first_pattern, hand_made, uniform_pattern
 from tests.support.profiles import role as judged
-from tests.support.results import cards_with_roles, result_of
+from tests.support.results import result_of
 from tests.support.stored import profile_of, role
 
 pytestmark = needs_browser
@@ -112,7 +112,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert profile is not None
     (folder / "profile.html").write_text(profile.page(), encoding="utf-8")
     (folder / "card.html").write_text(result_of("card").page(), encoding="utf-8")
-    (folder / "cards.html").write_text(cards_with_roles().page(), encoding="utf-8")
     roles = [judged(0, "sink", 0.95), judged(1, "previous-token", 0.4), judged(0, "previous-token", 0.9, layer=1)]
     (folder / "roles.html").write_text(replace(profile, roles=roles, examples=()).page(), encoding="utf-8")
     return folder
@@ -154,7 +153,7 @@ def test_270_thumbnails_are_painted_within_2_seconds_those_in_view_first(screen:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["heads", "many", "translated", "compare", "profile", "card", "cards"])
+@pytest.mark.parametrize("name", ["heads", "many", "translated", "compare", "profile", "card"])
 def test_nothing_is_wider_than_the_screen_and_targets_are_large_enough(screen: Screen, name: str, width: int) -> None:
     screen.emulate(width)
     screen.open(f"{name}.html")

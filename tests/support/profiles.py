@@ -3,7 +3,6 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import torch
 
 from attnviz.commands.profile.measure import Profile
@@ -36,9 +35,7 @@ def examples_of(found, text):
     hit = Example("a.conllu", 0, text, the, cat, 0.9, True, (the, cat), 0.9)
     miss = Example("a.conllu", 1, text, the, last, 0.7, False, (the, cat), 0.2)
     return tuple(
-        RoleExamples(role.id, role.role, role.direction, (hit,) * 5, (miss, hit, hit), (miss,) * 4)
-        for role in found.roles
-        if role.passed
+        RoleExamples(role.id, role.role, role.direction, (hit,) * 5, (miss,) * 4) for role in found.roles if role.passed
     )
 
 
@@ -59,11 +56,6 @@ def statistics(entropy, uniform=2.5):
     return SimpleNamespace(results=lambda: values, baselines=lambda: {"entropy": uniform})
 
 
-def distances(n=LAYERS * HEADS, seed=0):
-    points = np.random.default_rng(seed).random((n, 3))
-    return torch.tensor(np.linalg.norm(points[:, None] - points[None], axis=-1)) / 3
-
-
 ROLES = (
     *roles_of("previous-token", [0.9, 0.1, 0.1, 0.1, 0.1, 0.1]),
     *roles_of("sink", [0.1, 0.7, 0.1, 0.1, 0.1, 0.95]),
@@ -81,8 +73,8 @@ def profile(roles=ROLES, **changes):
         "checkpoint": model(), "weights_sha256": None, "seed": 0, "verification": None, "texts_verified": 1,
         "corpora": (corpus("trees.conllu", "conllu"), corpus("names.tsv", "gap", 77, 888)),
         "statistics": statistics(torch.tensor([[1.0, 2.0, 0.0], [0.5, 1.5, 2.5]])),
-        "relations": RELATIONS, "gold": True, "coreference": None, "control_texts": 500, "confirmed_on": (),
+        "relations": RELATIONS, "gold": True, "coreference": None, "control_texts": 500,
         "repeats": RepeatScores({"previous": torch.zeros(32, LAYERS, HEADS)}, 50, {}),
-        "head_distances": distances(), "queries_compared": 4321, "roles": tuple(roles),
+        "head_distances": None, "queries_compared": 4321, "roles": tuple(roles),
     }  # fmt: skip
     return Profile(**(parts | changes))

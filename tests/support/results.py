@@ -25,9 +25,7 @@ TEXTS = (TEXT, "the dog that i saw ran away")
 
 def _claims() -> Path:
     file = Path(mkdtemp()) / "claims.toml"
-    file.write_text(
-        f'text = "{TEXT}"\n[[claim]]\nhead = "L0H1"\nscore = "entropy"\nat_least = 0\n[[claim]]\nlevel = 4\n'
-    )
+    file.write_text(f'text = "{TEXT}"\n[[claim]]\nhead = "L0H1"\nscore = "entropy"\nat_least = 0\n')
     return file
 
 
@@ -53,8 +51,8 @@ def cards_with_roles() -> Any:
     cat, ran, it, away = Unit("cat", 4, 7), Unit("ran", 8, 11), Unit("it", 0, 2), Unit("away", 7, 11)
     hit = Example("a.conllu", 0, "the cat ran", cat, ran, 0.8, True, (cat, ran), 0.8)
     miss = Example("a.conllu", 1, "it ran away", it, away, 0.6, False, (it, Unit("ran", 3, 6)), 0.1)
-    examples = [RoleExamples(HeadId.parse(head), *nsubj, (hit,), (), (miss,)) for head in heads]
-    alone: dict[str, Any] = {"select": heads, "curve": False, "gradient": False}
+    examples = [RoleExamples(HeadId.parse(head), *nsubj, (hit,), (miss,)) for head in heads]
+    alone: dict[str, Any] = {"select": heads, "curve": False}
     causal = {"model": sharp_gpt2(model_class=GPT2LMHeadModel), "tokenizer": gpt2_tokenizer()}
     shared: dict[str, Any] = {
         "profile": replace(profile_of(dict.fromkeys(heads, roles)), examples=tuple(examples), parts=PARTS),

@@ -4,26 +4,30 @@ import json
 from pathlib import Path
 from typing import Any
 
+from attnviz.judge.roles import Role
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint, weights_sha256
 from attnviz.profiles.published import PublishedHead
-from attnviz.profiles.store import StoredCorpus, StoredProfile, StoredRole
+from attnviz.profiles.store import StoredCorpus, StoredProfile
 
 WEIGHTS = "ab" * 32
 """A hash of no file."""
 
 
-def role(name: str, score: float, baseline: float, *, passed: bool = True, direction: str | None = None) -> StoredRole:
-    return StoredRole(name, score, baseline, 200, (score - 0.05, score + 0.05), passed, direction)
+def role(
+    name: str, score: float, baseline: float, *, passed: bool = True, direction: str | None = None, head: str = "L0H0"
+) -> Role:
+    interval, difference = (score - 0.05, score + 0.05), (score - baseline - 0.05, score - baseline + 0.05)
+    id = HeadId.parse(head)
+    return Role(id, name, score, baseline, 200, 200, interval, difference, "a rule", passed, direction, {})
 
 
-def profile_of(roles: dict[str, list[StoredRole]], *, shipped: bool = True) -> StoredProfile:
+def profile_of(roles: dict[str, list[Role]], *, shipped: bool = True) -> StoredProfile:
     return StoredProfile(
         path=Path("profiles") / f"bert-2x2x16-{WEIGHTS}.json",
         shipped=shipped,
+        document={"attnviz": "1.2.3", "seed": 3, "model": {}},
         corpora=(StoredCorpus("a.conllu", 1234), StoredCorpus("b.tsv", 7)),
-        seed=3,
-        version="1.2.3",
         roles={HeadId.parse(head): tuple(of_head) for head, of_head in roles.items()},
     )
 

@@ -1,4 +1,7 @@
-"""Effects of removing heads: metrics of a batch, and estimates of heads and sets with intervals."""
+"""Effects of removing heads, from an unchanged pass per batch, and one resumed at a layer for each set of heads.
+
+A sample of the batches is compared with the reference attention, and with the model's own final states.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,15 +10,30 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
-from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
-from attnviz.commands.ablate.matched import RoleTokens
+from attnviz.commands.ablate.inputs import (
+    STATES,
+    InputBatch,
+    ModelInput,
+    RoleTokens,
+    Tell,
+    input_batches,
+    kind_of,
+    metrics_of,
+)
+from attnviz.errors import VerificationError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import amount
+from attnviz.reference import attention
 from attnviz.reference.attention import upcast
+from attnviz.texts.batches import EVERY, SampledAttention
 from attnviz.texts.reading import Text
+from attnviz.trace import removal
+from attnviz.trace.checks import Verification
+from attnviz.trace.logits import check_logits
 from attnviz.trace.recorder import refuse_not_finite
+from attnviz.trace.verify import VerifiedRows
 
 REPLICATES, _TAIL = 1000, 0.025
 """Bootstrap samples of the texts, enough for the ends of a 95 % interval."""
@@ -30,50 +48,51 @@ HeadSet = frozenset[HeadId]
 
 
 class BatchMetrics:
-    """Metrics of a batch, relative to the final states and predictions of the unchanged model."""
+    """Metrics of a batch, relative to the unchanged model.
+
+    Attributes:
+        clean: its loss and right predictions, sums [2, rows]; None without targets.
+    """
 
     def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor, weights: Sequence[Tensor]) -> None:
         """Predict from the last hidden states of the unchanged model, [rows, n, d_model].
 
         ``weights``: by text, how often each token counts in each sum, [n_tokens, n_sums]; the first sum is of all.
         """
-        device = final.device
-        self._checkpoint, self._n_rows, self._shape = checkpoint, len(inputs.inputs), final.shape
+        self._checkpoint, self._n_rows = checkpoint, len(inputs.inputs)
         measured = [(row, position) for row, each in enumerate(inputs.inputs) for position in each.positions]
-        self._row, self._position = torch.tensor(measured, device=device).T
+        self._row, self._position = torch.tensor(measured, device=final.device).T
         counts = [weights[each.text][list(each.positions)] for each in inputs.inputs]
         self._counts = torch.cat(counts)  # [positions, n_sums]
         labels = [label for each in inputs.inputs for label in each.labels]
-        self._labels, self._labelled = torch.tensor(labels, device=device) if labels else None, bool(labels)
+        self._labels = torch.tensor(labels, device=final.device) if labels else None
+        self._labelled = bool(labels)
         self._states = final[self._row, self._position]  # [positions, d_model]
-        # sums of the unchanged model's loss and of its right predictions, [2, rows]; None without targets
         self.clean: Tensor | None = None
         if not labels and kind_of(checkpoint) == STATES:
             return
         self._predicted = torch.cat([self._predict(self._states[part]) for part in self._parts()])
         decided = self._predicted.argmax(-1)
-        if self._labels is None:  # the loss of the class that the unchanged model decides for stands in for the loss
+        if self._labels is None:
             self._labels = decided
         self._losses = nll_loss(self._predicted, self._labels, reduction="none")
         if labels:
-            own = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
-            self.clean = self._by_row(own)[:, 0].T
+            found = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
+            self.clean = self._by_row(found)[:, 0].T
 
     def changes(self, final: Tensor) -> Tensor:
         """The metrics of :func:`metrics_of`, summed over each row, [copies, rows, n_sums, n_metrics], float64.
 
         ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model].
         """
-        copies = final.reshape(-1, self._n_rows, *final.shape[1:])
         sums = []
-        for copy in copies:
+        for copy in final.reshape(-1, self._n_rows, *final.shape[1:]):
             changes = self._changes(copy[self._row, self._position])
             refuse_not_finite(changes, "change without some of its heads")
             sums.append(self._by_row(changes))
         return torch.stack(sums)
 
     def _changes(self, states: Tensor) -> Tensor:
-        """The metrics at every position, [positions, n_metrics]."""
         if self._labels is None:
             before, after = upcast(self._states), upcast(states)
             towards = normalize(after, dim=-1) - normalize(before, dim=-1)
@@ -93,18 +112,6 @@ class BatchMetrics:
             changes.append(torch.stack(each, dim=-1))
         return torch.cat(changes)
 
-    def loss_gradient(self, weights: Tensor) -> Tensor:
-        """Gradient by the final states, [rows, n, d_model], of each row's summed loss times its weight [rows]."""
-        assert self._labels is not None
-        gradient = torch.zeros(self._shape, dtype=self._states.dtype, device=self._states.device)
-        for part in self._parts():
-            with torch.enable_grad():
-                states = self._states[part].detach().requires_grad_()
-                losses = nll_loss(self._predict(states), self._labels[part], reduction="none")
-                total = (losses * weights.to(losses)[self._row[part]]).sum()
-            (gradient[self._row[part], self._position[part]],) = torch.autograd.grad(total, states)
-        return gradient
-
     def _predict(self, states: Tensor) -> Tensor:
         """Log-probabilities, [.., vocabulary] or of classes, in float32 at least."""
         head = self._checkpoint.prediction_head
@@ -119,14 +126,13 @@ class BatchMetrics:
             yield slice(first, first + step)
 
     def _by_row(self, values: Tensor) -> Tensor:
-        """Sums over each row, from [positions, n] to [rows, n_sums, n], float64 on the CPU."""
         sums = torch.zeros(self._n_rows, self._counts.shape[1], values.shape[1], dtype=torch.float64)
         counted = self._counts[..., None] * values.detach().double().cpu()[:, None]
         return sums.index_add_(0, self._row.cpu(), counted)
 
 
 def _margin(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Of log-probabilities [n, n_classes], that of each label [n] less the largest other one: the same of logits."""
+    """Log-probability of each label less the largest other one: the same of logits."""
     others = predicted.scatter(-1, labels[:, None], -torch.inf)
     return predicted.gather(-1, labels[:, None])[:, 0] - others.amax(-1)
 
@@ -147,24 +153,16 @@ class Estimate:
 
 @dataclass(frozen=True)
 class RoleEffect:
-    """Effect of removing one head on the tokens of a role's queries, beside matched ones.
-
-    Attributes:
-        role, direction: see :class:`attnviz.commands.ablate.matched.RoleTokens`.
-        n, texts: tokens of the queries, and as many matches; texts that have some.
-        queries, others: mean damage of each, by metric.
-        difference: queries less others.
-        verdict: by the first metric: :data:`MORE`, ``less``, ``no difference shown``; None without intervals.
-    """
+    """Effect of removing one head on the tokens of a role's queries, beside matched ones."""
 
     role: str
     direction: str | None
-    n: int
-    texts: int
-    queries: dict[str, Estimate]
-    others: dict[str, Estimate]
-    difference: dict[str, Estimate]
-    verdict: str | None
+    n: int  # tokens of the queries, and as many matches
+    texts: int  # that have some
+    queries: dict[str, Estimate]  # mean damage by metric
+    others: dict[str, Estimate]  # of the matches
+    difference: dict[str, Estimate]  # queries less others
+    verdict: str | None  # by the first metric: MORE, LESS or SAME; None without intervals
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,6 @@ class HeadEffect:
     id: HeadId
     rank: int  # from 1 for the largest effect by the first metric
     damage: dict[str, Estimate]  # by metric, per token: positive where the metric gets worse without the head
-    gradient: float | None  # importance by Michel et al. 2019; None if not measured
     roles: tuple[RoleEffect, ...] = ()  # on the tokens of the roles that were asked for, and have some
 
     def __repr__(self) -> str:
@@ -223,10 +220,9 @@ class Bootstrap:
         sums: Mapping[HeadSet, Tensor],
         roles: Sequence[RoleTokens] = (),
     ) -> None:
-        """Weights of the texts.
+        """``sums`` of heads and sets, [n_texts, n_sums, n_metrics], over measured positions, [n_texts, n_sums].
 
-        ``counts``: measured positions, [n_texts, n_sums], of all and then of the queries and matches of each role;
-        ``sums``: of heads and sets, [n_texts, n_sums, n_metrics] each.
+        The first sum is of all positions, then come those of the queries and of the matches of each role.
         """
         replicates = REPLICATES if len(texts) >= ENOUGH_TEXTS else 0
         self._weights = text_weights(seed, [text.number for text in texts], replicates)
@@ -242,7 +238,6 @@ class Bootstrap:
         return (self._weights @ sums[:, at]) / (self._weights @ self._counts[:, at])[:, None]
 
     def _estimates(self, means: Tensor, texts: int) -> dict[str, Estimate]:
-        """Estimates by metric, with intervals from enough texts."""
         low = high = [None] * len(self._names)
         if texts >= ENOUGH_TEXTS:
             ends = torch.tensor([_TAIL, 1 - _TAIL], dtype=torch.float64)
@@ -250,31 +245,26 @@ class Bootstrap:
         return {name: Estimate(*of) for name, *of in zip(self._names, means[0].tolist(), low, high, strict=True)}
 
     def _of_roles(self, sums: Tensor) -> Iterator[RoleEffect]:
-        """Effects on the tokens of each role that has any."""
         for number, role in enumerate(self._roles):
             counts = self._counts[:, 1 + 2 * number]
-            if n := int(counts.sum()):
-                texts = int((counts > 0).sum())
-                queries, others = (self._means(sums, 1 + 2 * number + side) for side in (0, 1))
-                here, elsewhere = (self._estimates(means, texts) for means in (queries, others))
-                difference = self._estimates(queries - others, texts)
-                verdict = {1: MORE, -1: LESS, 0: SAME, None: None}[difference[self._names[0]].side]
-                yield RoleEffect(*role, n, texts, here, elsewhere, difference, verdict)
+            n, texts = int(counts.sum()), int((counts > 0).sum())
+            if n == 0:
+                continue
+            queries, others = (self._means(sums, 1 + 2 * number + side) for side in (0, 1))
+            difference = self._estimates(queries - others, texts)
+            verdict = {1: MORE, -1: LESS, 0: SAME, None: None}[difference[self._names[0]].side]
+            yield RoleEffect(
+                *role, n, texts, self._estimates(queries, texts), self._estimates(others, texts), difference, verdict
+            )
 
-    def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
-        """Heads by the first metric, the most important first; ``importance`` by gradients: [n_layers, n_heads]."""
+    def ranked_heads(self) -> tuple[HeadEffect, ...]:
+        """Heads by the first metric, the most important first."""
         damage = {
             head: self.estimates(total) for heads, total in self.sums.items() if len(heads) == 1 for head in heads
         }
         ranked = sorted(damage, key=lambda head: (-damage[head][self._names[0]].value, head))
         return tuple(
-            HeadEffect(
-                id=head,
-                rank=rank,
-                damage=damage[head],
-                gradient=None if importance is None else float(importance[head]),
-                roles=tuple(self._of_roles(self.sums[frozenset([head])])),
-            )
+            HeadEffect(head, rank, damage[head], tuple(self._of_roles(self.sums[frozenset([head])])))
             for rank, head in enumerate(ranked, start=1)
         )
 
@@ -289,3 +279,175 @@ class Bootstrap:
             singles=self.estimates(singles),
             excess=self.estimates(self.sums[heads] - singles),
         )
+
+
+_VERIFIED = 8
+"""Least number of verified inputs; after these one batch in :data:`EVERY` is verified."""
+
+_AT_ONCE = 2048
+"""Least tokens of a resumed pass, which runs several copies of a small batch."""
+
+_LOGITS_COMPARED = 8
+"""Positions of the first input of a verified batch whose logits are compared with the whole model's."""
+
+
+@dataclass(frozen=True)
+class SampleVerification:
+    """Errors of the verified sample; it exists only if all checks passed.
+
+    Both errors are largest differences, as a share of the largest value compared.
+    """
+
+    attention: Verification  # patterns and attention outputs, by the reference attention
+    n_inputs: int  # on which all of this was compared
+    values_error: float  # of each head's weighted values from the reference's
+    # of final states resumed at any layer by the model's own blocks, nothing removed, from those of a whole pass: that
+    # resuming changes nothing
+    resumed_error: float
+    tolerance: float  # of both errors
+
+
+class Passes:
+    """Measures sets of heads on the inputs of texts, batch by batch.
+
+    Attributes:
+        counts: measured positions of each text in each sum, [n_texts, n_sums], float64, the first of all.
+        clean: as of :class:`BatchMetrics`, by text, [2, n_texts]; None before the first run, too.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, weights: Sequence[Tensor]
+    ) -> None:
+        self._checkpoint, self._inputs, self._batch_size, self._weights = checkpoint, inputs, batch_size, weights
+        self.counts = torch.stack([each.sum(0) for each in weights])
+        self.clean: Tensor | None = None
+        self._attention, self._tolerance = SampledAttention(checkpoint), checkpoint.tolerance.output
+        self._errors = {"values_error": 0.0, "resumed_error": 0.0}
+
+    @property
+    def verified(self) -> SampleVerification:
+        """Errors of what was compared so far."""
+        attention = self._attention
+        return SampleVerification(
+            attention.verification, attention.texts_verified, **self._errors, tolerance=self._tolerance
+        )
+
+    def run(
+        self,
+        replacement: removal.Replacement,
+        wanted: Sequence[HeadSet],
+        tell: Tell,
+    ) -> dict[HeadSet, Tensor]:
+        """The metrics without each set of heads, in sums: [n_texts, n_sums, n_metrics], float64.
+
+        All share the unchanged passes. The first run verifies a sample of the batches.
+        """
+        n_metrics = len(metrics_of(kind_of(self._checkpoint)))
+        sums = torch.zeros(len(wanted), *self.counts.shape, n_metrics, dtype=torch.float64)
+        clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
+        first = not self._attention.texts_verified
+        done = 0
+        tell(done, len(self._inputs))
+        with removal.running(self._checkpoint):
+            for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
+                texts = torch.tensor([each.text for each in inputs.inputs])
+                few = self._attention.texts_verified < _VERIFIED
+                verifying = first and (few or number % EVERY == 0)  # in a drawn order: a sample
+                kept = removal.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
+                if verifying:
+                    self._verify(inputs, kept)
+                metrics = BatchMetrics(self._checkpoint, inputs, kept.final, self._weights)
+                for numbers, changes in self._changes(replacement, wanted, inputs, kept, metrics):
+                    sums[numbers] = sums[numbers].index_add(1, texts, changes)
+                if metrics.clean is not None:
+                    self.clean = clean.index_add_(1, texts, metrics.clean)
+                done += len(inputs.inputs)
+                tell(done, len(self._inputs))
+        return dict(zip(wanted, sums, strict=True))
+
+    def _changes(
+        self,
+        replacement: removal.Replacement,
+        wanted: Sequence[HeadSet],
+        inputs: InputBatch,
+        kept: removal.KeptPass,
+        metrics: BatchMetrics,
+    ) -> Iterator[tuple[list[int], Tensor]]:
+        """Yield numbers of sets and their changes per row; sets of one first layer share passes."""
+        by_layer: dict[int, list[int]] = {}
+        for number, heads in enumerate(wanted):
+            by_layer.setdefault(min(heads).layer, []).append(number)
+        tensors = inputs.batch.inputs
+        masks = [tensors[name] for name in ("attention_mask", "decoder_attention_mask") if name in tensors]
+        copies = max(1, _AT_ONCE // masks[0].numel())
+        for layer, numbers in by_layer.items():
+            for first in range(0, len(numbers), copies):
+                some = numbers[first : first + copies]
+                variants = [wanted[number] for number in some]
+                with removal.removed_heads(self._checkpoint, variants, replacement, *masks):
+                    final = removal.resume(self._checkpoint, kept, layer, len(some))
+                yield some, metrics.changes(final)
+
+    def _verify(self, inputs: InputBatch, kept: removal.KeptPass) -> None:
+        """Compare an unchanged pass with the reference and with resumed passes, and its logits with the model's."""
+        values: dict[int, Tensor] = {}  # of the layer that attends
+
+        def compare(rows: VerifiedRows) -> None:
+            if rows.layer not in values:
+                values.clear()
+                parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, rows.layer)
+                values[rows.layer] = attention.values(kept.attention_inputs[rows.layer], parameters)
+            self._compare_values(inputs, kept, rows, values[rows.layer])
+
+        self._attention.verify(inputs.batch, compare)
+        own = kept.final[inputs.batch.predicting]
+        if kind_of(self._checkpoint) != STATES:
+            at = list(inputs.inputs[0].positions[-_LOGITS_COMPARED:])
+            alone = {name: tensor[:1] for name, tensor in inputs.batch.inputs.items()}
+            check_logits(self._checkpoint, alone, kept.final[0, at], at)
+        for layer in self._checkpoint.layers:
+            again = removal.resume(self._checkpoint, kept, layer)[inputs.batch.predicting]
+            what = (
+                f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states: "
+                "they differ"
+            )
+            self._check("resumed_error", (again - own).abs(), own, what, "the largest")
+
+    def _compare_values(self, inputs: InputBatch, kept: removal.KeptPass, rows: VerifiedRows, value: Tensor) -> None:
+        n_rows, n_keys = rows.pattern.shape[-2:]
+        layer, at, valid = rows.layer, slice(rows.first, rows.first + n_rows), inputs.batch.queries(rows.layer)
+        expected = torch.matmul(rows.pattern, value[..., :n_keys, :]).transpose(1, 2)[valid[:, at]]
+        if not len(expected):  # padding alone
+            return
+        own = kept.o_proj[layer]
+        difference = (own[:, at][valid[:, at]].reshape(expected.shape) - expected).abs().amax((0, 2))
+        head = HeadId(layer, int(difference.nan_to_num(nan=torch.inf).argmax()))
+        what = f"what is to be removed of {head} differs from what the reference gives for it"
+        self._check("values_error", difference, own[valid], what, "the layer's largest weighted value")
+
+    def _check(self, name: str, difference: Tensor, values: Tensor, what: str, largest: str) -> None:
+        """Compare as a share of the largest value; NaN is within no tolerance."""
+        scale, error = float(values.abs().max()), float(difference.max())
+        error = error / scale if scale > 0 else error
+        self._errors[name] = max(self._errors[name], error)
+        if not error <= self._tolerance:
+            raise VerificationError(
+                f"{what} by {error:.1e} of {largest} (tolerance {self._tolerance:g}). Nothing was written."
+            )
+
+
+def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: Tell) -> list[Tensor]:
+    """Mean weighted values of all heads over all tokens, special ones too, a layer each [n_heads, d_head], float64."""
+    sums = torch.zeros(checkpoint.n_layers, checkpoint.n_heads * checkpoint.d_head, dtype=torch.float64)
+    tokens, done = torch.zeros(checkpoint.n_layers, dtype=torch.float64), 0
+    with removal.running(checkpoint):
+        for each in input_batches(checkpoint, inputs, batch_size):
+            kept = removal.run_and_keep(checkpoint, each.batch.inputs)
+            for layer in checkpoint.layers:
+                valid = each.batch.queries(layer)
+                sums[layer] += kept.o_proj[layer][valid].double().sum(0).cpu()
+                tokens[layer] += int(valid.sum())
+            done += len(each.inputs)
+            tell(done, len(inputs))
+    means = sums / tokens[:, None]
+    return [of_layer.reshape(checkpoint.n_heads_of(layer), -1) for layer, of_layer in enumerate(means)]

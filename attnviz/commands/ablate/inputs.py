@@ -1,22 +1,36 @@
-"""Inputs and metrics of an ablation: texts and corpora, batches of model inputs.
+"""Inputs and metrics of an ablation: texts and corpora, batches of model inputs, and the tokens of roles.
 
 An input is a text; or, where a masked token is to be predicted, a copy of the text with one token masked, so that a
 text gives as many inputs as it has tokens to mask. Of a text that is classified, one token is read.
+
+Whether what a head tracks also needs it: of a relation, each measured token of a word that attends is matched with the
+nearest other one of its text that has a letter or digit, the earlier of two. Of random tokens that are repeated, each
+token of the second copy is matched with the same token of the first. A text without both is in neither.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from attnviz.arguments import is_there
+import torch
+from torch import Tensor
+
+from attnviz.arguments import as_found, did_you_mean, is_there, relation_named
 from attnviz.errors import CorpusError, TextError, UsageError
+from attnviz.language.parsers import load_parser
+from attnviz.language.syntax import DIRECTIONS
+from attnviz.language.universal import RELATIONS
+from attnviz.measures.relations import RelatedWords
+from attnviz.measures.repeats import repeated_tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
 from attnviz.models.encoding import mask_token
+from attnviz.profiles.parts import SYNTACTIC
 from attnviz.texts.batches import Batch, EncodedText, collate, encode
-from attnviz.texts.reading import Corpus, DecoderTarget, Text, as_labelled, open_corpus, read_texts
+from attnviz.texts.reading import Corpus, DecoderTarget, Parser, Text, as_labelled, open_corpus, read_texts, ready
 from attnviz.trace.generation import target_tokens
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
@@ -117,7 +131,9 @@ def read_sources(items: Sequence[str | Path], limit: int | None, label: str | No
         corpus = open_corpus(Path(each))
         if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
-        if corpus.kind == "gap" and (corpus := as_labelled(corpus)).kind == "gap":
+        if corpus.kind == "gap":
+            corpus = as_labelled(corpus)
+        if corpus.kind == "gap":
             raise CorpusError(f"expected sentences in {corpus.path}, found a GAP table; give a .conllu or .txt file.")
         if label is not None and corpus.kind == "labelled":
             raise UsageError(f"{corpus.path} has labels of its own; --label (label=) is for texts without.")
@@ -126,7 +142,8 @@ def read_sources(items: Sequence[str | Path], limit: int | None, label: str | No
         corpora.append((corpus, len(texts) - before))
     if label is not None:
         texts = [replace(text, label=label) for text in texts]
-    if (bare := [text for text in texts if text.label is None]) and len(bare) < len(texts):
+    bare = [text for text in texts if text.label is None]
+    if 0 < len(bare) < len(texts):
         raise UsageError(f"expected a label for every text or for none, found none for {bare[0].text[:60]!r}.")
     return Sources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
 
@@ -144,8 +161,7 @@ def source_kind(item: str | Path) -> str:
 def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
     """Kind of measurement: predictions, if the model has a head for classes or tokens, else final states.
 
-    Raises:
-        UsageError: a text has a label, but the model no classes.
+    UsageError for labelled texts of a model without classes.
     """
     why, labelled = checkpoint.why_no_classes, any(text.label is not None for text in texts)
     if not why:
@@ -168,12 +184,9 @@ def metrics_of(kind: str) -> tuple[Metric, ...]:
 def model_inputs(
     checkpoint: Checkpoint, texts: Sequence[Text], kind: str, truncate: bool, warn: Callable[[str], None]
 ) -> tuple[list[ModelInput], list[Text]]:
-    """Make model inputs of texts; also returns the texts that give any. ``warn``: called for each text left out.
+    """Model inputs of texts, and the texts that give any; ``warn`` is called for each that is left out.
 
-    ``truncate`` cuts texts that are longer than the model.
-
-    Raises:
-        TextError: a text given as an argument cannot be measured, or none can.
+    TextError where a text given as an argument cannot be measured, or none can.
     """
 
     def leave_out(text: Text, why: str) -> None:
@@ -184,7 +197,8 @@ def model_inputs(
     single = "it has a single token, so there is no next one to predict"
     inputs, kept = list[ModelInput](), list[Text]()
     for item in encode(checkpoint, texts, leave_out, truncate):
-        if made := _inputs(checkpoint, item, kind, len(kept)):
+        made = _inputs(checkpoint, item, kind, len(kept))
+        if made:
             inputs += made
             kept.append(item.source)
         else:
@@ -198,7 +212,8 @@ def model_inputs(
 
 
 def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> list[ModelInput]:
-    if (target := item.source.target) is not None:
+    target = item.source.target
+    if target is not None:
         read = (int(checkpoint.config.decoder_start_token_id), *target.ids[:-1])
         item = replace(item, target=read, cut=item.cut or target.cut)
         return [ModelInput(item, text, tuple(range(len(read))), target.ids if kind == NEXT else ())]
@@ -230,11 +245,11 @@ def with_targets(
 ) -> Sources:
     """Add targets for the decoder of an encoder-decoder: the given one, or what the model generates greedily.
 
-    ``warn`` is called for each text of a corpus that is left out, since it cannot be read, or nothing is generated.
+    ``warn`` is called for each text of a corpus that is left out.
 
     Raises:
         UsageError: one target for several texts.
-        TextError: likewise of a text that was given, or the model cannot generate.
+        TextError: a given text cannot be read, or the model cannot generate.
     """
     if not checkpoint.stacks:
         return sources
@@ -266,18 +281,11 @@ def _class_of(text: Text, classifier: Classifier) -> int:
     except UsageError as error:
         if text.place is None:
             raise
-        whole, _, fraction = (text.label or "").partition(".")
-        point = f" Numbers are whole: write {whole}, not {text.label} (in pandas: astype(int))."
-        pandas = whole.isdecimal() and fraction.strip("0") == "" != fraction
-        raise CorpusError(f"{text.place}: {error}{point if pandas else ''}") from error
+        raise CorpusError(f"{text.place}: {error}") from error
 
 
 def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:
-    """Batch inputs of similar length, fewer of long ones.
-
-    The order of the batches is drawn: a sample of them then has inputs of all lengths, and the time left can be told
-    from the time passed.
-    """
+    """Batch inputs of similar length, fewer of long ones, in a random order: any sample has inputs of all lengths."""
     groups: list[list[ModelInput]] = []
     room = tokens = logits = 0
     for each in sorted(inputs, key=lambda each: -len(each.item)):
@@ -292,3 +300,112 @@ def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_si
     random.Random(len(groups)).shuffle(groups)  # noqa: S311 - an order, not a secret
     for group in groups:
         yield InputBatch(group, collate(checkpoint, [each.item for each in group]))
+
+
+REPEATED = "repeated tokens"
+"""The name of what is measured on random tokens: their second copy, beside the first."""
+
+
+class RoleTokens(NamedTuple):
+    """The tokens of a role's queries: a relation in one direction, or :data:`REPEATED`."""
+
+    role: str
+    direction: str | None
+
+
+def role_names(roles: object) -> list[str]:
+    """One relation or several, as a list; UsageError for anything else."""
+    names = [roles] if isinstance(roles, str) else roles
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"expected role as a relation such as 'obj', or a list of these, found {as_found(roles)}.")
+    return [relation_named(name) for name in names]
+
+
+def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
+    """What is measured apart, of each relation both directions; UsageError for unknown relations."""
+    names = [role.removeprefix(SYNTACTIC) for role in roles]
+    for name in names:
+        if name.partition(":")[0] not in RELATIONS:
+            known = f"expected a relation, one of {', '.join(RELATIONS)}.{did_you_mean(name, RELATIONS)}"
+            raise UsageError(f"unknown role {name!r}: {known}")
+    if repeats and names:
+        raise UsageError("random tokens have no relations: expected --role (role=...) with a corpus, or --repeats.")
+    if repeats:
+        return [RoleTokens(REPEATED, None)]
+    return [RoleTokens(f"{SYNTACTIC}{name}", direction) for name in dict.fromkeys(names) for direction in DIRECTIONS]
+
+
+def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, repeats: bool, seed: int) -> list[Text]:
+    """The texts, parsed where they have no trees, without trees too small or large for a profile; or random ones.
+
+    UsageError where the model's own tokens are not what is measured, or no parser is installed.
+    """
+    if checkpoint.stacks or kind in CLASSES:
+        of = "an encoder-decoder" if checkpoint.stacks else "a classifier"
+        raise UsageError(
+            f"this is {of}: --role (role=...) and --repeats are for models that read one text and predict or encode "
+            "its tokens."
+        )
+    if repeats and not checkpoint.architecture.causal:
+        raise UsageError(
+            "this model reads both copies of repeated tokens at once, so that neither is the first: expected --repeats "
+            "(repeats=True) with a causal model, such as GPT-2."
+        )
+    if repeats:
+        drawn = enumerate(repeated_tokens(checkpoint, seed).tolist())
+        return [Text("", number=number, ids=tuple(ids)) for number, ids in drawn]
+    parse = None
+    if not all(text.spans for text in texts):
+        pipeline = load_parser()
+        if pipeline is None:
+            raise UsageError(
+                "the tokens of a role need a treebank (.conllu), or spaCy to parse with: pip install 'attnviz[syntax]'."
+            )
+        parse = Parser(pipeline)
+    known = (ready(text, parse) for text in texts)
+    return [text for text in known if text is not None]
+
+
+def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], of: Sequence[RoleTokens]) -> list[Tensor]:
+    """How often each token counts, by text, [n_tokens, 1 + 2 * n_roles]: among all, then queries and matches of roles.
+
+    TextError where no measured token is a query of any role.
+    """
+    weights = list[Tensor]()
+    for _, inputs_of_text in groupby(inputs, key=lambda each: each.text):
+        of_text = list(inputs_of_text)
+        item, positions = of_text[0].item, [position for each in of_text for position in each.positions]
+        counts = torch.zeros(len(item) + len(item.target), 1 + 2 * len(of), dtype=torch.float64)
+        counts[positions, 0] = 1
+        words = RelatedWords.of([(item.members, item.source.arcs, [i for i, sink in enumerate(item.sink) if sink])])
+        for number, role in enumerate(of):
+            pairs = _matched(item, positions, _queries(item, words, role, checkpoint.architecture.causal))
+            for side in (0, 1):
+                chosen = torch.tensor([pair[side] for pair in pairs], dtype=torch.long)
+                counts[:, 1 + 2 * number + side] = torch.bincount(chosen, minlength=len(counts))
+        weights.append(counts)
+    if of and not any(each[:, 1:].any() for each in weights):
+        named = " or ".join(dict.fromkeys(role.role.removeprefix(SYNTACTIC) for role in of))
+        raise TextError(f"no measured token of these texts attends by {named}: expected more texts, or another role.")
+    return weights
+
+
+def _queries(item: EncodedText, words: RelatedWords, role: RoleTokens, causal: bool) -> set[int]:
+    """The positions of a role's queries; of a relation that the model can see."""
+    if role.role == REPEATED:
+        return set(range(len(item) // 2, len(item)))
+    ends = words.instances().get(role.role.removeprefix(SYNTACTIC), [])
+    pairs = ends if role.direction == DIRECTIONS[0] else [pair[::-1] for pair in ends]
+    return {position for query, key in pairs if key < query or not causal for position in words.members[0][query]}
+
+
+def _matched(item: EncodedText, positions: Sequence[int], queries: set[int]) -> list[tuple[int, int]]:
+    """Each measured query with its match."""
+    measured = [position for position in positions if position in queries]
+    if item.source.ids:
+        return [(position, position - len(item) // 2) for position in measured]
+    others = [
+        position for position in positions
+        if position not in queries and not item.sink[position] and any(map(str.isalnum, item.pieces[position]))
+    ]  # fmt: skip
+    return [(query, min(others, key=lambda other: abs(other - query))) for query in measured if others]

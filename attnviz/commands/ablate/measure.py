@@ -10,7 +10,17 @@ from typing import Any, ClassVar, Unpack
 
 import torch
 
-from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEffect, HeadSet, SetEffect
+from attnviz.commands.ablate.effects import (
+    Bootstrap,
+    Curve,
+    CurvePoint,
+    HeadEffect,
+    HeadSet,
+    Passes,
+    SampleVerification,
+    SetEffect,
+    mean_values,
+)
 from attnviz.commands.ablate.inputs import (
     CLASSES,
     STATES,
@@ -21,10 +31,12 @@ from attnviz.commands.ablate.inputs import (
     metrics_of,
     model_inputs,
     read_sources,
+    role_names,
+    role_tokens,
+    texts_with_roles,
+    token_weights,
     with_targets,
 )
-from attnviz.commands.ablate.matched import role_names, role_tokens, texts_with_roles, token_weights
-from attnviz.commands.ablate.passes import GradientTally, Passes, SampleVerification, mean_values
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
@@ -41,10 +53,7 @@ MANY = 2000
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Ablation(Result):
-    """Result of :func:`ablate`: heads ranked by the effect of removing them.
-
-    ``heads``: the most important first; ``layers`` and ``together``: sets; ``curve``: more and more heads.
-    """
+    """Result of :func:`ablate`: heads ranked by the effect of removing them."""
 
     command: ClassVar[str] = "ablate"
 
@@ -77,7 +86,8 @@ class Ablation(Result):
     @property
     def texts_measured(self) -> str:
         """How many texts were measured, and how many of them were cut."""
-        return counted(self.n_texts, "text") + f" ({self.n_cut} cut to the model's length)" * bool(self.n_cut)
+        cut = f" ({self.n_cut} cut to the model's length)" if self.n_cut else ""
+        return counted(self.n_texts, "text") + cut
 
     @property
     def sets(self) -> tuple[SetEffect, ...]:
@@ -102,11 +112,7 @@ class Ablation(Result):
         return max((point.removed for point in free), default=0)
 
     def head(self, head: str | HeadId) -> HeadEffect:
-        """Effect of removing one head.
-
-        Raises:
-            UsageError: it was not removed.
-        """
+        """Effect of removing one head; UsageError where it was not removed."""
         stacks, removed = self.checkpoint.stacks, {each.id: each for each in self.heads}
         wanted = head_named(head, 0, 0, stacks=stacks) if stacks else HeadId.parse(str(head))
         if wanted not in removed:
@@ -114,7 +120,6 @@ class Ablation(Result):
         return removed[wanted]
 
     def __repr__(self) -> str:
-        """One line: model, method, and the most important head."""
         most, metric = self.heads[0], self.metrics[0]
         return (
             f"<Ablation ({self.method}) of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')} on "
@@ -136,7 +141,6 @@ def ablate(
     batch_size: int = 32,
     seed: int = 0,
     curve: bool = True,
-    gradient: bool = True,
     label: str | int | None = None,
     target: str | None = None,
     max_new_tokens: int | None = None,
@@ -158,17 +162,14 @@ def ablate(
         select: heads to remove (``L2H8``, ``L0-3``, …); default all.
         together: remove the selected heads as one set as well; layers and the curve are then left out.
         role: relations such as ``obj``: also measure the tokens of the words that attend by it, in each direction,
-            beside matched other ones; see :mod:`attnviz.commands.ablate.matched`.
-        repeats: instead of texts random tokens, repeated, as of :func:`attnviz.profile_heads`; the second copy is
-            measured beside the first.
+            beside matched other ones.
+        repeats: instead of texts random tokens, repeated; the second copy is measured beside the first.
         limit: sentences of each corpus that are read; default all.
-        batch_size: inputs that the model reads at once; it changes results only by rounding.
-        seed: of the bootstrap, the random order and the random projections.
+        batch_size: inputs that the model reads at once.
+        seed: of the bootstrap and the random order.
         curve: also remove heads together: those of each layer, and ever more of all, the least important first.
-        gradient: also measure the importance by gradients (Michel et al. 2019).
-        label: the class of all these texts, by name or number, for a model with a head for sequence classification.
-        target: of an encoder-decoder, what its decoder reads for one text, and whose loss is measured; default for each
-            text what the model writes itself, greedily.
+        label: the class of all these texts, by name or number, for a classifier.
+        target: of an encoder-decoder, what its decoder reads for one text; default what the model writes itself.
         max_new_tokens: of that, at most; default 40.
         truncate: cut texts that are longer than the model, instead of raising, or of leaving them out of a corpus.
         progress: callback for each stage, how much of it is done, and of how much.
@@ -176,14 +177,14 @@ def ablate(
         opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
-        AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads, or passes resumed at
-            a layer, do not reproduce the model.
+        AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
+            not reproduce the model.
     """
     items = [texts] if isinstance(texts, str | Path) else texts
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {
         "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),
-        "repeats": repeats, "limit": limit, "truncate": truncate, "seed": seed, "curve": curve, "gradient": gradient,
+        "repeats": repeats, "limit": limit, "truncate": truncate, "seed": seed, "curve": curve,
         "label": None if label is None else str(label), "target": target,
     }  # fmt: skip
     roles = role_tokens(options["role"], repeats)
@@ -202,7 +203,7 @@ def ablate(
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     layers = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)] if curve else []
     groups = [frozenset(heads)] if together else [each for each in layers if len(each) > 1]
-    with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
+    with torch.inference_mode(mode=False):  # a caller may be in it
         sources = with_targets(checkpoint, sources, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
         inputs, measured = model_inputs(checkpoint, sources.texts, kind, truncate, warn)
         means = None
@@ -214,11 +215,10 @@ def ablate(
             removed = f"{counted(len(heads), 'head')} to remove"
             warn(f"{len(inputs):,} inputs, each with {removed}; a --limit reads fewer sentences")
         passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles))
-        tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed) if gradient else None
         singles: list[HeadSet] = [frozenset([head]) for head in heads]
-        sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"), tally)
+        sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"))
         bootstrap = Bootstrap(seed, measured, passes.counts, kind, sums, roles)
-        ranked = bootstrap.ranked_heads(None if tally is None else tally.importance)
+        ranked = bootstrap.ranked_heads()
         removal = None
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]

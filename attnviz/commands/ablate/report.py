@@ -10,7 +10,6 @@ from rich.text import Text
 from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, METRICS, STATES
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import amount, counted, error, percent, quoted, visible
@@ -73,15 +72,6 @@ def what_is_measured(result: Ablation) -> str:
     return f"{what} {where}; {loss} nats/token"
 
 
-def _loss_words(result: Ablation) -> str:
-    """Name of the loss of gradients."""
-    instead = {
-        STATES: "a random projection of the final states",
-        CLASS: "the loss of the class that the whole model decides for",
-    }
-    return instead.get(result.kind, "the loss")
-
-
 def interval(estimate: Estimate) -> str:
     """The interval in brackets, or ''."""
     low, high = estimate.low, estimate.high
@@ -104,10 +94,6 @@ def conclusion(result: Ablation) -> str:
 def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
     options, sources, checked = result.options, result.sources, result.verified
     classifier = result.checkpoint.classifier
-    of = {
-        STATES: f"{PROJECTIONS} random projections of the final states",
-        CLASS: "loss of the class that the whole model decides for",
-    }.get(result.kind, f"{result.kind} loss")
     return {
         "model": model_entry(result.checkpoint),
         "corpora": [
@@ -130,7 +116,6 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
         "curve": _curve_entry(result),
-        "gradient_of": of if options["gradient"] else None,
         "removable": result.removable,
     }
 
@@ -181,7 +166,6 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
         )
         for name in METRICS
     ),
-    Field("Gradient", name="gradient", write=lambda gradient: amount(gradient or 0.0)),
 )
 
 
@@ -215,8 +199,6 @@ def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) 
     for metric, wide in zip(result.metrics, (True, width >= _WIDE, False), strict=False):
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
         columns += _measured(of, capital(metric.title), metric.unit, wide and intervals)
-    if result.options["gradient"]:
-        columns += named(_FIELDS, "gradient")
     title, order = "Heads removed one at a time", "the one that matters most first"
     return first_rows(title, columns, result.heads, top, "ablate.csv", width=width, order=order)
 
@@ -265,12 +247,6 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int, int
 
 
 def _notes(result: Ablation) -> Iterator[str]:
-    if result.options["gradient"]:
-        loss = f"; L is {_loss_words(result)}" if result.kind in (STATES, CLASS) else ""
-        first_order = ""
-        if result.method != "zero":
-            first_order = f", to first order what zero does, not {result.method}"
-        yield f"Gradient: mean over texts of |Att·dL/dAtt| (Michel et al. 2019){loss}{first_order}."
     if result.options["repeats"]:
         yield "Repeated tokens: those of the second copy; others: the same tokens of the first, which nothing predicts."
     elif result.options["role"]:

@@ -80,7 +80,6 @@ def _intervals(result: Ablation, drawn: str) -> str:
 
 
 def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
-    """Draw each metric of the heads with intervals, the most important at the top."""
     rows, width = range(len(plan.heads)), page_width(style, 4.8)
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=0.6 + 0.15 * max(2, len(rows)))
@@ -148,7 +147,6 @@ def _ends(estimates: Sequence[Estimate]) -> Array:
 
 
 def _dress(ax: Axes, style: Style) -> None:
-    """Style the Axes: small letters and thin lines, in the theme's colours."""
     ax.set_facecolor("none")
     ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
     ax.tick_params(labelsize=7, length=2, pad=2, width=PIXEL, color=style.greys.frame)

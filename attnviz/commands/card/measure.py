@@ -17,6 +17,7 @@ from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import TextError, UsageError
+from attnviz.judge.roles import Role, role_key
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_texts
@@ -25,7 +26,8 @@ from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import Result, TextResult
 from attnviz.profiles.examples import RoleExamples
-from attnviz.profiles.store import StoredProfile, StoredRole, joined_profiles, role_key
+from attnviz.profiles.parts import merged
+from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import open_corpus, read_texts
@@ -46,22 +48,7 @@ Nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Card(TextResult):
-    """Result of :func:`card`: what the other commands measured of one head; None where it was not measured.
-
-    Attributes:
-        head: the head.
-        analysis: of the text, with the statistics of every head.
-        outputs: of the text.
-        profile: of a corpus: measured now, or stored.
-        nearest: the other heads by the mean Jensen-Shannon divergence of their patterns over that corpus in nats, the
-            nearest first; of a profile measured now.
-        circuits: from the weights.
-        ablation: the model without this head, on the corpus or the text, and on the tokens of its first relation.
-        on_repeats: likewise on random tokens, repeated; of a head with a role there.
-        corpus: the one that was read.
-        texts: the head and the texts as they were given, which name the folder.
-        options: what to measure, by name, as given.
-    """
+    """Result of :func:`card`: what the other commands measured of one head; None where it was not measured."""
 
     command: ClassVar[str] = "card"
 
@@ -83,7 +70,7 @@ class Card(TextResult):
         return (self,)
 
     @property
-    def roles(self) -> tuple[StoredRole, ...]:
+    def roles(self) -> tuple[Role, ...]:
         """The roles that it passes over a corpus, the clearest first."""
         return () if self.profile is None else self.profile.of(self.head)
 
@@ -97,7 +84,7 @@ class Card(TextResult):
         """Of its clearest role with any the clearest hits and failures, :data:`SHOWN` each; None without a role."""
         passed = {role.role for role in self.roles}
         of = next((each for each in self.examples if each.role in passed), None)
-        return of and replace(of, best=of.best[:SHOWN], deciles=(), failures=of.failures[:SHOWN])
+        return of and replace(of, best=of.best[:SHOWN], failures=of.failures[:SHOWN])
 
     @property
     def part(self) -> Analysis:
@@ -109,7 +96,7 @@ class Card(TextResult):
         return f"<Card of {self.head} in {self.checkpoint.short_name}: {roles}>"
 
 
-def clarity_key(card: Card) -> tuple[float, ...]:
+def clarity_key(card: Card) -> tuple[Any, ...]:
     """Sort key of cards, the clearest role first."""
     return role_key(card.roles[0]) if card.roles else (inf,)
 
@@ -230,7 +217,8 @@ def cards(
             control=not checkpoint.weight_devices, progress=progress, warn=once,
         )  # fmt: skip
         assert profile is not None  # it is of one process
-        stored = joined_profiles(profile.as_stored(), stored)
+        earlier = None if stored is None else stored.document
+        stored = profile_of_document(merged(profile.document(), earlier, None, smaller=True).document)
         nearest = _nearest(profile)
     chosen = chosen or _with_roles(stored)
     texts = _texts(stored, chosen, of_text, None if corpus is None else _first(checkpoint, corpus))
@@ -276,11 +264,7 @@ def _first(checkpoint: Checkpoint, corpus: Path) -> str | None:
 
 
 def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
-    """The heads that pass a role other than broad, which untrained heads pass, too.
-
-    Raises:
-        UsageError: there is no profile, or none of its heads passes a role.
-    """
+    """The heads that pass a role other than broad; UsageError without any."""
     if profile is None:
         raise UsageError(
             "there is no stored profile of this model: expected a CORPUS, on which heads show their roles."
@@ -296,11 +280,7 @@ def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
 def _texts(
     profile: StoredProfile | None, heads: Sequence[HeadId], text: str | None, first: str | None = None
 ) -> dict[HeadId, str]:
-    """The text on which the pattern of each head is shown: the given one, its example, or the first of the corpus.
-
-    Raises:
-        UsageError: there is none for one of them.
-    """
+    """The text for each head's pattern: the given one, its example, or the corpus' first; UsageError for none."""
     texts = dict[HeadId, str]()
     for head in heads:
         shown = text or _example(profile, head) or first
@@ -317,12 +297,11 @@ def _removed(
     checkpoint: Checkpoint, source: str | Path, heads: Sequence[HeadId], profile: StoredProfile | None,
     options: dict[str, Any],
 ) -> Ablation:  # fmt: skip
-    """The model without each head, also on the tokens of its first relation, where tokens of texts are measured."""
     of_heads = (first_relation(() if profile is None else profile.of(head)) for head in heads)
     relations = dict.fromkeys(role.relation for role in of_heads if role is not None and role.relation)
     measured = isinstance(source, Path) and not checkpoint.stacks and kind_of(checkpoint) not in CLASSES
     return measure_ablation(
-        source, checkpoint, select=heads, role=list(relations) if measured else (), curve=False, gradient=False,
+        source, checkpoint, select=heads, role=list(relations) if measured else (), curve=False,
         **options,
     )  # fmt: skip
 
@@ -334,16 +313,15 @@ def _without_on_repeats(
     some = [head for head in heads if profile and {role.role for role in profile.of(head)} & {*ROLES_ON_REPEATS}]
     if not some or kind_of(checkpoint) in CLASSES or checkpoint.stacks or not checkpoint.architecture.causal:
         return None
-    return measure_ablation((), checkpoint, repeats=True, select=some, curve=False, gradient=False, progress=progress)
+    return measure_ablation((), checkpoint, repeats=True, select=some, curve=False, progress=progress)
 
 
-def first_relation(roles: Sequence[StoredRole]) -> StoredRole | None:
+def first_relation(roles: Sequence[Role]) -> Role | None:
     """The clearest role that is a relation."""
     return next((role for role in roles if role.relation), None)
 
 
 def _nearest(profile: Profile) -> Nearest:
-    """The nearest heads of each, by the distances of their patterns."""
     if profile.head_distances is None:
         return {}
     ids, nearest = list(profile.passed_roles()), Nearest()
@@ -354,7 +332,6 @@ def _nearest(profile: Profile) -> Nearest:
 
 
 def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:
-    """Sentences of its roles that have hits, the clearest role first, or of its best relation."""
     if profile is None:
         return []
     ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
@@ -363,6 +340,5 @@ def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]
 
 
 def _example(profile: StoredProfile | None, head: HeadId) -> str | None:
-    """The shortest hit of the clearest role, if possible of several words; None without any."""
     hits = [example.text for of_role in _examples(profile, head)[:1] for example in of_role.best]
     return min(hits, key=lambda text: (len(text.split()) < _TELLING, len(text)), default=None)

@@ -16,12 +16,12 @@ from attnviz.commands.card.tables import (
     measured_on,
     not_measured,
     notes_of,
-    standings,
     strongest,
     tables_of,
     title_of,
 )
 from attnviz.commands.profile.show import example_tables
+from attnviz.judge.roles import Role
 from attnviz.models.wording import span
 from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, entry, plain
@@ -33,9 +33,8 @@ from attnviz.present.view import ViewOptions
 from attnviz.profiles import parts
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import published_entries
-from attnviz.profiles.store import StoredRole
 
-_ROLES: tuple[Field[StoredRole], ...] = (
+_ROLES: tuple[Field[Role], ...] = (
     Field("Role", name="role", left=True, least=10),
     Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), left=True, optional=1),
     Field("Score", name="score"),
@@ -77,7 +76,6 @@ def _head_content(card: Card) -> dict[str, Any]:
         "examples": shown and examples_entry([shown]),
         "published": published_entries(head for head in card.analysis.published if head.id == card.head),
         "nearest": [{"id": str(head), "divergence": distance} for head, distance in card.nearest[:NEAREST]],
-        "statistics": [each._asdict() for each in standings(card)],
         "outputs": {
             "projection_share": card.outputs.head(card.head).projection_share,
             "at": effects and effects.position,

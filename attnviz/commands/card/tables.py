@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist, median
-from typing import NamedTuple
 
 from attnviz.commands.ablate.effects import SAME, Estimate, RoleEffect
 from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
-from attnviz.judge.roles import ERROR_RATE
+from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.language.universal import relation_words
 from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RETRIEVAL, ROLES_ON_REPEATS, SINK
@@ -16,13 +15,9 @@ from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.wording import counted, quoted, rounded, signed, visible
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.statistics import filled
-from attnviz.profiles.store import StoredRole
 
 PROMOTED = 3
 """Tokens whose logits the head raises most, in the table."""
-
-STATISTICS = ("sink", "distance", "entropy")
-"""Statistics of the text whose rank among all heads the document has."""
 
 LEGEND = (
     "Guess: the score of uniform attention, or of the best of six guesses where a word has to be found. Untrained: the "
@@ -65,15 +60,6 @@ class CardTable:
         return [[cell_text(value, self.decimals) for value in row] for row in self.rows]
 
 
-class Standing(NamedTuple):
-    """A statistic of the head on the text, and its rank among the heads of its kind of attention, from 1."""
-
-    name: str
-    value: float
-    rank: int
-    heads: int
-
-
 def cell_text(value: Cell, decimals: int | None = None) -> str:
     """A value with these decimals, default in two digits that matter; an interval as ``0.71–0.88``; '' for None."""
     if value is None:
@@ -93,7 +79,7 @@ def cell_text(value: Cell, decimals: int | None = None) -> str:
     return rounded(value, decimals)
 
 
-def what_it_does(role: StoredRole) -> str:
+def what_it_does(role: Role) -> str:
     """``attends from determiner to noun``, of a head with this role."""
     if role.role in _DOES:
         return _DOES[role.role]
@@ -248,18 +234,6 @@ def effect_on_relation(card: Card) -> RoleEffect | None:
 def tables_of(card: Card) -> list[CardTable]:
     """Its tables that have rows."""
     return [table for table in (role_table(card), exchange_table(card), ablation_table(card)) if table.rows]
-
-
-def standings(card: Card) -> list[Standing]:
-    """The statistics of the text that tell heads apart."""
-    found = []
-    for name in STATISTICS:
-        values = {head.id: head.statistics.get(name) for head in card.part.heads}
-        known = [value for value in values.values() if value is not None]
-        value = values[card.head]
-        if value is not None and len({*known}) > 1:
-            found.append(Standing(name, value, 1 + sum(other > value for other in known), len(known)))
-    return found
 
 
 def not_measured(card: Card) -> list[str]:

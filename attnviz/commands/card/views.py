@@ -5,29 +5,137 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 
 from attnviz.commands.card.measure import Card, Cards
 from attnviz.commands.card.page_view import of_pattern, page_data
-from attnviz.commands.card.sentences_drawing import (
-    STACKED_BELOW,
-    Sentences,
-    draw_sentences,
-    sentence_handles,
-    sentences_height,
-)
 from attnviz.commands.card.tables import CardTable, notes_of, tables_of, title_of
 from attnviz.commands.heads.views import HEADS
 from attnviz.commands.profile.show import NamedExample, named_examples
-from attnviz.figures.fonts import drawable, fitted, put_text, text_width
+from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, frozen, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
+from attnviz.models.wording import right_to_left, rounded, visible
 from attnviz.present.figure_context import sentence
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
+from attnviz.profiles.examples import Example, Part, parts_of_text
+
+STACKED_BELOW = 5.0
+"""Width of a page in inches below which there is one column."""
+
+_TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0
+"""Font sizes in points of headings, of words, and of the line above them."""
+
+_STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
+"""Inches: height of a sentence with its arc, of a heading, gap between columns, arc height."""
+
+_COLOURS = {"light": {"hit": "#0072B2", "miss": "#C44E00"}, "dark": {"hit": "#56B4E9", "miss": "#FF9E4A"}}
+
+
+def _sentences_height(strips: Sequence[NamedExample], width: float) -> float:
+    return _HEADING + _STRIP * -(-len(strips) // _columns(width))
+
+
+def draw_sentences(ax: Axes, heading: str, strips: Sequence[NamedExample], width: float, style: Style) -> None:
+    """Draw a heading and sentences on Axes as wide as the page, in inches, in one column or two."""
+    ax.set(xlim=(0, width - MARGIN), ylim=(_sentences_height(strips, width), 0), facecolor=style.greys.paper)
+    ax.axis("off")
+    columns = _columns(width)
+    room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
+    shown = fitted(heading, _TITLE, DPI, (width - 2 * MARGIN) * DPI, "bold")
+    _write(ax, MARGIN / 2, _HEADING * 0.7, shown, style.greys.ink, _TITLE, weight="bold")
+    for number, strip in enumerate(strips):
+        row, column = divmod(number, columns)
+        _draw_strip(ax, strip, (MARGIN / 2 + column * (room + _GAP), _HEADING + row * _STRIP), room, style)
+
+
+def _columns(width: float) -> int:
+    return 1 if width < STACKED_BELOW else 2
+
+
+def _sentence_handles(style: Style) -> list[Artist]:
+    """Entries of the legend of sentences."""
+    colours = _COLOURS[style.theme]
+    line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
+    ink = {"light": "black", "dark": "white"}[style.theme]
+    return [
+        Line2D([], [], color=style.greys.muted, lw=1, ls=":", marker="o", mfc="none", ms=4.5, label="the right word"),
+        Line2D([], [], **line, color=colours["hit"], marker="o", label=f"hit: from {ink} to the dot"),
+        Line2D([], [], **line, color=colours["miss"], marker="X", ls=(0, (2, 1)), label="miss: to another word"),
+    ]
+
+
+def _draw_strip(ax: Axes, strip: NamedExample, corner: tuple[float, float], room: float, style: Style) -> None:
+    """Draw one sentence below its arc, in inches from the top left of the Axes."""
+    (left, top), example, greys = corner, strip.example, style.greys
+    kind = "hit" if example.hit else "miss"
+    colour = _COLOURS[style.theme][kind]
+    weight = rounded(example.weight)
+    right = "" if example.hit or example.gold_weight is None else f", right one {rounded(example.gold_weight)}"
+    _write(ax, left, top + 0.09, f"{strip.name}: {kind}, weight {weight}{right}", greys.muted, _SMALL)
+    baseline, x = top + _STRIP - 0.1, left
+    centres: dict[str, float] = {}
+    for part, shown, wide in _fitting(example, room):
+        x += 0 if part.joined or x == left else text_width(" ", _WORD, DPI) / DPI
+        ink = colour if "key" in part.ends else greys.ink
+        _write(ax, x, baseline, shown, ink, _WORD, weight="bold" if part.ends else "normal")
+        centres |= dict.fromkeys(part.ends, x + wide / 2)
+        x += wide
+    foot = baseline - 0.11
+    apart: dict[str, Any] = {"clip_on": False, "in_layout": False}
+    if "gold" in centres:
+        start, end = centres["query"], centres["gold"]
+        if example.gold is not None and example.gold[0] != example.query:  # the right name attends
+            start, end = centres["gold"], centres["key"]
+        _arc(ax, start, end, foot, ec=greys.muted, lw=1, ls=":")
+        ax.plot(end, foot, "o", mfc=greys.paper, mec=greys.muted, ms=3, mew=0.8, **apart)
+    start, end = centres["query"], centres["key"]
+    width, alpha = 0.7 + 2.6 * example.weight, 0.4 + 0.6 * example.weight
+    _arc(ax, start, end, foot, ec=colour, lw=width, alpha=alpha, ls="-" if example.hit else (0, (4, 1)))
+    ax.plot(end, foot, "o" if example.hit else "X", color=colour, ms=4, mew=PIXEL, **apart)
+
+
+def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
+    """Words around the pair that fit a width in inches, each as drawn and with its own width."""
+    whole = len(parts_of_text(example))
+    laid: list[tuple[Part, str, float]] = []
+    for most in range(whole, 0, -1):
+        parts = parts_of_text(example, most)
+        laid = [_laid(part, room / 2) for part in parts]
+        if sum(wide for _, _, wide in laid) + text_width(" ", _WORD, DPI) / DPI * len(laid) <= room:
+            break
+    else:
+        laid = [_laid(part, room / (len(laid) + 1)) for part, *_ in laid]
+    return laid[::-1] if right_to_left(example.text) else laid
+
+
+def _laid(part: Part, room: float) -> tuple[Part, str, float]:
+    weight = "bold" if part.ends else "normal"
+    text = part.text if part.text.isprintable() and part.text.strip() else visible(part.text)
+    shown = fitted_token(text, _WORD, DPI, room * DPI, weight)
+    return part, shown, text_width(shown, _WORD, DPI, weight) / DPI
+
+
+def _arc(ax: Axes, start: float, end: float, foot: float, **properties: Any) -> None:
+    if abs(end - start) < 0.02:
+        start -= 0.09
+    height = min(_ARC, 0.1 + 0.09 * abs(end - start)) * 4 / 3
+    curve = [(start, foot), (start, foot - height), (end, foot - height), (end, foot)]
+    codes = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
+    ax.add_patch(PathPatch(Path(curve, codes), fc="none", clip_on=False, in_layout=False, **properties))
+
+
+def _write(ax: Axes, x: float, y: float, text: str, ink: str, size: float, weight: str = "normal") -> None:
+    put_text(ax, x, y, text, size=size, color=ink, weight=weight, va="baseline", clip_on=False, in_layout=False)
+
 
 _ROWS = 6
 """Rows of a table that are drawn."""
@@ -37,9 +145,6 @@ _WIDTH, _LARGEST_SIDE = 7.0, 4.6
 
 _SHARE = 0.46
 """Of the width, what the pattern has where tables stand beside it."""
-
-_TITLE, _TEXT = 7.5, 7.0
-"""Font sizes in points."""
 
 _ROW, _COLUMN_GAP, _TABLE_GAP = 0.155, 0.09, 0.12
 """Inches: height of a row, gap between columns, gap below a table."""
@@ -97,7 +202,6 @@ def _outlined(pattern: HeatmapPlan) -> str:
 
 
 def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure: the pattern, beside it or below it the tables; then hits and failures."""
     width = page_width(style, _WIDTH)
     side_by_side = width >= STACKED_BELOW and bool(plan.tables)
     pattern_width = width * _SHARE if side_by_side else width
@@ -107,10 +211,10 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
     side = min(_LARGEST_SIDE, pattern_width - labels - 2 * MARGIN)
     pattern = max(0.8, min(1.6, rows / columns) * side) + labels
     tables = sum(map(_table_height, plan.tables))
-    legend, sentences = sentence_handles(style), _sentences(plan, width)
+    legend, sentences = _sentence_handles(style), _sentences(plan, width)
     heights = [max(pattern, tables)] if side_by_side else [pattern, *([tables] if plan.tables else [])]
     if sentences:
-        heights.append(sentences_height(sentences, width) + legend_height(legend, width) + MARGIN)
+        heights.append(_sentences_height(sentences, width) + legend_height(legend, width) + MARGIN)
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights), feet=plan.feet)
         strips: list[Any] = list(page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
@@ -120,7 +224,7 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
             height = heights[0] if side_by_side else tables
             _draw_tables(strips[1].subplots(), plan.tables, tables_width, height, style)
         if sentences:
-            draw_sentences(strips[-1].subplots(), sentences, width, style)
+            draw_sentences(strips[-1].subplots(), plan.heading, sentences, width, style)
             add_legend(strips[-1], legend, style)
         ax = strips[0].add_subplot()
         draw_heatmap(ax, plan.pattern, style)
@@ -130,22 +234,20 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
         return page
 
 
-def _sentences(plan: CardPlan, width: float) -> list[Sentences]:
+def _sentences(plan: CardPlan, width: float) -> list[NamedExample]:
     """Hits and failures: in two columns side by side, else one below the other."""
     shown = list(plan.sentences)
-    if width >= STACKED_BELOW:
-        hits, failures = ([each for each in shown if each.example.hit is hit] for hit in (True, False))
-        shown = [each for pair in zip_longest(hits, failures) for each in pair if each is not None]
-    return [(plan.heading, shown)] if shown else []
+    if width < STACKED_BELOW:
+        return shown
+    hits, failures = ([each for each in shown if each.example.hit is hit] for hit in (True, False))
+    return [each for pair in zip_longest(hits, failures) for each in pair if each is not None]
 
 
 def _table_height(table: CardTable) -> float:
-    """Inches of a table with its title and header."""
     return (len(table.rows) + 2) * _ROW + _TABLE_GAP
 
 
 def _draw_tables(ax: Axes, tables: Sequence[CardTable], width: float, height: float, style: Style) -> None:
-    """Draw tables below one another, on Axes of a width and height in inches."""
     ax.set(xlim=(0, width - MARGIN), ylim=(height, 0), facecolor=style.greys.paper)
     ax.axis("off")
     room, top = width - 2 * MARGIN, 0.0
@@ -161,7 +263,7 @@ def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Styl
     title = fitted(table.title, _TITLE, DPI, room * DPI, "bold")
     put_text(ax, left, top + _ROW * 0.75, title, size=_TITLE, weight="bold", color=greys.ink, **on_page)
     columns = [list(map(drawable, column)) for column in zip(table.columns, *table.texts, strict=True)]
-    widths = [max(text_width(text, _TEXT, DPI) for text in column) / DPI for column in columns]
+    widths = [max(text_width(text, _WORD, DPI) for text in column) / DPI for column in columns]
     least = [min(width, _NARROWEST) if table.is_text(number) else width for number, width in enumerate(widths)]
     while len(least) > 2 and sum(least) + _COLUMN_GAP * (len(least) - 1) > room:
         least.pop()
@@ -175,8 +277,8 @@ def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Styl
         is_text = table.is_text(number)
         for row, text in enumerate(columns[number]):
             put_text(
-                ax, x if is_text else x + inches, top + (row + 1.8) * _ROW, fitted(text, _TEXT, DPI, inches * DPI + 1),
-                size=_TEXT, color=greys.ink if row else greys.muted, ha="left" if is_text else "right", **on_page,
+                ax, x if is_text else x + inches, top + (row + 1.8) * _ROW, fitted(text, _WORD, DPI, inches * DPI + 1),
+                size=_WORD, color=greys.ink if row else greys.muted, ha="left" if is_text else "right", **on_page,
             )  # fmt: skip
         x += inches + _COLUMN_GAP
     for lines in (1, 2, len(table.rows) + 2):
@@ -185,4 +287,6 @@ def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Styl
 
 
 CARD = Drawing(_plans, _card_figure)
-PAGE = page_drawing("card", page_data)
+PAGE = page_drawing(
+    "card", page_data, lambda result: "" if isinstance(result, Card) else "a page is of one head; name it"
+)

@@ -1,10 +1,12 @@
 """Claims: what a TOML file, or a paper's table, says of a model's heads."""
 
+import re
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -25,15 +27,18 @@ from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
 
 _NEEDS = {
-    "role": ("head",), "label": ("head", "text"), "score": ("head", "text", "at_least or at_most"),
-    "level": ("text or corpus",), "distance_to": ("text or corpus", "at_least or at_most"),
+    "role": ("head",),
+    "label": ("head", "text"),
+    "score": ("head", "text", "at_least or at_most"),
+    "distance_to": ("text or corpus", "at_least or at_most"),
     "ablate": ("head", "corpus", "at_least or at_most"),
-}  # fmt: skip
+}
 """Kinds of claims, by the key that says what is claimed, each with the other keys that it needs."""
 
 _MAY = {"role": ("corpus", "at_least", "at_most", "direction"), "distance_to": ("head",)}
 _TYPES: dict[str, Any] = dict.fromkeys(("model", "text", "head", "direction", *_NEEDS), str)
-_TYPES |= {"corpus": Sequence[str | Path], "level": int, "at_least": float, "at_most": float}
+_TYPES |= {"corpus": Sequence[str | Path], "at_least": float, "at_most": float}
+_HEADER = re.compile(r"\s*\[\[\s*[\"']?claim[\"']?\s*\]\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +47,11 @@ class Claim:
 
     Attributes:
         place, line: the file or paper where it stands, and the line; None for a paper's.
-        kind, what: ``role``, ``label``, ``score``, ``level``, ``distance_to`` or ``ablate``, and its value.
+        kind, what: ``role``, ``label``, ``score``, ``distance_to`` or ``ablate``, and its value.
         head: its id as written; '' for all heads, or the model.
         text, corpus: what it is about; of a role without a corpus a stored profile, or random tokens.
         direction: of a relation, who attends to whom; '' for any.
-        at_least, at_most: bounds; without them a role must pass, a label be there, a level be reached.
+        at_least, at_most: bounds; without them a role must pass, and a label be there.
         published: what a paper has measured, in words.
     """
 
@@ -75,8 +80,8 @@ class Claim:
     @property
     def words(self) -> str:
         """The claim in a line."""
-        said = {"level": "level {}", "distance_to": "distance to {}", "ablate": "{} without it"}.get(self.kind, "{}")
-        what = said.format(role_name(self.what, self.direction or None) if self.kind == "role" else visible(self.what))
+        what = role_name(self.what, self.direction or None) if self.kind == "role" else visible(self.what)
+        what = {"distance_to": f"distance to {what}", "ablate": f"{what} without it"}.get(self.kind, what)
         bounds = [f"{sign} {end:g}" for sign, end in (("≥", self.at_least), ("≤", self.at_most)) if end is not None]
         on = f"on {quoted(self.text)}" if self.text else ""
         return " ".join(filter(None, [self.head, what, *bounds, self.published, on]))
@@ -94,13 +99,38 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"expected a TOML file of claims at {path}, found: {why}.") from error
-    lines, tables = _key_lines(text.split("\n")), of_file.pop("claim", None)
-    of_file = _checked(path, lines[0], of_file, ("model", "text", "corpus", "claim"))
+    tables = of_file.pop("claim", None)
+    lines = text.split("\n")
+    first = [number for number, line in enumerate(lines, 1) if _HEADER.match(line)]
+    top = _Place(path, lines, 1, len(lines) + 1)
+    of_file = _checked(top, of_file, ("model", "text", "corpus", "claim"))
     if not (isinstance(tables, list) and tables and all(isinstance(each, dict) for each in tables)):
         raise UsageError(f"{path}: expected at least one [[claim]], found none.")
-    lines += [{"": lines[0].get("claim", 1)}] * len(tables)  # of claims in one line: claim = [{...}]
-    claims = tuple(_claim(path, *each, of_file) for each in zip(lines[1:], tables, strict=False))
-    return claims, of_file.get("model"), f"{path}:{lines[0].get('model', 1)}: "
+    places = [_Place(path, lines, *ends) for ends in pairwise([*first, len(lines) + 1])]
+    if len(places) != len(tables):  # claim = [{...}], or a text with such a line
+        places = [replace(top, first=top.line("claim"))] * len(tables)
+    claims = tuple(_claim(place, given, of_file) for place, given in zip(places, tables, strict=True))
+    return claims, of_file.get("model"), f"{path}:{top.line('model')}: "
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Lines of a file in which keys stand, from the ``first``, 1 for the file's, to one before the ``end``."""
+
+    path: Path
+    lines: Sequence[str]
+    first: int
+    end: int
+
+    def line(self, key: str = "") -> int:
+        """Line of a key; without one the first."""
+        named = re.compile(rf"[\s\[]*(['\"]?){re.escape(key)}\1\s*[=\]]")
+        found = (number for number in range(self.first, self.end) if key and named.match(self.lines[number - 1]))
+        return next(found, self.first)
+
+    def refused(self, message: object, key: str = "") -> UsageError:
+        """An error of a key, or of the whole claim."""
+        return UsageError(f"{self.path}:{self.line(key)}: {message}")
 
 
 def published_claim(paper: str, head: PublishedHead, corpus: Sequence[Path]) -> Claim:
@@ -111,47 +141,51 @@ def published_claim(paper: str, head: PublishedHead, corpus: Sequence[Path]) -> 
     return Claim(place=paper, line=None, head=str(head.id), published=said, **given)
 
 
-def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file: Mapping[str, Any]) -> Claim:
+def _claim(place: _Place, given: dict[str, Any], of_file: Mapping[str, Any]) -> Claim:
     """A claim from its table, and the text or corpus of the whole file."""
     kinds = [kind for kind in _NEEDS if kind in given]
     takes = tuple(key for key in _TYPES if key != "model")
     if len(kinds) == 1:
         takes = (*kinds, *(key for need in _NEEDS[kinds[0]] for key in need.split(" or ")), *_MAY.get(kinds[0], ()))
-    given = _checked(path, lines, given, takes)
+    given = _checked(place, given, takes)
     if len(kinds) != 1:
-        named = f"expected one of {', '.join(_NEEDS)} in a claim, found {' and '.join(kinds) or 'none'}."
-        raise refused(path, lines, named)
+        raise place.refused(f"expected one of {', '.join(_NEEDS)} in a claim, found {' and '.join(kinds) or 'none'}.")
     (kind,) = kinds
     for key in ("text", "corpus"):
         if key in of_file and key in takes and not {"text", "corpus"} & given.keys():
             given[key] = of_file[key]
     if kind == "distance_to" and len(given.get("corpus", ())) > 1:
-        raise refused(path, lines, "a distance is over one corpus, found several.", "corpus")
+        raise place.refused("a distance is over one corpus, found several.", "corpus")
     lacking = [need for need in _NEEDS[kind] if not given.keys() & {*need.split(" or ")}]
-    if lacking or {"text", "corpus"} <= given.keys():
-        wrong = f"needs {' and '.join(lacking)}" if lacking else "takes a text or a corpus, not both"
-        raise refused(path, lines, f"a claim on {kind} {wrong}.")
-    what = str(given.pop(kind))
+    if lacking:
+        raise place.refused(f"a claim on {kind} needs {' and '.join(lacking)}.")
+    if {"text", "corpus"} <= given.keys():
+        raise place.refused(f"a claim on {kind} takes a text or a corpus, not both.")
+    what = given.pop(kind)
     if kind in ("role", "label", "score"):  # relations by their name alone: obj
         names = map(relation_named, what.split(BOTH))
         what = BOTH.join(f"{SYNTACTIC}{each}" if each.partition(":")[0] in RELATIONS else each for each in names)
     for key, why in _wrong_values(kind, what, given):
-        raise refused(path, lines, why, key)
-    return Claim(place=str(path), line=lines[""], kind=kind, what=what, **given)
+        raise place.refused(why, key)
+    return Claim(place=str(place.path), line=place.first, kind=kind, what=what, **given)
 
 
 def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The keys whose values no claim of this kind can have, each with the reason."""
     labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
-    roles = dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS))
-    scores = dict.fromkeys((*SCALARS, DIAGONALITY, NOWHERE, *labels))
-    names_of_labels = (*labels, DIAGONAL, UNNAMED)
-    known = {"role": roles, "label": names_of_labels, "score": scores, "ablate": METRICS, "level": tuple("1234")}
-    values: list[tuple[str, str, Collection[str]]] = [(kind, part, known[kind]) for part in (
-        what.split(BOTH) if kind == "label" else [what] * (kind in known)
-    )]  # fmt: skip
+    known: dict[str, Collection[str]] = {
+        "role": dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS)),
+        "label": (*labels, DIAGONAL, UNNAMED),
+        "score": dict.fromkeys((*SCALARS, DIAGONALITY, NOWHERE, *labels)),
+        "ablate": METRICS,
+    }
+    values = []
+    if kind in known:
+        values = [(kind, part, known[kind]) for part in (what.split(BOTH) if kind == "label" else [what])]
     if "direction" in given:
-        ends = NAME_DIRECTIONS if what == "coreference" else DIRECTIONS if what.startswith(SYNTACTIC) else ()
+        ends: Collection[str] = DIRECTIONS if what.startswith(SYNTACTIC) else ()
+        if what == "coreference":
+            ends = NAME_DIRECTIONS
         if not ends:
             yield "direction", f"the role {what!r} has no direction; leave it out."
         values.append(("direction", given["direction"], ends))
@@ -167,7 +201,7 @@ def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tu
             yield key, f"a role's score is a share, from 0 to 1; found {key} = {bound:g}."
 
 
-def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
+def _checked(place: _Place, given: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
     """The values by key, with files as they are found; UsageError for an unknown key, or a wrong type."""
     values = dict(given)
     for key, value in given.items():
@@ -183,10 +217,11 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
             several = [value] if key == "corpus" and isinstance(value, str) else value
             check_kind(key, several, _TYPES[key])
         except UsageError as error:
-            raise refused(path, lines, error, key) from error
+            raise place.refused(error, key) from error
         if key in ("model", "distance_to", "corpus"):
+            beside = place.path.parent
             names = [several] if isinstance(several, str) else several
-            found = [str(path.parent / each) if is_there(path.parent / each) else each for each in names]
+            found = [str(beside / each) if is_there(beside / each) else each for each in names]
             values[key] = tuple(map(Path, found)) if key == "corpus" else found[0]
     return values
 
@@ -198,31 +233,3 @@ def placed(place: str) -> Iterator[None]:
         yield
     except (UsageError, TextError, CorpusError, CheckpointError) as error:
         raise type(error)(f"{place}{error}") from error
-
-
-def refused(path: Path, lines: Mapping[str, int], message: object, key: str = "") -> UsageError:
-    """An error of a claim, with the line of a key, or its own."""
-    return UsageError(f"{path}:{lines.get(key, lines[''])}: {message}")
-
-
-def _key_lines(lines: Sequence[str]) -> list[dict[str, int]]:
-    """Lines of the keys before the first ``[[claim]]``, then of each claim's; a claim's own line is that of ''.
-
-    A statement of TOML is the shortest run of lines that can be read by itself.
-    """
-    sections: list[dict[str, int]] = [{"": 1}]
-    first = 0
-    for number, line in enumerate(lines, 1):
-        if number > first + 1 and not any(end in line for end in ("]", "}", '"""', "'''")):
-            continue  # within a list or a text
-        try:
-            keys = tomllib.loads("\n".join(lines[first:number]))
-        except tomllib.TOMLDecodeError:
-            continue
-        if keys == {"claim": [{}]}:
-            sections.append({"": first + 1})
-        else:
-            of_file = line.lstrip().startswith("[") and "claim" not in keys
-            sections[0 if of_file else -1] |= dict.fromkeys(keys, first + 1)
-        first = number
-    return sections

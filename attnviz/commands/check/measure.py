@@ -28,7 +28,7 @@ from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
 from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, part_of
 from attnviz.profiles.published import heads_of_paper
-from attnviz.profiles.store import StoredProfile, StoredRole
+from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import this_process
 from attnviz.texts.reading import open_corpus, read_texts
@@ -113,12 +113,12 @@ def check(
     """Hold the claims of a TOML file against measurements of its model, or of another one.
 
     With ``published``, a paper such as ``clark-2019``, the claims are on the heads that it names, and ``files`` are
-    corpora. ``truncate`` cuts a claim's text, and the texts that heads are removed on, where they are longer than the
-    model. All other arguments are as for :func:`attnviz.profile_heads`.
+    corpora. ``truncate`` cuts texts that are longer than the model. All other arguments are as for
+    :func:`attnviz.profile_heads`.
 
     Raises:
         UsageError: a claim that cannot be read, or a head that the model lacks; with the line.
-        AttnvizError: as of the functions that measure; VerificationError where the heads do not reproduce the model.
+        AttnvizError: as of the functions that measure.
     """
     if this_process().count > 1:
         raise ProcessError("check runs in one process; start it without torchrun.")
@@ -146,7 +146,6 @@ def check(
 
 
 def _id(claim: Claim, model: Checkpoint) -> HeadId:
-    """The claim's head; UsageError, with the line, where the model lacks it."""
     with placed(claim.at):
         return head_named(claim.head, model.n_layers, model.n_heads, stacks=model.stacks)
 
@@ -155,8 +154,6 @@ def _held(
     claims: Sequence[tuple[Claim, HeadId]], checkpoint: Checkpoint, stored: StoredProfile | None, opened: Any,
     truncate: bool, more: Any,
 ) -> Iterator[CheckedClaim]:  # fmt: skip
-    """Hold each claim against what it is about, which is measured once for all."""
-
     @cache
     def profile(corpus: tuple[Path, ...]) -> Profile:
         repeats = not corpus or any(each.what in ROLES_ON_REPEATS for each, _ in claims if each.corpus == corpus)
@@ -171,7 +168,7 @@ def _held(
     @cache
     def ablation(corpus: tuple[Path, ...]) -> Ablation:
         heads = [id for each, id in claims if (each.kind, each.corpus) == ("ablate", corpus)]
-        return ablate(corpus, checkpoint, select=heads, truncate=truncate, curve=False, gradient=False, **more)
+        return ablate(corpus, checkpoint, select=heads, truncate=truncate, curve=False, **more)
 
     @cache
     def analysis(text: str, model: str = "") -> Analysis:
@@ -194,9 +191,6 @@ def _held(
         if claim.kind == "role":
             answer = _of_stored(claim, id, stored, same)
             return answer or _role(claim, id, profile(claim.corpus))
-        if claim.kind == "level":
-            level = (analysis(claim.text) if claim.text else profile(claim.corpus)).verification.level
-            return CheckedClaim(claim, HOLDS if level >= int(claim.what) else FAILS, level)
         if claim.kind == "distance_to":
             return _distance(claim, compared(claim.text, claim.corpus, claim.what))
         if claim.kind == "ablate":
@@ -236,7 +230,6 @@ def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedC
 
 
 def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
-    """What happens without the head."""
     effects = ablation.head(id).damage
     if claim.what not in effects:
         raise UsageError(f"this model is measured by {' and '.join(effects)}, not by {claim.what}.")
@@ -245,7 +238,6 @@ def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
 
 
 def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:
-    """A role by a profile, in the direction of the claim."""
     role = next((each for each in profile.roles if (each.id, each.role) == (id, claim.what)), None)
     if role is not None and claim.direction not in ("", role.direction):
         names = coreference_candidates(profile.coreference)
@@ -256,7 +248,7 @@ def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:
     return _judged(claim, role, profile.source())
 
 
-def _judged(claim: Claim, role: Role | StoredRole, source: str) -> CheckedClaim:
+def _judged(claim: Claim, role: Role, source: str) -> CheckedClaim:
     """A role by the claim's bounds; without any it must pass."""
     found = _bounded(claim, role.score, role.n, baseline=role.baseline, interval=role.interval, source=source)
     if role.interval in _NO_RANGE:
@@ -315,7 +307,6 @@ def _is_same(
 
 
 def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
-    """A label, or a score, of a head on a text."""
     head, name = analysis.head(id), claim.what.rpartition(BOTH)[2]  # of a label its last part
     named = {f"{SYNTACTIC * (each.kind == 'syntactic')}{each.name}": each for each in head.patterns}
     verdict = named.get(name)

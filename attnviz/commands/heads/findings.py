@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
 from attnviz.figures.families import family_of_label
+from attnviz.judge.roles import Role
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
@@ -14,7 +15,6 @@ from attnviz.measures.patterns import NAMES, RETRIEVAL, WRITTEN
 from attnviz.models.head_ids import FORMS, HeadId
 from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
-from attnviz.profiles.store import StoredRole
 
 _LABELS = ("coreference", "semantic", RETRIEVAL, *WRITTEN, DIAGONAL, UNNAMED, *NO_LABEL)
 """Labels and roles but patterns and relations, which other texts or corpora may have."""
@@ -36,7 +36,7 @@ class HeadFindings:
     statistics: dict[str, float | None]
     patterns: tuple[Verdict, ...]
     labelled: Label
-    roles: tuple[StoredRole, ...] | None = None
+    roles: tuple[Role, ...] | None = None
     alignment: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class HeadFindings:
         return list(zip(self.label.split(BOTH), self.labelled.verdicts, strict=False))
 
     @property
-    def over_corpus(self) -> list[tuple[str, StoredRole]]:
+    def over_corpus(self) -> list[tuple[str, Role]]:
         """The roles that the head passes over the corpus, by name."""
         return [(role.role, role) for role in self.roles or ()]
 
@@ -63,7 +63,7 @@ class HeadFindings:
         return [kind_of(name) for name in self.label.split(BOTH)]
 
     @property
-    def role(self) -> StoredRole | None:
+    def role(self) -> Role | None:
         """Its first role over the corpus: what it does, or sink where that is all; None if none passes."""
         return self.roles[0] if self.roles else None
 
@@ -98,9 +98,9 @@ class HeadFindings:
         """Id and names: ``L2H0 · obj (corpus)``, ``L2H8 · next-token? · det (corpus)``."""
         return " · ".join([str(self.id), *self.names])
 
-    def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | StoredRole]]:
+    def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | Role]]:
         """The parts of the label, and the roles, that any of these names selects, by name."""
-        found: list[tuple[str, Verdict | StoredRole]] = [*self.on_text, *self.over_corpus]
+        found: list[tuple[str, Verdict | Role]] = [*self.on_text, *self.over_corpus]
         wanted = set(map(str.casefold, names))
         return [(name, each) for name, each in found if not wanted.isdisjoint(map(str.casefold, _names_of(name)))]
 
@@ -147,7 +147,7 @@ def selected_verdict(head: HeadFindings, names: Collection[str]) -> Verdict | No
     return next(selected, head.labelled.verdict)
 
 
-def rank_value(found: Verdict | StoredRole) -> float:
+def rank_value(found: Verdict | Role) -> float:
     """How clear a verdict or role is: its error reduction; of broad, how far it exceeds its threshold."""
     if found.error_reduction is not None:
         return found.error_reduction

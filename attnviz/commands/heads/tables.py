@@ -20,6 +20,7 @@ from attnviz.commands.heads.findings import (
     sorted_by_selection,
 )
 from attnviz.commands.heads.summary import LABEL, LABEL_KINDS, LABEL_NUMBERS, on_two_lines, role_text
+from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
 from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REGISTRY, REPEATS, SINK
@@ -44,7 +45,6 @@ from attnviz.present.tables import (
 )
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.parts import SYNTACTIC
-from attnviz.profiles.store import StoredRole
 
 _STRONGEST, _RELATIONS, _FEW_RELATIONS, _MOST_LISTED = 5, 8, 3, 12
 
@@ -343,7 +343,7 @@ def _headline(part: Analysis, heads: Sequence[HeadFindings]) -> Iterator[Text]:
         yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")
 
 
-def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | StoredRole]]]]) -> str:
+def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Role]]]]) -> str:
     """``2 local (L0H2 previous-token 1.00) · 0 syntactic · …``, the clearest head of each kind in brackets.
 
     A head counts once for each kind of what was found of it.
@@ -440,7 +440,7 @@ def _few(heads: Sequence[HeadFindings]) -> list[_KindRow]:
     return rows
 
 
-def _of_kind(found: Sequence[tuple[str, Verdict | StoredRole]], kind: str) -> list[float]:
+def _of_kind(found: Sequence[tuple[str, Verdict | Role]], kind: str) -> list[float]:
     """How clear what was found of a kind is."""
     return [rank_value(each) for name, each in found if kind_of(name) == kind]
 

@@ -1,11 +1,11 @@
-"""Example sentences of roles: the best hits, the deciles of a sample, and the clearest misses.
+"""Example sentences of roles: the clearest hits, and the clearest misses.
 
 Once the roles are judged, a random sample of the texts is read a second time, for the roles that get examples. An
 instance of a role is a word of a relation, a pronoun, or a content token. It is a hit where the head attends most to a
 key that is right, and a miss where it attends most to another; of ``broad`` it is a hit where the token's attention is
 spread as the role asks for. Of copying the keys are right whose tokens the head raises, of ``inactive`` all keys of a
 token at which it is quiet. Hits are ranked by their weight (of ``broad`` the least first), misses by that of the wrong
-key, one a text each; deciles are by the weight of the right key, over a random sample of the instances.
+key, one a text each.
 """
 
 import random
@@ -18,13 +18,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import BROAD_SHARE, MARGIN
 from attnviz.language.syntax import DIRECTIONS
-from attnviz.measures.bootstrap import named_generator
 from attnviz.measures.names import NAME_DIRECTIONS
 from attnviz.measures.patterns import INACTIVE, SINK, WRITTEN, allowed_units
 from attnviz.measures.relations import RelatedWords, Spans, between_spans
@@ -39,9 +37,6 @@ from attnviz.texts.runs import RunSettings
 SAMPLED_TEXTS = 500
 """Most texts of each corpus searched for examples: as many as an untrained copy is measured on."""
 
-SAMPLED = 99
-"""Random instances of a role for the deciles; of 99 in order, each tenth is a decile."""
-
 _STEPS = 10_000
 """Weights are rounded to four decimals, since those of two batches of different length differ by rounding."""
 
@@ -53,16 +48,7 @@ _SPARE = 4
 
 
 def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleExamples, ...]:
-    """Find examples of the roles that each head passes, and of its best relation.
-
-    Args:
-        run: the run that measured the roles.
-        roles: of all heads.
-        n: number of hits, and of misses.
-
-    Raises:
-        VerificationError: the heads do not reproduce the model on a sample of these texts.
-    """
+    """Find ``n`` hits, and misses, of the roles that each head passes, and of its best relation."""
     roles, settings = _with_examples(roles) if n else [], run.settings
     search = _Search(run, roles, n)
     attention = SampledAttention(settings.checkpoint, settings.seed)
@@ -128,24 +114,13 @@ class TopExamples:
             seen.setdefault((each.text, each.query, each.key), each)
         return tuple(seen.values())[:n]
 
-    def deciles(self) -> tuple[Example, ...]:
-        """Examples at the nine deciles of the weight of the right key, or of the only one, ascending."""
-        order = sorted(self.ranked(), key=lambda each: each.weight if each.gold_weight is None else each.gold_weight)
-        at = dict.fromkeys(max(0, tenth * (len(order) + 1) // 10 - 1) for tenth in range(1, 10))
-        return tuple(order[rank] for rank in at if rank < len(order))
-
 
 @dataclass(frozen=True)
 class _Instances:
-    """Instances of a role in a batch.
+    """Instances of a role in a batch: [n] texts, queries and positions, the latter unique within a text.
 
-    Attributes:
-        texts, queries: [n], number of the text in the batch, and the query.
-        positions: [n], unique within a text.
-        keys, right: boolean [n, n_keys], candidate keys, and the right ones.
-        spans: whether queries and keys are spans of the text, not tokens.
-        reverse: whether the keys attend to the query.
-        spread: whether a hit is attention spread over all keys, without a right one.
+    ``keys`` and ``right`` are boolean [n, n_keys]. With ``reverse`` keys attend to the query; with ``spread`` a hit is
+    attention spread over all keys.
     """
 
     texts: Tensor
@@ -179,12 +154,9 @@ class _Instances:
 
 
 class _Seen(NamedTuple):
-    """Behaviour of heads in instances of a role, [n, n_heads] each, weights in ten-thousandths.
+    """Heads in instances of a role, [n, n_heads] each: whether they are hits, the key of most weight, the right one.
 
-    Attributes:
-        hits: whether the head follows the role.
-        key, weight: the key of most weight.
-        gold, gold_weight: the right key of most weight; weight -1 without a right key.
+    Weights are in ten-thousandths; ``gold_weight`` is -1 without a right key.
     """
 
     hits: Tensor
@@ -193,23 +165,22 @@ class _Seen(NamedTuple):
     gold: Tensor
     gold_weight: Tensor
 
-    def scores(self, texts: Tensor, random: Tensor) -> Tensor:
-        """Scores as hit, miss and part of the sample, [n, n_heads, 3]; hits and misses one a text, else -1."""
+    def scores(self, texts: Tensor) -> Tensor:
+        """Scores as hit and miss, [n, n_heads, 2]; one of each a text, else -1."""
         clear = torch.where(self.gold_weight < 0, _STEPS - self.weight, self.weight)
         misses = ~self.hits & (self.weight > self.gold_weight) & (self.weight >= _FAINTEST)
         scores = torch.stack([clear.where(self.hits, -1), self.weight.where(misses, -1)], -1)
         ranks = scores * (len(texts) + 1) + torch.arange(len(texts), 0, -1)[:, None, None]  # of equal ones the first
         index = texts[:, None, None].expand_as(ranks)
         best = ranks.new_zeros(int(texts.max()) + 1, *ranks.shape[1:]).scatter_reduce(0, index, ranks, "amax")
-        scores = scores.masked_fill(ranks < best[texts], -1)
-        return torch.cat([scores, random[:, None, None].expand_as(scores[..., :1])], -1)
+        return scores.masked_fill(ranks < best[texts], -1)
 
 
 _Role = tuple[str, str | None]
 """Name and direction of a role."""
 
-_Kept = tuple[TopExamples, TopExamples, TopExamples]
-"""Hits, misses, and a sample of the instances."""
+_Kept = tuple[TopExamples, TopExamples]
+"""Hits and misses."""
 
 
 class _Search:
@@ -220,7 +191,7 @@ class _Search:
         self._causal = run.settings.checkpoint.architecture.causal
         self._kept: dict[_Role, dict[HeadId, _Kept]] = {}
         for role in roles:
-            kept = TopExamples(n + _SPARE), TopExamples(n + _SPARE), TopExamples(SAMPLED)
+            kept = TopExamples(n + _SPARE), TopExamples(n + _SPARE)
             self._kept.setdefault((role.role, role.direction), {})[role.id] = kept
         self._token_name = cache(run.settings.checkpoint.tokenizer.convert_ids_to_tokens)
 
@@ -228,8 +199,8 @@ class _Search:
         """Examples of every role that has any."""
         examples = []
         for role in self._roles:
-            hits, misses, sample = self._kept[role.role, role.direction][role.id]
-            groups = hits.different(self._n), sample.deciles(), misses.different(self._n)
+            hits, misses = self._kept[role.role, role.direction][role.id]
+            groups = hits.different(self._n), misses.different(self._n)
             examples.append(RoleExamples(role.id, role.role, role.direction, *groups))
         return tuple(each for each in examples if any(each.groups.values()))
 
@@ -237,9 +208,6 @@ class _Search:
         """Run a batch of a corpus, and keep its examples that are among the best."""
         names = self._run.settings.corpora[corpus].kind == "gap"
         members, instances = self._of_names(batch) if names else self._of_sentences(batch)
-        seed = self._run.settings.seed
-        random = pad_sequence([_priorities(f"{seed}:{corpus}", item) for item in batch.items], batch_first=True)
-
         patterns: dict[int, Tensor] = {}
 
         def on_weighted_values(layer: int, weighted: Tensor) -> None:
@@ -252,18 +220,16 @@ class _Search:
                     if role[0] in WRITTEN:
                         shown = self._run.writing.shown(role[0], layer, weighted, batch).cpu()
                     seen = some.seen(spans() if some.spans else tokens(), [id.head for id in kept], shown)
-                    scores = seen.scores(some.texts, random[some.texts, some.positions])
+                    scores = seen.scores(some.texts)
                     self._offer(list(kept.values()), corpus, batch, some, seen, scores)
 
         attention.run(batch, patterns.__setitem__, on_weighted_values)
 
     def _of_names(self, batch: Batch) -> tuple[Spans, dict[_Role, _Instances]]:
-        """Spans of GAP's examples in tokens, and the instances of coreference by role."""
         instances = {role: _pronouns(batch, role[1]) for role in self._kept if role[0] == "coreference"}
         return [item.members for item in batch.items], instances
 
     def _of_sentences(self, batch: Batch) -> tuple[Spans, dict[_Role, _Instances]]:
-        """Words of sentences in tokens, and the instances of relations and other roles."""
         words = RelatedWords.of_batch(batch)
         sizes = torch.tensor(list(map(len, words.members)))
         instances = {}
@@ -279,7 +245,6 @@ class _Search:
     def _offer(
         self, kept: Sequence[_Kept], corpus: int, batch: Batch, some: _Instances, seen: _Seen, scores: Tensor
     ) -> None:
-        """Keep the examples that are among the best."""
         floors = torch.tensor([[top.floor for top in of_head] for of_head in kept])
         better = (scores >= floors).nonzero()
         at, head, _ = better.T
@@ -292,7 +257,6 @@ class _Search:
             kept[of_head][kind].offer(score, (corpus, item.source.number, position), example)
 
     def _example(self, item: EncodedText, corpus: int, some: _Instances, query: int, reading: Sequence[int]) -> Example:
-        """Make an example from a query and a head's :class:`_Seen` there."""
         hit, key, weight, gold, gold_weight = reading
         pair, right = ((self._unit(item, some.spans, query), self._unit(item, some.spans, at)) for at in (key, gold))
         if some.reverse:
@@ -311,14 +275,7 @@ class _Search:
         return Unit(str(self._token_name(item.ids[at])), end, end)
 
 
-def _priorities(name: str, item: EncodedText) -> Tensor:
-    """Random numbers of a text's positions, the same in every batch; the largest make the sample."""
-    n = max(len(item), len(item.members))
-    return torch.randint(1 << 31, (n,), generator=named_generator(f"{name}:{item.source.number}"))
-
-
 def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | None:
-    """Instances of a role of tokens; None for any other role."""
     non_sink, valid = batch.non_sink.cpu(), batch.valid.cpu()
     keys = valid[:, None] & allowed_units(valid.shape[1], run.settings.checkpoint.architecture.causal)
     right, spread = keys & ~non_sink[:, None], role == "broad"

@@ -29,7 +29,6 @@ from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
-from attnviz.profiles.store import StoredCorpus, StoredProfile, StoredRole
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, find_parser, open_corpus
@@ -38,8 +37,8 @@ from attnviz.trace.checks import Verification
 from attnviz.trace.contributions import why_not_linear
 from attnviz.version import __version__
 
-PARTS = "", "untrained copy", "confirmation"
-"""Parts of a profile's run: the model, its control, the corpora of ``confirm``."""
+PARTS = "", "untrained copy"
+"""Parts of a profile's run: the model and its control."""
 
 CONTROL_TEXTS = 500
 """Most texts of each corpus for the untrained copy."""
@@ -62,18 +61,11 @@ class Profile(Result):
     """Statistics and roles of a model's heads on corpora; parts without data are None.
 
     Attributes:
-        checkpoint, weights_sha256: the model, and the hash of its weights.
-        corpora: the corpora, and how much of each was measured.
         seed: of all random numbers.
         verification, texts_verified: how closely the heads reproduce the model, and on how many texts.
-        statistics: sums over all sentences.
         relations: syntactic relations, the most frequent first.
         gold: whether the trees are gold, not a parser's.
-        coreference: of GAP's examples.
-        control_texts: on how many texts an untrained copy of the model was measured, besides the same random tokens;
-            None without a control.
-        confirmed_on: the other corpora, on which roles were measured again, and how much of them.
-        repeats: of random tokens, repeated.
+        control_texts: on how many texts an untrained copy of the model was measured.
         head_distances, queries_compared: mean Jensen-Shannon divergence of any two heads in nats, on queries of the
             verified texts, [n_all_heads, n_all_heads].
         roles: of every head, whether they pass or not.
@@ -95,7 +87,6 @@ class Profile(Result):
     gold: bool
     coreference: NameCount | None
     control_texts: int | None
-    confirmed_on: tuple[CorpusCount, ...]
     repeats: RepeatScores | None
     head_distances: Tensor | None
     queries_compared: int
@@ -108,34 +99,6 @@ class Profile(Result):
         """Roles that each head passes, by error reduction; heads without roles included."""
         model = self.checkpoint
         return judged.passed_by_head(self.roles, select_heads((), model.n_layers, model.n_heads, model.stacks))
-
-    def as_stored(self) -> StoredProfile:
-        """Its roles and examples as of a profile on disk."""
-        read = {
-            "statistics": ("conllu", "txt"),
-            "syntax": ("conllu" if self.gold else "txt",),
-            "coreference": ("gap",),
-            "repeats": (),
-        }
-        measured = {
-            "statistics": self.statistics, "syntax": self.relations, "coreference": self.coreference,
-            "repeats": self.repeats,
-        }  # fmt: skip
-        parts = {}
-        for name, kinds in read.items():
-            counts = [count for count in self.corpora if count.corpus.kind in kinds]
-            corpora = [{"path": str(count.corpus.path), "sentences": count.texts} for count in counts]
-            if measured[name] is not None:
-                parts[name] = {"corpora": corpora}
-        roles = dict[HeadId, tuple[StoredRole, ...]]()
-        for role in self.roles:
-            values = {name: getattr(role, name) for name in StoredRole.__dataclass_fields__}
-            roles[role.id] = (*roles.get(role.id, ()), StoredRole(**values))
-        corpora_read = tuple(StoredCorpus(count.corpus.path.name, count.texts) for count in self.corpora)
-        return StoredProfile(
-            Path("profile.json"), False, corpora_read, self.seed, __version__, roles, stacks=self.checkpoint.stacks,
-            examples=self.examples, parts=parts,
-        )  # fmt: skip
 
     @property
     def trees(self) -> str:
@@ -164,7 +127,6 @@ class Profile(Result):
         return " · ".join([self.checkpoint.short_name, *read, *more])
 
     def __repr__(self) -> str:
-        """One line: the model, what was read, and how many heads have a role."""
         having = counted(sum(map(bool, self.passed_roles().values())), "head")
         return f"<Profile of {self.source()}: {having} with a role>"
 
@@ -181,7 +143,6 @@ def profile_heads(
     syntax: bool = True,
     parser: str | None = None,
     control: bool = True,
-    confirm: Sequence[str | Path] = (),
     examples: int = 8,
     revision: str | None = None,
     adapter: str | Path | None = None,
@@ -202,22 +163,20 @@ def profile_heads(
         paths: ``.conllu`` (gold trees), ``.txt`` (a sentence a line), GAP ``.tsv`` (coreference).
         repeats: also random tokens, repeated.
         limit: sentences, or rows, of each corpus that are read.
-        batch_size: texts that the model reads at once; it changes no result but by rounding.
+        batch_size: texts that the model reads at once.
         seed: of everything random: which batches are verified, the bootstrap, the repeats.
         syntax: parse ``.txt`` files where spaCy and a pipeline are installed, and no gold trees are given; find the
             subjects of GAP's passages.
         parser: the spaCy pipeline to use; default an installed English one.
         control: measure a freshly initialised copy of the model, too, on at most :data:`CONTROL_TEXTS` texts of each
-            corpus; a role passes only above it. It takes as long as so many texts take.
-        confirm: other corpora, on which the roles that pass are measured again.
-        examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none. They are
-            from :data:`attnviz.commands.profile.examples.SAMPLED_TEXTS` texts of each corpus, which are read again.
+            corpus; a role passes only above it.
+        examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none.
         revision: branch, tag or commit of a hub id.
         adapter: as for :func:`attnviz.analyze`.
-        tokenizer: likewise, by name.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
-        device_map: instead of a device, as for :func:`attnviz.analyze`; of one process, and without ``control``.
-        dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``, ``auto``; of a model by name.
+        tokenizer: likewise.
+        device: likewise; of a model by name.
+        dtype: likewise.
+        device_map: instead of a device; of one process, and without ``control``.
         unfinished: a file in which to keep what was measured; the next call with the same settings goes on from
             there. Delete it when you have saved the profile.
         progress: callback for each corpus, how many of its texts are done, and about how many there are.
@@ -235,13 +194,13 @@ def profile_heads(
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     process = this_process()
-    corpora, others = ([open_corpus(Path(path)) for path in some] for some in (paths, confirm))
-    for one, other in combinations([*corpora, *others], 2):
+    corpora = [open_corpus(Path(path)) for path in paths]
+    for one, other in combinations(corpora, 2):
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
-    parse = find_parser([*corpora, *others], parser) if syntax else None
+    parse = find_parser(corpora, parser) if syntax else None
     checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, tokenizer).encoder
-    of_words = [each.path for each in (*corpora, *others) if each.kind != "txt"]
+    of_words = [each.path for each in corpora if each.kind != "txt"]
     refuse_words(checkpoint, parser=parser, corpora=of_words)
     parse = parse if checkpoint.architecture.has_words else None
     if control and checkpoint.weight_devices:
@@ -252,7 +211,7 @@ def profile_heads(
     weights = checkpoint.weights_sha256
     tell = report_once(warn)
 
-    def measured(part: str, of: Checkpoint, some: Sequence[Corpus], most: int | None) -> CorpusRun | None:
+    def measured(part: str, of: Checkpoint, most: int | None) -> CorpusRun | None:
         """Run over corpora and merge all processes; None in all but the first."""
         identity = {
             "attnviz": __version__,
@@ -261,26 +220,25 @@ def profile_heads(
             "dtype": str(of.dtype),
             "seed": seed,
             "limit": most,
-            "corpora": [f"{corpus.path} ({corpus.sha256[:12]})" for corpus in some],
+            "corpora": [f"{corpus.path} ({corpus.sha256[:12]})" for corpus in corpora],
             "parser": parse and parse.name,
             "plug-ins": [f"{plugin.name} ({plugin.origin})" for plugin in REGISTRY.plugins.values()],
         }
         settings = RunSettings(
-            of, tuple(some), parse, most, batch_size, seed, process,
+            of, tuple(corpora), parse, most, batch_size, seed, process,
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
             named(part, progress), tell,
         )  # fmt: skip
         run = CorpusRun(settings)
-        return run if run.measure(repeats=repeats and part != PARTS[2]) else None
+        return run if run.measure(repeats=repeats) else None
 
     with joined_processes(process):
-        run = measured(PARTS[0], checkpoint, corpora, limit)
+        run = measured(PARTS[0], checkpoint, limit)
         fresh = None
         if control:
             most = CONTROL_TEXTS if limit is None else min(limit, CONTROL_TEXTS)
-            fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), corpora, most)
-        again = measured(PARTS[2], checkpoint, others, limit) if others else None
-    return None if run is None else _profile(run, fresh, again, weights, repeats, examples)
+            fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), most)
+    return None if run is None else _profile(run, fresh, weights, repeats, examples)
 
 
 def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
@@ -306,16 +264,12 @@ def part_file(unfinished: Path, part: str) -> Path:
     return unfinished.with_name(f"{unfinished.name}-{part.split(maxsplit=1)[0]}") if part else unfinished
 
 
-def _counts(run: CorpusRun | None) -> tuple[CorpusCount, ...]:
-    """The measured part of each corpus."""
-    if run is None:
-        return ()
+def _counts(run: CorpusRun) -> tuple[CorpusCount, ...]:
     corpora = zip(run.settings.corpora, run.measured, strict=True)
     return tuple(CorpusCount(corpus, done.texts, done.tokens, done.left_out) for corpus, done in corpora)
 
 
 def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
-    """Candidates of all roles from the tallies of a run."""
     if run is None:
         return
     if run.sentences:
@@ -332,22 +286,19 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
 def _profile(
     run: CorpusRun,
     fresh: CorpusRun | None,
-    again: CorpusRun | None,
     weights: str | None,
     repeats: bool,
     examples: int,
 ) -> Profile:
-    """Judge the tallies, and find examples of the roles."""
     checkpoint = run.settings.checkpoint
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
-    confirmed = judged.confirmed_roles(roles, _candidates(again, False))
     return Profile(
         checkpoint, weights, _counts(run), run.settings.seed, run.attention.verification, run.attention.texts_verified,
         run.statistics if run.sentences else None,
         tuple(replace(each, layers=checkpoint.layers) for each in run.relations.results()) or None, run.gold,
-        run.names.results(), None if fresh is None else sum(done.texts for done in fresh.measured), _counts(again),
+        run.names.results(), None if fresh is None else sum(done.texts for done in fresh.measured),
         run.repeats.results() if repeats else None, run.distances.results() if run.sentences else None,
-        run.distances.n_queries, _renumbered(confirmed, checkpoint),
+        run.distances.n_queries, _renumbered(roles, checkpoint),
         _renumbered(find_examples(run, roles, examples), checkpoint),
         run.writing.why_no_copying if run.sentences else "", text_notes(run.settings, run.measured),
     )  # fmt: skip

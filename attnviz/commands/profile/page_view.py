@@ -20,7 +20,6 @@ from attnviz.present.published import ARROWS, role_name, role_numbers, shown_bas
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
-from attnviz.profiles.store import StoredRole
 
 
 def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
@@ -61,7 +60,6 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
 
 
 def _clarity(roles: list[Role]) -> tuple[bool, bool, float]:
-    """Sort key of heads: those with a role, sinks, inactive and broad ones last, by the clearest role."""
     return (
         bool(roles),
         bool(roles) and roles[0].role not in (SINK, INACTIVE, "broad"),
@@ -90,7 +88,6 @@ def family_of(roles: Sequence[Role]) -> Family:
 
 
 def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
-    """Statistics of the page: means over the corpora, then the score of every role that passes."""
     heads = all_heads(profile.checkpoint.n_layers, profile.checkpoint.n_heads)
 
     def column(key: str, title: str, reading: str, uniform: float | None, values: dict[HeadId, float]) -> Any:
@@ -117,20 +114,18 @@ def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
             str(role.id), visible(role.role), ARROWS.get(role.direction or "", ""), short_float(role.score),
             short_float(shown_baseline(role.baseline)), short_float(role.error_reduction),
             *map(short_float, role.interval), role.n, short_float(role.untrained),
-            role.confirmed and f"{'yes' if role.confirmed.passed else 'no'}, {role.confirmed.score:.2f}",
         ]
         for roles in passed.values()
         for role in roles
     ]  # fmt: skip
     columns = [
         "head", "role", "direction", "score", "baseline", "error reduction", "interval from", "to", "n", "untrained",
-        "confirmed",
     ]  # fmt: skip
     note = "Roles that heads pass; a head may have several. Untrained: the best head of a freshly initialised copy."
     return {"title": f"Roles ({len(rows)})", "note": note, "columns": columns, "rows": rows, "head": 0}
 
 
-def sentences_entry(of: RoleExamples, role: Role | StoredRole | None) -> dict[str, Any]:
+def sentences_entry(of: RoleExamples, role: Role | None) -> dict[str, Any]:
     """``Examples`` as in ``attnviz/page/patterns.js``: sentences of one role of a head; None for numbers not kept."""
     name = role_name(of.role, of.direction)
     failed = "" if role is not None and role.passed else "does not pass"

@@ -24,14 +24,13 @@ from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import Field, named, plain
-from attnviz.present.published import ARROWS, beside, published_table, shown_baseline
+from attnviz.present.published import ARROWS, published_table, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import column_table, first_rows, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
-from attnviz.profiles.store import StoredRole
 from attnviz.texts.reading import LONGEST, SHORTEST
 
 _ROLES = 4
@@ -56,7 +55,6 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "model": model_entry(profile.checkpoint),
         "corpora": _corpora(profile.corpora),
         "control_texts": profile.control_texts,
-        "confirmed_on": _corpora(profile.confirmed_on),
         "seed": profile.seed,
         "verification": verification_entry(profile.verification) | {"sentences_verified": profile.texts_verified},
         "statistics": None if profile.statistics is None else _statistics(profile.statistics),
@@ -85,10 +83,9 @@ def _corpora(counts: tuple[CorpusCount, ...]) -> list[dict[str, Any]]:
 
 
 def _role(role: Role) -> dict[str, Any]:
-    confirmed = role.confirmed and {**vars(role.confirmed), "difference": list(role.confirmed.difference)}
     return {
         **vars(role), "id": str(role.id), "interval": list(role.interval), "difference": list(role.difference),
-        "error_reduction": role.error_reduction, "confirmed": confirmed,
+        "error_reduction": role.error_reduction,
     }  # fmt: skip
 
 
@@ -151,8 +148,8 @@ def _tables(profile: Profile, choices: ViewOptions, width: int) -> Iterator[Rend
     yield verification_line(profile.verification, profile.checkpoint, sample=sample)
     if profile.relations is not None:
         yield _by_relation(profile, profile.relations, choices.top or None, width)
-    control, again = profile.control_texts is not None, bool(profile.confirmed_on)
-    yield by_head(profile.passed_roles(), choices.top or 0, width, "profile.csv", control=control, confirmed=again)
+    control = profile.control_texts is not None
+    yield by_head(profile.passed_roles(), choices.top or 0, width, "profile.csv", control=control)
     if profile.statistics is not None:
         yield _by_layer(profile.statistics, profile.checkpoint.n_layers, width)
     published = _published(profile)
@@ -178,10 +175,6 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
         columns.append(Field("Untrained", lambda row: row.roles[0].untrained if row.roles else None))
     columns.append(Field("n", lambda row: row.relation.n))
     columns.append(Field("Pass", lambda row: _passing([role.passed for role in row.roles])))
-    if profile.confirmed_on:
-        columns.append(
-            Field("Confirmed", lambda row: _passing([role.confirmed.passed for role in row.roles if role.confirmed]))
-        )
     order = "the most frequent first"
     return first_rows("Relations", columns, rows, top, "profile.json", width=width, noun="relation", order=order)
 
@@ -212,8 +205,7 @@ def _passing(verdicts: Sequence[bool]) -> str:
 
 
 def by_head(
-    passed: Mapping[HeadId, Sequence[Role | StoredRole]], top: int, width: int, file: str, *, control: bool,
-    confirmed: bool = False,
+    passed: Mapping[HeadId, Sequence[Role]], top: int, width: int, file: str, *, control: bool,
 ) -> RenderableType:  # fmt: skip
     """Table of the roles that each head passes, the clearest first; a sentence where no head passes any.
 
@@ -230,8 +222,6 @@ def by_head(
         Field("Role", lambda row: row.name, left=True, least=10),
         *map(_of_role, named(_FIELDS, *shown)),
     ]
-    if confirmed:
-        columns.append(_of_role(Field("Confirmed", _confirmed)))
     rows: list[_RoleRow] = []
     for id, of_head in roles[: top or None]:
         listed = of_head if len(of_head) <= _ROLES else of_head[: _ROLES - 1]
@@ -249,7 +239,7 @@ class _RoleRow(NamedTuple):
 
     head: str
     name: str
-    role: Role | StoredRole | None
+    role: Role | None
 
 
 def _of_role(field: Field[Any]) -> Field[_RoleRow]:
@@ -259,12 +249,6 @@ def _of_role(field: Field[Any]) -> Field[_RoleRow]:
         return "" if row.role is None else field.write(field.of(row.role))
 
     return Field(field.title, written, left=field.left, optional=field.optional)
-
-
-def _confirmed(role: Role) -> str:
-    """Score and baseline on the other corpus, marked if the role does not pass there."""
-    again = role.confirmed
-    return "" if again is None else f"{beside(again)}{'' if again.passed else ' no'}"
 
 
 def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
@@ -302,12 +286,10 @@ def _notes(profile: Profile) -> RenderableType:
         if profile.statistics is not None and profile.statistics.windowed else "",
         encoder_note(profile.checkpoint),
         profile.why_no_copying and f"Copying and copy-suppression were not measured: {profile.why_no_copying}.",
-        "Confirmed: score and baseline on the other corpus; no: it does not pass there."
-        if profile.confirmed_on else "",
         *(
             f"{visible(count.corpus.path.name)}: {count.left_out:,} of {count.texts + count.left_out:,} texts left "
             f"out: {_why(count)}."
-            for count in (*profile.corpora, *profile.confirmed_on) if count.left_out
+            for count in profile.corpora if count.left_out
         ),
     )  # fmt: skip
 

@@ -8,30 +8,26 @@ from rich.text import Text
 
 from attnviz.arguments import relation_named
 from attnviz.errors import UsageError
-from attnviz.models.head_ids import HeadId, select_heads
+from attnviz.judge.roles import Role
+from attnviz.models.head_ids import select_heads
 from attnviz.models.wording import visible
-from attnviz.present.documents import paper_table
 from attnviz.present.fields import Field
 from attnviz.present.published import role_name, role_numbers
-from attnviz.present.report import spec_of
 from attnviz.present.tables import column_table, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
-from attnviz.profiles.store import StoredProfile, StoredRole, read_json
+from attnviz.profiles.store import StoredProfile
 
 LONGEST = 60
 """Most words of a text shown."""
 
 _BRACKETS = {"query": "[]", "key": "{}", "gold": "()"}
 
-EXAMPLES = 3
-"""Examples shown of a role of a head, where no number is given."""
+EXAMPLES = 2
+"""Hits, and failures, shown of a role of a head, where no number is given."""
 
 ROLES = "roles"
 """The name that shows the roles of all heads, not examples."""
-
-_MEDIAN = 5
-"""The number of the decile that is in the middle."""
 
 _LEGEND = "[query] attends most to {key}, with this weight"
 
@@ -50,28 +46,23 @@ def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[Role
             f"the profile {profile.path} has no examples: expected one of a corpus, with --examples above 0; make it "
             "again with attnviz profile CORPUS."
         )
-    roles, wanted = {each.role for each in examples}, [relation_named(name) for name in wanted]
+    roles, wanted, model = {each.role for each in examples}, [relation_named(name) for name in wanted], profile.model
     named = [name for name in wanted if any(name in _names(role) for role in roles)]
-    heads = [_heads(name, profile, roles) for name in wanted if name not in named]
-    of_role = [each for each in examples if not named or not _names(each.role).isdisjoint(named)]
-    for some in heads:
-        if not any(each.id in some for each in of_role):
-            roles_there = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in examples if each.id in some}))
-            raise UsageError(
-                f"there are no examples of {' '.join(wanted)}: there are those of {roles_there or 'none'}."
-            )
-    ids = {head for some in heads for head in some}
-    chosen = [each for each in of_role if not heads or each.id in ids]
+    selections = [name for name in wanted if name not in named]
+    heads = select_heads(selections, model["n_layers"], model["n_heads"], profile.stacks)
+    of_heads = [each for each in examples if each.id in heads]
+    chosen = [each for each in of_heads if not named or not _names(each.role).isdisjoint(named)]
+    if not chosen:
+        known = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in of_heads}))
+        raise UsageError(f"there are no examples of {' '.join(wanted)}: there are those of {visible(known) or 'none'}.")
     return tuple(sorted(chosen, key=lambda each: (each.id, *_rank_key(_role(profile, each)))))
 
 
-def _role(profile: StoredProfile, examples: RoleExamples) -> StoredRole | None:
-    """The role of examples; None if the profile has only the examples."""
+def _role(profile: StoredProfile, examples: RoleExamples) -> Role | None:
     return next((role for role in profile.roles.get(examples.id, ()) if role.role == examples.role), None)
 
 
-def _rank_key(role: StoredRole | None) -> tuple[bool, float]:
-    """Sort key: roles that pass first, then by error reduction."""
+def _rank_key(role: Role | None) -> tuple[bool, float]:
     return (True, 0.0) if role is None else (not role.passed, -(role.error_reduction or 0.0))
 
 
@@ -81,20 +72,11 @@ def _names(role: str) -> set[str]:
     return {role, relation, role.removesuffix("-token"), "syntactic" if relation != role else role}
 
 
-def _heads(name: str, profile: StoredProfile, roles: set[str]) -> list[HeadId]:
-    """The heads of ``L2H8``, ``L2`` or ``L0-3``; UsageError lists the roles, too."""
-    try:
-        return select_heads(name, profile.model["n_layers"], profile.model["n_heads"], profile.stacks)
-    except UsageError as error:
-        known = ", ".join(sorted({each.removeprefix(SYNTACTIC) for each in roles}))
-        raise UsageError(f"{error} Roles and relations with examples: {visible(known)}.") from error
-
-
 def examples_document(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, Any]:
     """The document of ``--json``: the model, and the chosen examples as in profile.json."""
     licences = licences_of(profile, chosen)
     return {
-        "attnviz": profile.version, "model": profile.model,
+        "attnviz": profile.document["attnviz"], "model": profile.model,
         "examples": (examples_entry(chosen) or {}) | ({"licences": licences} if licences else {}),
     }  # fmt: skip
 
@@ -105,17 +87,19 @@ def licences_of(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[
     return {corpus: profile.licences[corpus] for corpus in sorted(corpora) if corpus in profile.licences}
 
 
-_GROUPS = (
-    "Best: hits of most weight (broad: attention spread most). Deciles: by the weight of the right one, in a random "
-    "sample. Failures: misses of most weight."
-)
+_GROUPS = "Best: hits of most weight (broad: attention spread most). Failures: misses of most weight."
 
 
 class NamedExample(NamedTuple):
-    """An example with its name: ``best 1``, ``decile 5``."""
+    """An example with its name: ``best 1``, ``failure 2``."""
 
     name: str
     example: Example
+
+    @property
+    def rank(self) -> int:
+        """The number within its group, from 1."""
+        return int(self.name.rpartition(" ")[2])
 
 
 def named_examples(of: RoleExamples) -> list[NamedExample]:
@@ -127,17 +111,6 @@ def named_examples(of: RoleExamples) -> list[NamedExample]:
     ]
 
 
-def _telling(rows: Sequence[NamedExample], top: int) -> list[NamedExample]:
-    """So many of them, 0 for all, in their order: the best, deciles from the middle, and failures in turn."""
-
-    def turn(row: NamedExample) -> int:
-        group, number = row.name.split()
-        return abs(int(number) - _MEDIAN) if group == "decile" else int(number) - 1
-
-    chosen = sorted(range(len(rows)), key=lambda i: turn(rows[i]))[: top or None]
-    return [rows[i] for i in sorted(chosen)]
-
-
 def licence_lines(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> list[str]:
     """A sentence for each corpus of the chosen examples whose licence is known."""
     return [f"{visible(corpus)}: {visible(licence)}." for corpus, licence in licences_of(profile, chosen).items()]
@@ -146,10 +119,10 @@ def licence_lines(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> lis
 def example_tables(
     profile: StoredProfile, chosen: Sequence[RoleExamples], top: int, width: int
 ) -> Iterator[RenderableType]:
-    """A table of ``top`` examples per role and head, 0 for all; then notes and licences."""
+    """A table of ``top`` hits and ``top`` failures per role and head, 0 for all; then notes and licences."""
     right_one: Field[NamedExample] = Field("Right one", lambda row: "" if row.example.hit else row.example.gold_weight)
     every = [named_examples(each) for each in chosen]
-    shown = [_telling(rows, top) for rows in every]
+    shown = [[row for row in rows if not top or row.rank <= top] for rows in every]
     others = [any(not row.example.hit and row.example.gold for row in rows) for rows in shown]
     for each, rows, examples, other in zip(chosen, shown, every, others, strict=True):
         columns: list[Field[NamedExample]] = [
@@ -161,11 +134,11 @@ def example_tables(
         title = _title(each, _role(profile, each), listed_of(len(rows), len(examples)))
         yield column_table(title, columns, rows, width=width)
     another = "; (the right one) where that is another" if any(others) else ""
-    more = "" if shown == every else f"{top} examples of each role and head; --top 0 lists all."
+    more = "" if shown == every else f"{top} hits and failures of each role and head; --top 0 lists all."
     yield notes(more, f"{_GROUPS} {_LEGEND}{another}.", *licence_lines(profile, chosen))
 
 
-def _title(examples: RoleExamples, role: StoredRole | None, listed: str) -> str:
+def _title(examples: RoleExamples, role: Role | None, listed: str) -> str:
     numbers = role_numbers(role) if role and role.passed else "its best relation; it does not pass"
     return f"{examples.id} {role_name(examples.role, examples.direction)} ({numbers}; {listed} examples)"
 
@@ -183,17 +156,8 @@ def role_tables(profile: StoredProfile, top: int, width: int) -> Iterator[Render
 
 def passed_roles(profile: StoredProfile) -> dict[str, Any]:
     """The model, and the roles that pass, as in profile.json."""
-    document = read_json(profile.path)
-    roles = [role for role in document["roles"] if role["passed"]]
-    return {"attnviz": profile.version, "model": profile.model, "parts": profile.parts, "roles": roles}
-
-
-def paper_table_of(profile: StoredProfile, kind: str) -> str:
-    """The roles that pass as a table for a paper; as :func:`attnviz.present.documents.paper_table`."""
-    spec, name = spec_of("profile"), visible(str(profile.model.get("name")))
-    caption = f"Roles of the heads of {name} over {profile.measured_on} (attnviz profile, version {profile.version})."
-    columns, rows = spec.csv_rows(passed_roles(profile))
-    return paper_table(kind, spec.paper or columns, rows, caption, "tab:attnviz-profile")
+    roles = [role for role in profile.document["roles"] if role["passed"]]
+    return {"attnviz": profile.document["attnviz"], "model": profile.model, "parts": profile.parts, "roles": roles}
 
 
 def sentence_of(example: Example) -> Text:

@@ -1,31 +1,160 @@
-"""The figures of a profile: the map of roles; relations have a module of their own."""
+"""The figures of a profile: the map of roles, and relations beside their baselines."""
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import YAxis
+from matplotlib.collections import PathCollection
+from matplotlib.colors import ListedColormap, Normalize, to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from attnviz.commands.profile.charts import draw_relations, plan_relations, relations_figure
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import family_of, page_data
 from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, counted_families
-from attnviz.figures.fonts import fitted
+from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.page import PIXEL
-from attnviz.figures.style import DPI
-from attnviz.judge.roles import Role
-from attnviz.models.wording import visible
+from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
+from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.judge.rules import MARGIN as PASS_MARGIN
+from attnviz.measures.relations import RelationCount
+from attnviz.models.wording import counted, signed, visible
 from attnviz.present.figure_context import sentence
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
+
+MOST_RELATIONS = 60
+"""Most relations in one figure; the most frequent."""
+
+_NARROW, _NARROWEST = 6.0, 3.0
+"""Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest."""
+
+_NEEDED = "#D55E00"
+
+
+class _Row(NamedTuple):
+    """A relation and its best head, with its largest baseline."""
+
+    relation: RelationCount
+    best: Role
+
+    @property
+    def baseline(self) -> str:
+        """Name of the largest baseline; an offset by its number."""
+        name = max(self.best.baselines, key=self.best.baselines.__getitem__)
+        return f"{self.relation.offset:+d}".replace("-", "−") if name == "fixed offset" else name
+
+
+@dataclass(frozen=True)
+class _RelationsPlan(PagePlan):
+    rows: tuple[_Row, ...]  # the largest gain above the baseline first
+
+
+def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]:
+    """Plan the best head of each judged relation, beside its largest baseline."""
+    best: dict[str, Role] = {}
+    for role in profile.roles:
+        kind, name = role.role.partition(":")[::2]
+        if kind == "syntactic":
+            best[name] = max(best.get(name, role), role, key=attrgetter("score"))
+    relations = [relation for relation in profile.relations or () if relation.relation in best][:MOST_RELATIONS]
+    rows = [_Row(relation, best[relation.relation]) for relation in relations]
+    notes = [
+        f"Each relation's best head, chosen and scored on the same corpus ({profile.trees}), beside the largest of its "
+        f"baselines. It passes {100 * PASS_MARGIN:.0f} points above that (after Voita et al. 2019), if the interval of "
+        f"the difference, at {ERROR_RATE:g} over all heads together, is above 0, and above an untrained copy. +1: the "
+        "head of the relation is the next word after the dependent; dep → head: the dependent attends to its head."
+    ]
+    left_out = len(profile.relations or ()) - len(rows)
+    if left_out:
+        notes.append(f"{counted(left_out, 'rarer relation')} left out.")
+    title = f"{profile.checkpoint.short_name}: best head against its largest baseline, "
+    title += f"{sum(row.best.passed for row in rows)} of {len(rows)} relations pass"
+    instances = sum(each.n for each in relations if ":" not in each.relation)  # a subtype's count for its relation, too
+    source = profile.source("syntactic", f"n = {instances:,} instances")
+    rows.sort(key=lambda row: (-row.best.margin, row.relation.relation))
+    caption = sentence(title, profile.trees, source)
+    yield _RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
+
+
+def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollection:
+    """Draw accuracies by relation, with texts on both sides; returns the dots of the best heads."""
+    greys, (strong, pale) = style.greys, _blues(style)
+    y, heads = np.arange(len(plan.rows)), [row.best for row in plan.rows]
+    scores, baselines = ([head.score for head in heads], np.array([head.baseline for head in heads]))
+    lows, highs = zip(*(head.interval for head in heads), strict=True)
+    rules = [pale if head.passed else greys.frame for head in heads]
+    ax.hlines(y, baselines, scores, colors=rules, lw=3, alpha=0.6, zorder=2)
+    ax.hlines(y, lows, highs, colors=greys.ink, lw=0.6, zorder=3)
+    ax.vlines(baselines + PASS_MARGIN, y - 0.4, y + 0.4, colors=_NEEDED, lw=1, zorder=4)
+    shades = [strong if head.passed else pale for head in heads]
+    dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=greys.paper, lw=0.5, clip_on=False, zorder=5)
+    ax.scatter(baselines, y, s=15, c=greys.paper, edgecolors=greys.ink, lw=0.8, clip_on=False, zorder=6)
+    ax.set(xlim=(0, 1), ylim=(len(plan.rows) - 0.4, -0.6), facecolor=greys.paper)
+    ax.set_xticks(np.linspace(0, 1, 3 if (style.width or math.inf) < _NARROW else 6))
+    ax.set_xlabel("accuracy", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
+    dress_chart(ax, style, "both", ("bottom",))
+    right = ax.secondary_yaxis("right")
+    right.tick_params(length=0)
+    right.spines[:].set_visible(False)
+    _label(ax.yaxis, [fitted(visible(row.relation.relation), 7, DPI, 130) for row in plan.rows], style)
+    _label(right.yaxis, [_beside(row, style) for row in plan.rows], style)
+    return dots
+
+
+def _beside(row: _Row, style: Style) -> str:
+    """``L2H8 dep → head, +0.22 above +1``; on a narrow page in two lines, on the narrowest the head and the gain."""
+    gain, width = signed(row.best.margin), style.width or math.inf
+    if width < _NARROWEST:
+        return f"{row.best.id}\n{gain}"
+    direction = (row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep")
+    separator = "\n" if width < _NARROW else ", "
+    return f"{row.best.id} {direction}{separator}{gain} above {row.baseline}"
+
+
+def _label(axis: YAxis, texts: list[str], style: Style) -> None:
+    axis.set_ticks(range(len(texts)), texts)
+    for label, text in zip(axis.get_ticklabels(), texts, strict=True):
+        label.set(family=font_families([text]), parse_math=False, fontsize=7, color=outer_ink(style))
+
+
+def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+    """Draw accuracy and baseline by relation, with a legend."""
+    greys, (strong, pale) = style.greys, _blues(style)
+    dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": greys.paper, "mew": 0.5, "ms": 6}
+    handles: list[Artist] = [
+        Line2D([], [], **dot | {"mec": greys.ink, "ms": 4}, mfc=greys.paper, label="largest baseline"),
+        Line2D([], [], **dot, mfc=strong, label="best head, passes"),
+        Line2D([], [], **dot, mfc=pale, label="best head, does not pass"),
+        Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above it"),
+        Line2D([], [], color=greys.ink, lw=0.6, label="interval"),
+    ]
+    width = page_width(style, 7.6)
+    row = 0.26 if (style.width or math.inf) < _NARROW else 0.16
+    with figure_style():
+        body = row * (len(plan.rows) + 2) + 0.7 + legend_height(handles, width)
+        page = new_page(plan.title, plan.notes, style, width=width, body=body)
+        draw_relations(page.subplots(), plan, style)
+        add_legend(page, handles, style)
+        return page
+
+
+def _blues(style: Style) -> tuple[str, str]:
+    return to_hex(style.colour_map()(0.75)), to_hex(style.colour_map()(0.4))
+
 
 _NAME_WIDTH = 86
 """Largest width of a name in the map of roles, in pixels."""
 
 
 def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Plan the map of every head's clearest role, that of the largest error reduction."""
     passed = list(profile.passed_roles().values())
     families = [family_of(of_head) for of_head in passed]
     drawn = [family for family in FAMILIES if family is not UNNAMED]

@@ -10,8 +10,7 @@ from rich.text import Text
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.report import DIFFERENCE, THOUSANDTHS
 from attnviz.commands.compare.wording import side_lines
-from attnviz.judge.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
-from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES, Role
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, span, visible
@@ -103,8 +102,8 @@ def _notes(result: CorpusComparison) -> Text:
     if not result.judged:
         intervals = f"With fewer than {ENOUGH_TEXTS} texts there are no intervals."
     shares = ""
-    if result.texts < ENOUGH_FOR_ROLES:
-        shares = f" Shares of attention give no role with fewer than {ENOUGH_FOR_ROLES} texts."
+    if result.texts < MIN_TEXTS_SHARES:
+        shares = f" Shares of attention give no role with fewer than {MIN_TEXTS_SHARES} texts."
     return notes(
         "Distance: square root of the Jensen-Shannon divergence averaged over the queries of a text, then the mean "
         f"over texts. The largest possible here is {result.largest:.3f}.",
