@@ -38,51 +38,24 @@ def font_families(texts: Iterable[str]) -> list[str]:
 
 
 _missing: set[str] = set()
-
-_IN_CJK = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH"}
-"""Beginnings of the names of characters that Noto Sans CJK has; of other scripts each has a Noto font of its own."""
-
-_OF_SCRIPT = re.compile(r"(.+?) (?:LETTER|SYLLABLE|VOWEL|CONSONANT|SIGN|MARK|DIGIT|NUMBER|CAPITAL|SMALL)\b")
-"""Beginnings of the names of other scripts' characters: ``OLD PERSIAN SIGN A``."""
-
-_SYMBOLS = "emoji or symbols"
+_MOST_NAMED = 3
 
 
 def fonts_to_install() -> str:
     """Hint which fonts to install for characters drawn as code points since the last call, or ''.
 
-    Noto (Google 2014) has a font for nearly every script. Its colour emoji are bitmaps, which matplotlib does not draw;
-    Symbola and Noto Emoji have emoji as outlines.
+    Noto (Google 2014) has a font for nearly every script. Its colour emoji are bitmaps, which matplotlib does not draw.
     """
-    scripts = sorted({script for character in _missing if (script := _script(character))}, key=str.casefold)
+    lacking = sorted(character for character in _missing if unicodedata.name(character, ""))
     _missing.clear()
-    if not scripts:
+    if not lacking:
         return ""
-    packages, casks = zip(*map(_fonts_of, scripts), strict=True)
-    debian, mac = (" ".join(dict.fromkeys(names)) for names in (packages, casks))
+    names = ", ".join(unicodedata.name(character) for character in lacking[:_MOST_NAMED])
+    more = ", …" if len(lacking) > _MOST_NAMED else ""
     return (
-        f"no installed font has the characters of {', '.join(scripts)}: figures show their numbers (U+…). Install one: "
-        f"apt install {debian} (Debian, Ubuntu), brew install --cask {mac} (macOS)."
+        f"no installed font has {names}{more}: figures show such characters by number (U+…). Install one: apt install "
+        "fonts-noto-core fonts-noto-cjk fonts-symbola (Debian, Ubuntu), or the Noto fonts (macOS, Windows)."
     )
-
-
-def _fonts_of(script: str) -> tuple[str, str]:
-    """Package of Debian and cask of Homebrew with a font of a script."""
-    if script == _SYMBOLS:
-        return "fonts-symbola", "font-noto-emoji"
-    if script.upper() in _IN_CJK:
-        return "fonts-noto-cjk", "font-noto-sans-cjk"
-    return "fonts-noto-core", f"font-noto-sans-{script.lower().replace(' ', '-')}"
-
-
-def _script(character: str) -> str:
-    """The script of a character, as its name in Unicode begins, or that it is a symbol; '' where it is unassigned."""
-    name = unicodedata.name(character, "")
-    if unicodedata.category(character)[0] == "S" or name.startswith("MATHEMATICAL"):
-        return _SYMBOLS
-    first, script = name.partition(" ")[0], _OF_SCRIPT.match(name)
-    words = first if first in _IN_CJK or script is None else script[1]
-    return words if words == "CJK" else words.title()
 
 
 def drawable(text: str) -> str:

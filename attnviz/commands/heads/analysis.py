@@ -21,7 +21,6 @@ from attnviz.present.figure_context import FigureContext
 from attnviz.present.report import View
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.published import PublishedHead
 from attnviz.profiles.store import StoredProfile
 from attnviz.trace.checks import Verification
 from attnviz.trace.verify import VerifiedAttention
@@ -104,7 +103,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         syntax_note: reason why there is no parse, or ''.
         options: options that change numbers.
         profile: the stored profile of these weights, or None.
-        published: heads of this model that papers name.
         contexts: by layer, contexts other than ``context``: of other texts, or with a window shorter than the text,
             and baselines over the keys within it.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
@@ -123,7 +121,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     syntax_note: str
     options: Options
     profile: StoredProfile | None = None
-    published: tuple[PublishedHead, ...] = ()
     contexts: dict[int, TextContext] = field(default_factory=dict)
     target: Target | None = None
     continuation: Continuation | None = None

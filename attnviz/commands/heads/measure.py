@@ -22,7 +22,6 @@ from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse
 from attnviz.models.sources import Source
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
 from attnviz.options import ModelOptions, checked
-from attnviz.profiles.published import published_heads
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress
 from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
@@ -154,14 +153,22 @@ class Reader:
         attention = verify_attention(
             checkpoint, tokens, measure_rows, progress, decoded, self.memory, rows, keep_outputs=False
         )
-        heads = tuple(_judged(measured, relations, contexts, context, self.stored))
-        papers = published_heads(
-            checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
-        )
         return Analysis(
-            text, pair, checkpoint, tokens, context, attention, heads, parse, note, options, self.stored,
-            papers, contexts, of_target, continuation,
-        )  # fmt: skip
+            text=text,
+            pair=pair,
+            checkpoint=checkpoint,
+            tokens=tokens,
+            context=context,
+            attention=attention,
+            heads=tuple(_judged(measured, relations, contexts, context, self.stored)),
+            parse=parse,
+            syntax_note=note,
+            options=options,
+            profile=self.stored,
+            contexts=contexts,
+            target=of_target,
+            continuation=continuation,
+        )
 
     def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
         """The model's continuation of a text, and the tokens of both; UsageError unless it is a decoder."""
