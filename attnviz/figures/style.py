@@ -178,30 +178,18 @@ def parse_width(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _settings() -> tuple[Any, Any]:
-    """Matplotlib's settings: the caller's, and its defaults."""
-    from matplotlib import rcParams, rcParamsDefault
-
-    return rcParams, rcParamsDefault
-
-
 def outer_ink(style: Style, setting: str = "text.color") -> str:
     """Colour of texts outside the cells, which may stand on the caller's page.
 
     In the light theme, the default, a caller's setting of matplotlib takes precedence, such as that of
     ``dark_background``; else it is the theme's ink.
     """
-    theirs, default = (known[setting] for known in _settings())
+    from matplotlib import rcParams, rcParamsDefault
+
+    theirs, default = (str(known[setting]) for known in (rcParams, rcParamsDefault))
     if style.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
         return style.greys.ink
-    return str(theirs)
-
-
-def outer_size(setting: str, ours: float) -> float | str:
-    """Font size of texts outside the cells: the caller's setting if changed, else ours."""
-    theirs, default = ((known[setting], known["font.size"]) for known in _settings())
-    size: float | str = theirs[0]
-    return ours if theirs == default else size
+    return theirs
 
 
 def file_dpi(style: Style) -> int:

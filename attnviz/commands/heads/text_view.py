@@ -51,47 +51,38 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
     queries = non_sink if start is None else list(start)
     pieces, units_of = pieces_of(*_source(part), shown.keys)
     received = [each.mean for _, each in shown.read(heads, lambda _: _Received(queries, shown))]
-    blocks = _blocks(heads, received, units_of)
+    is_mean = len(heads) > MOST_HEADS
+    if is_mean:
+        blocks = [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), units_of)]
+    else:
+        blocks = [_block(head.title, values, units_of) for head, values in zip(heads, received, strict=True)]
     sinks = [all(shown.keys.sink[unit] for unit in units) for units in units_of]
     top, cut = _top(blocks, sinks)
     if scale == "per-head":
         blocks = [_of_own_scale(block) for block in blocks]
-    mean = "a mean: no head need look like it" if len(heads) > MOST_HEADS else ""
     named = ", ".join(f"{head.id} ({label_and_role(part, head)})" for head in heads)
-    said = [
-        f"shade: the attention that each {about.unit} receives, {_whose(shown, queries, chosen)}",
-        mean,
-        "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
-        "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
-        "framed: where the attention comes from" if start is not None and not between else "",
-    ]
-    shared = f"{top:g}{' or more' * cut}{', the same for all' * (len(blocks) > 1)}"
-    colours = colours_in_words(style, shared, "the largest value of each block")
+    whose = f"from {chosen}" if chosen else f"mean over the {counted(len(queries), shown.units.name)} that attend"
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
+    bar = "attention received"
     return TextPlan(
         stem=stem,
         **about.caption_and_notes(
-            f"Attention received in {about.subject}, {blocks[0].name if mean else f'heads {named}'}",
-            *said,
-            alone=(colours,),
+            f"Attention received in {about.subject}, {blocks[0].name if is_mean else named}",
+            f"shade: the attention that each {about.unit} receives, {whose}",
+            "a mean: no head need look like it" if is_mean else "",
+            "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
+            "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
+            "framed: where the attention comes from" if start is not None and not between else "",
+            alone=(colours_in_words(style, f"{top:g}{' or more' if cut else ''}", "the largest value of each block"),),
         ),
-        title=f"{about.model}: {'mean of ' * bool(mean)}{title}{f', from {chosen}' if chosen else ''}",
+        title=f"{about.model}: {'mean of ' if is_mean else ''}{title}{f', from {chosen}' if chosen else ''}",
         pieces=pieces,
         blocks=tuple(blocks),
         framed=frozenset(at for at, units in enumerate(units_of) if start and not between and {*units} & {*start}),
         norm=Normalize(0.0, top, clip=True) if scale == "shared" else style.norm(),  # per-head: shares of the largest
-        bar=f"attention received{' (share of the largest of each block)' * (scale == 'per-head')}",
+        bar=f"{bar} (share of the largest of each block)" if scale == "per-head" else bar,
         cut=cut and scale == "shared",
     )
-
-
-def _whose(shown: Analysis, queries: Sequence[int], chosen: str) -> str:
-    """Words for the queries."""
-    if chosen:
-        pieces = f", the mean of its {counted(len(queries), 'piece')}" if len(queries) > 1 else ""
-        return f"from {chosen}{pieces}"
-    left_out = " (sinks left out)" if len(queries) < len(shown.units) else ""
-    return f"mean over the {counted(len(queries), shown.units.name)} that attend{left_out}"
 
 
 class _Received:
@@ -111,16 +102,6 @@ class _Received:
         """Mean over the queries, [n_keys]."""
         mean: Array = (self._total / int(self._counted.sum())).numpy()
         return mean
-
-
-def _blocks(
-    heads: Sequence[HeadFindings], received: Sequence[Array], units_of: Sequence[Sequence[int]]
-) -> list[ShadedText]:
-    """Shaded texts of each head, or of the mean of many."""
-    if len(heads) > MOST_HEADS:
-        return [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), units_of)]
-    names = [head.title for head in heads]
-    return [_block(name, values, units_of) for name, values in zip(names, received, strict=True)]
 
 
 def _block(name: str, received: Array, units_of: Sequence[Sequence[int]]) -> ShadedText:

@@ -33,7 +33,7 @@ from attnviz.profiles.parts import SYNTACTIC
 _FEW = 12
 """Most heads of an overview that names their tokens."""
 
-_TILE, _ALONE = 1.6, 6.4
+_TILE = 1.6
 _COVERED = 0.995
 """Share of the cells that the shared scale of means covers."""
 
@@ -222,32 +222,65 @@ def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -
 
 
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan the means of layers and of all heads, ``mean``; then the latter alone, large, ``mean-all``.
-
-    Of a selection the means of its heads. Of an encoder-decoder both of each kind of attention.
+    """Plan the means of each layer's heads and of all; of an encoder-decoder those of each kind of attention.
 
     A mean hides what its heads do: twelve heads that each look elsewhere have the mean of one that looks everywhere.
-    So every picture says that no head need look like it.
+    So the picture says that no head need look like it.
     """
     for part in analysis.parts_of(choices.select):
-        shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where means do
-        labels, keys = _labels(shown)
-        heads = [head.id for head in part.select(choices.select)]
-        of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
-        given = visible(", ".join(part.strip() for text in choices.select for part in text.split(",")))
-        chosen = f"selected: {given}" if len(heads) < len(part.heads) else ""
-        names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "selected" if chosen else "all"]
-        pooled, _ = tile_pooling(labels.texts, len(names), _TILE, style, keys.texts if keys else ())
-        means, of_all = _mean_patterns(shown, of_layers, pooled)
-        means.append(max_pool(of_all, pooled))
-        top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
-        yield _mean(shown, names, means, top, style, len(heads), chosen)
-        pooled, _ = tile_pooling(labels.texts, 1, _ALONE, style, keys.texts if keys else ())
-        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, style, len(heads), chosen)
+        yield _mean(part, choices)
 
 
-def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> tuple[list[Array], Array]:
-    """Mean over these heads of each layer, pooled, and over all of them, [n_queries, n_keys], float64.
+def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
+    """Plan the means of one kind of attention, over the selected heads."""
+    shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where means do
+    about, own = shown.figure_context, style.scale == "per-head"
+    labels, keys = _labels(shown)
+    heads = [head.id for head in part.select(choices.select)]
+    of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
+    pooled, every = tile_pooling(labels.texts, len(of_layers) + 1, _TILE, style, keys.texts if keys else ())
+    means = _mean_patterns(shown, of_layers, pooled)
+    top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
+    most = max(float(mean.max()) for mean in means)
+    cut = style.scale == "shared" and most > top
+    kind = f"{shown.stack_name} " if shown.stack_name else ""
+    names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "all"]
+    whose, title = f"each {kind}layer’s heads, and of all", f"mean pattern of each {kind}layer’s heads"
+    selected = ""
+    if len(heads) < len(part.heads):
+        names[-1], whose = "selected", f"{len(heads)} of {len(part.heads)} {kind}heads, by layer and of all of them"
+        title = f"mean pattern of {len(heads)} of {len(part.heads)} {kind}heads"
+        selected = f"selected: {visible(', '.join(choices.select).replace(',', ', ').replace(',  ', ', '))}"
+    rows = "Rows attend to columns." if shown.context.source is None else "Rows (target) attend to columns (source)."
+    norm = style.norm(most)
+    if own or style.scale == "shared":
+        norm = Normalize(0, 1 if own else top, clip=True)
+    larger = " (larger weights look the same)" if cut else ""
+    bar = f"mean attention weight ({style.scale_of('this picture')})"
+    return TilesPlan(
+        stem=shown.stem("mean"),
+        **about.caption_and_notes(
+            f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
+            selected,
+            f"a mean: no head need look like it. {rows}",
+            about.named(every),
+            about.pooled(pooled),
+            alone=(colours_in_words(style, f"{top:g}{larger}", "the largest weight of each picture"),),
+        ),
+        title=f"{about.model}: {title}",
+        tiles=tuple(_mean_tile(name, mean, own) for name, mean in zip(names, means, strict=True)),
+        labels=labels,
+        keys=keys,
+        norm=norm,
+        bar="share of each picture’s largest weight (own scales)" if own else bar,
+        pooled=pooled,
+        cut=cut,
+        target=_TILE,
+    )
+
+
+def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> list[Array]:
+    """Mean over these heads of each layer, and over all of them, pooled, float64.
 
     The latter is the only pattern of a long text in memory as a whole: its largest weights are known when the last
     layer has been added.
@@ -261,52 +294,7 @@ def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pool
             of_layer.add(first, mean)
             total[first : first + len(mean), : mean.shape[1]] += len(heads) * mean.numpy()
         means.append(of_layer.cells)
-    total /= sum(map(len, of_layers.values()))
-    return means, total
-
-
-def _mean(
-    shown: Analysis, names: list[str], means: list[Array], top: float, style: Style, n_heads: int, chosen: str
-) -> TilesPlan:
-    """Plan pooled means, a tile each, over ``n_heads`` heads; ``chosen``: how they were, '' for all."""
-    about, alone, target = shown.figure_context, len(means) == 1, _ALONE if len(means) == 1 else _TILE
-    labels, keys = _labels(shown)
-    pooled, every = tile_pooling(labels.texts, len(means), target, style, keys.texts if keys else ())
-    kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows attend to columns."
-    rows = rows if shown.context.source is None else "Rows (target) attend to columns (source)."
-    most = max(float(mean.max()) for mean in means)
-    own, cut = style.scale == "per-head" and not alone, style.scale == "shared" and most > top
-    of_layer, of_all = counted(shown.shape[1], "head"), counted(n_heads, f"{kind}head")
-    of_all = f"all {of_all}" if n_heads > 1 and not chosen else of_all
-    of_layer, of_all = (
-        ("selected heads", f"{n_heads} of {len(shown.heads)} {kind}heads") if chosen else (of_layer, of_all)
-    )
-    whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all {'of them' if chosen else 'layers'}"
-    larger, each = " (larger weights look the same)" * cut, "" if alone else " of each picture"
-    colours = colours_in_words(style, f"{top:g}{larger}", f"the largest weight{each}")
-    tiles = tuple(_mean_tile(name, mean, own) for name, mean in zip(names, means, strict=True))
-    return TilesPlan(
-        stem=shown.stem("mean-all" if alone else "mean"),
-        **about.caption_and_notes(
-            f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
-            chosen,
-            f"a mean: no head need look like it. {rows}",
-            about.named(every),
-            about.pooled(pooled),
-            alone=(colours,),
-        ),
-        title=f"{about.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
-        tiles=tiles,
-        labels=labels,
-        keys=keys,
-        norm=Normalize(0, 1 if own else top, clip=True) if own or style.scale == "shared" else style.norm(most),
-        bar="share of each picture’s largest weight (own scales)"
-        if own
-        else f"mean attention weight ({style.scale_of('this picture')})",
-        pooled=pooled,
-        cut=cut,
-        target=target,
-    )
+    return [*means, max_pool(total / sum(map(len, of_layers.values())), pooled)]
 
 
 def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
