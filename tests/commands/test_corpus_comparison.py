@@ -192,18 +192,6 @@ def test_a_treebank_gives_relations_and_leaves_out_what_profile_does(
     assert found.heads[0].id == HeadId(1, 2)
 
 
-def test_texts_that_are_too_long_are_left_out_and_named(bert: Checkpoint, tuned: Checkpoint, tmp_path: Path):
-    corpus = tmp_path / "texts.txt"
-    corpus.write_text("the cat ran\n" + "the cat " * 30 + "\n", encoding="utf-8")
-    warned: list[str] = []
-    found = attnviz.compare_corpus(bert, tuned, corpus, syntax=False, warn=warned.append)
-    assert (found.texts, found.left_out) == (1, 1)
-    assert warned == [f"{corpus}:2: left out: it has 62 tokens, but the model has 40 positions."]
-    corpus.write_text("the cat " * 30, encoding="utf-8")
-    with pytest.raises(attnviz.CorpusError, match=r"no text of .* could be measured: all 1 are too long, too short"):
-        attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
-
-
 @pytest.fixture(scope="module")
 def cased_tokenizer() -> Any:
     """Reads a capital letter as another token than the tokenizer of the others does."""
@@ -375,16 +363,6 @@ def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
     ]
 
 
-def test_missing_files_and_limits_without_a_corpus_are_one_line(run: Any, bert_folder: Path):
-    done = run(file=Path("gone.txt"))
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert "expected a corpus at gone.txt, found nothing" in done.stderr
-    for option in ("--limit", "--batch-size", "--seed"):
-        done = CliRunner().invoke(app, ["compare", "a", "b", "-m", str(bert_folder), option, "3"])
-        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-        assert f"{option} is about a corpus; expected it with --corpus FILE" in done.stderr
-
-
 # --- pictures
 
 
@@ -415,11 +393,3 @@ def test_neither_dots_nor_names_of_many_heads_overlap(result: attnviz.CorpusComp
     apart = np.diff(ax.transData.transform([(1, 0), (2, 0)])[:, 0]) * 72 / figure.dpi
     assert math.sqrt(dots.get_sizes()[0]) <= apart
     assert len({str(head.id) for head in heads} & set(texts_of(figure))) >= 24
-
-
-def test_selected_heads_stand_over_their_rank_among_all(result: attnviz.CorpusComparison):
-    figure = result.figure("distances", select="L1")
-    ranks = [head.rank for head in result.heads if head.id.layer == 1]
-    (ax,) = figure.axes
-    assert [label.get_text() for label in ax.get_xticklabels()] == [str(rank) for rank in ranks]
-    assert ranks != [1, 2, 3, 4]

@@ -9,7 +9,6 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 
 from attnviz.commands.heads.map_view import MAP
-from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.measures.statistics import SCALARS
 from attnviz.present.view import ViewOptions
@@ -65,13 +64,6 @@ def test_uniform_attention_is_marked_on_the_colour_bar(found, name, expected):
         assert map_of(found, name).values[0, 1] == pytest.approx(expected)  # L0H1 is uniform
 
 
-@pytest.mark.parametrize("name", ["", "entropie", "L2H8", 3])
-def test_an_unknown_statistic_is_refused_with_the_valid_ones(analysis, name):
-    expected = f"unknown statistic {name!r} for a map: expected one of entropy, .*duplicate_on_repeats"
-    with pytest.raises(UsageError, match=expected):
-        plan_of(analysis, name)
-
-
 def test_a_map_a_statistic_by_default_entropy(analysis):
     assert [plan.stem for plan in MAP.plans(analysis, ViewOptions())] == ["map-entropy"]
     asked = ViewOptions(maps=(" Sink ", "Long-Range", "sink"))
@@ -108,19 +100,3 @@ def test_what_cannot_be_measured_is_hatched_and_has_a_dash_and_is_said(analysis)
     assert "0.33" in bar.texts[0].get_text()
     for said in (plan.notes[-1], plan.caption):
         assert "1 of 4 heads" in said
-
-
-@pytest.mark.parametrize(
-    ("found", "name"), [(hand_made(causal=True, special=()), "next"), (hand_made(), "duplicate_on_repeats")]
-)
-def test_a_map_without_any_value_says_so_and_has_no_colour_bar(found, name):
-    plan = plan_of(found, name, Style(scale="log"))
-    assert "4 of 4 heads" in plan.notes[-1]
-    (ax,) = MAP.figure(plan, Style(), False).axes
-    assert [text.get_text() for text in ax.texts] == ["–"] * 4
-
-
-@pytest.mark.parametrize(("width", "written"), [(7.0, True), (2.0, False)])
-def test_numbers_are_written_where_cells_have_room(width, written):
-    style, wide = Style(width=width), hand_made(patterns=by_design(6)[:1, :1].expand(3, 12, 6, 6))
-    assert bool(MAP.figure(plan_of(wide, "entropy", style), style, False).axes[0].texts) == written

@@ -214,15 +214,6 @@ def test_on_a_phone_every_head_can_be_reached_and_tapping_one_scrolls_to_it(scre
         assert -1 <= thumbnail["top"] < thumbnail["bottom"] <= WIDTHS[400]
 
 
-def test_on_a_wide_screen_a_click_scrolls_nowhere(screen: Screen) -> None:
-    screen.emulate(1400)
-    screen.open("many.html")
-    screen.click("button[data-head=L2H3]")
-    screen.shows("L2H3")
-    assert screen.asked("scrollY") == 0
-    assert not screen.boxes("#head .back")
-
-
 def test_roles_over_the_corpus_are_marks_and_a_filter(screen: Screen) -> None:
     screen.emulate(1400)
     screen.open("heads.html", "#head=L0H1")
@@ -277,18 +268,6 @@ def test_the_scatter_has_a_legend_of_its_marks(screen: Screen, scheme: str) -> N
     assert any(text.startswith("positional (") or text.startswith("sink (") for text in screen.asked("said"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_weak_lines_can_be_seen(screen: Screen, scheme: str) -> None:
-    screen.emulate(1400, scheme)
-    screen.open("weak.html", "#view=lines&tokens=4")
-    pixels = screen.canvas("canvas.picture")
-    row = pixels[45:, pixels.shape[1] // 2 - 3]  # across the lines, below the title
-    against = contrast(row, pixels[2, 2])
-    assert (against > 3).any()  # the strong one
-    weak = [top for top in range(1, len(row) - 1) if against[top] >= max(against[top - 1], against[top + 1], 1.5)]
-    assert len(weak) >= 6
-
-
 def test_it_opens_on_a_telling_head(screen: Screen) -> None:
     screen.emulate(1400)
     screen.open("heads.html")
@@ -315,12 +294,3 @@ def test_a_head_is_printed_on_one_page_without_controls(screen: Screen, name: st
     pdf = base64.b64decode(screen.driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) == 1
     assert b"/Image" in pdf
-
-
-def test_a_profile_is_printed_with_its_heads_and_tables(screen: Screen) -> None:
-    screen.emulate(1400, "dark", "print")
-    screen.open("profile.html", "#left=scatter")
-    assert not screen.boxes("select, input, summary, .controls button")
-    assert screen.boxes(".scatter")
-    assert screen.boxes("#tables table")
-    assert (screen.canvas("canvas.scatter")[2, 2] == 255).all()
