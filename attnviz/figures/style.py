@@ -157,10 +157,6 @@ class Style:
             return LogNorm(FAINTEST, 1.0, clip=True)
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
 
-    def scale_of(self, thing: str) -> str:
-        """The scale in words: ``shared scale``, ``scale of this head``."""
-        return {"per-head": f"scale of {thing}", "log": "log scale"}.get(self.scale, "shared scale")
-
 
 PLAIN = Style()
 """The default style: light, scale by the text's length, width of the content."""

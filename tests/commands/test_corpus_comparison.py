@@ -327,7 +327,6 @@ def test_the_command_writes_pictures_captions_and_documents(run: Any, result: at
         ([], 1, "expected two models to compare over a corpus, found 1"),
         (["--pair", "b"], 2, "--pair is about one text; expected --corpus without it"),
         (["--words"], 2, "--words is about one text"),
-        (["--scale", "per-head"], 2, "--scale is about one text"),
         (["--figures", "overview"], 2, "unknown figure 'overview': expected any of distances"),
     ],
 )  # fmt: skip

@@ -75,8 +75,8 @@ def test_subject_and_object_are_names_of_relations_too(tmp_path: Path):
 @pytest.mark.draws
 def test_theme_and_width_of_a_figure_are_keywords_too():
     result = result_of("heads")
-    given = figure_bytes(result.figure("map", theme="dark", width="3.3in", scale="log"), "svg")
-    assert given == figure_bytes(result.figure("map", Style("dark", "log", 3.3)), "svg")
+    given = figure_bytes(result.figure("map", theme="dark", width="3.3in"), "svg")
+    assert given == figure_bytes(result.figure("map", Style("dark", width=3.3)), "svg")
     assert given != figure_bytes(result.figure("map"), "svg")
     assert result.figure(width=3.3).get_figwidth() == pytest.approx(3.3)
 

@@ -1,6 +1,5 @@
 """The figures of a comparison: the numbers reach the artists, the words say what A and B are."""
 
-import copy
 from dataclasses import replace
 from functools import cache
 
@@ -15,7 +14,6 @@ import attnviz
 from attnviz.commands.compare.views import root_norm, rounded_up
 from attnviz.commands.compare.wording import side_lines
 from attnviz.commands.heads.measure import analyze
-from attnviz.errors import UsageError
 from attnviz.figures.matrix import Labels, Outline, max_pool
 from attnviz.figures.style import Style
 from attnviz.models.wording import signed
@@ -92,24 +90,11 @@ def test_the_plan_of_a_head_has_its_differences_and_says_sides_scale_and_rank(re
     assert stems == [f"differences/L0{layer}H0{head}" for layer in range(3) for head in range(4)]
 
 
-def test_the_scale_is_shared_or_each_heads_own_never_logarithmic(result):
-    last = result.heads[-1]
-    shared, own = (
-        plans(result, "differences", Style(scale=scale), select=(str(last.id),))[0] for scale in ("shared", "per-head")
-    )
-    assert own.norm.vmax == rounded_up(abs(last.largest.difference)) < shared.norm.vmax
-    (grid,) = plans(result, "overview", Style(scale="per-head"))
-    assert grid.norm.vmax == shared.norm.vmax
-    with pytest.raises(UsageError, match="which a logarithmic scale cannot show: expected shared or per-head"):
-        result.figure("differences", Style(scale="log"))
-
-
 def test_where_nothing_differs_the_figures_say_so(same):
-    for scale in ("shared", "per-head"):
-        plan = plans(same, "differences", Style(scale=scale))[0]
-        assert (plan.outlines, plan.norm.vmax) == ((), 1.0)
-        for said in (plan.evidence, plan.caption, plans(same, "overview")[0].title):
-            assert "no weight differs" in said
+    plan = plans(same, "differences")[0]
+    assert (plan.outlines, plan.norm.vmax) == ((), 1.0)
+    for said in (plan.evidence, plan.caption, plans(same, "overview")[0].title):
+        assert "no weight differs" in said
     cells = same.draw("differences", Figure().subplots())
     assert {to_hex(colour) for colour in cells.cmap(cells.norm(cells.get_array())).reshape(-1, 4)} == {"#fffefe"}
 
@@ -161,19 +146,3 @@ def test_a_head_is_drawn_with_numbers_outline_and_bold_names(result):
     assert outline.get_xy() == (first.largest.key - 0.5, first.largest.query - 0.5)
     assert [label.get_text() for label in ax.get_yticklabels()] == list(result.rows.labels)
     assert [label.get_text() for label in ax.get_yticklabels() if label.get_fontweight() == "bold"] == ["cat → dog"]
-
-
-def test_layers_without_a_change_are_named_and_not_drawn(same):
-    tuned = copy.deepcopy(model_of())
-    with torch.no_grad():
-        tuned.encoder.layer[2].attention.self.query.weight.mul_(1.5)
-    found = attnviz.compare(side(TEXT), analyze(TEXT, tuned, tokenizer=bert_tokenizer(), syntax=False))
-    (plan,) = plans(found, "overview")
-    assert {cell.id.layer for cell in plan.cells} == {2}
-    assert "Not drawn, since no weight differs beyond rounding: L0–L1." in plan.notes
-    assert "L0–L1" in plan.caption
-    (plan,) = plans(found, "overview", select=("L0H1", "L2H0"))
-    assert [str(cell.id) for cell in plan.cells] == ["L2H0"]
-    assert "2 of 12 heads" in plan.title
-    for nothing_changed in (plans(found, "overview", select=("L0",)), plans(same, "overview")):
-        assert {cell.id.layer for cell in nothing_changed[0].cells} >= {0}

@@ -4,15 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 
 from attnviz.commands.heads.map_view import MAP
 from attnviz.figures.style import Style
 from attnviz.measures.statistics import SCALARS
 from attnviz.present.view import ViewOptions
-from tests.support.hand_made import by_design, hand_made
+from tests.support.hand_made import hand_made
 
 
 @pytest.fixture(scope="module")
@@ -68,22 +66,6 @@ def test_a_map_a_statistic_by_default_entropy(analysis):
     assert [plan.stem for plan in MAP.plans(analysis, ViewOptions())] == ["map-entropy"]
     asked = ViewOptions(maps=(" Sink ", "Long-Range", "sink"))
     assert [plan.stem for plan in MAP.plans(analysis, asked)] == ["map-sink", "map-long-range"]
-
-
-def test_the_scales(analysis):
-    assert (map_of(analysis, "local").norm.vmin, map_of(analysis, "local").norm.vmax) == (0, 1)
-    assert map_of(analysis, "entropy").norm.vmax == pytest.approx(np.log(6))
-    assert map_of(analysis, "distance").norm.vmax == pytest.approx(2.5)  # L1H0 looks farther than uniform attention
-    own, log = Style(scale="per-head"), Style(scale="log")
-    assert map_of(hand_made(patterns=by_design(6)[:1]), "sink", own).norm.vmax == pytest.approx(1 / 3)
-    assert isinstance(map_of(analysis, "local", log).norm, LogNorm)
-    assert map_of(analysis, "local", log).norm.vmin == pytest.approx(0.01)
-    assert map_of(with_values(analysis, "next", [0.0] * 4), "next", own).norm.vmax == 1
-    one = hand_made(labels=("a",), special=(), patterns=torch.ones(1, 1, 1, 1))
-    assert map_of(one, "entropy").norm.vmax == 1
-    below = with_values(analysis, "sink", [0.001, 0.5, 0.02, 0.9])
-    assert "(1 of 4 heads)" in plan_of(below, "sink", log).notes[-1]  # of the smallest colour
-    assert "words" in map_of(hand_made(words=True), "distance").bar
 
 
 def test_what_cannot_be_measured_is_hatched_and_has_a_dash_and_is_said(analysis):

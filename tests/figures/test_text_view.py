@@ -123,13 +123,6 @@ def test_colours_are_of_one_scale_that_tells_content_apart_or_of_each_blocks_own
     (plan,) = plans(causal)
     assert (plan.norm.vmax, plan.cut) == (0.05, True)  # the first token, a sink, would leave all others white
     assert "0.05 or more" in plan.caption
-    (own,) = plans(causal, style=Style(scale="per-head"))
-    assert [block.largest for block in own.blocks] == pytest.approx([0.88, 0.88])
-    assert own.blocks[0].beside == "largest 0.88"
-    assert (own.norm.vmax, own.cut) == (1.0, False)
-    (log,) = plans(causal, style=Style(scale="log"))
-    assert log.norm.vmin == 1e-4
-    assert "logarithmic colours from 0.0001 to 1" in log.caption
 
 
 def test_shades_on_the_page_are_the_values_and_letters_can_be_read_on_them() -> None:

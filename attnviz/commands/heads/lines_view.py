@@ -114,7 +114,6 @@ class StrongestKeys:
         sinks: keys without lines, boolean [n_keys].
 
     Attributes:
-        largest: weight on any key that may have a line.
         rest: attention of all other keys.
         to_sinks: attention of the keys without lines.
     """
@@ -122,7 +121,7 @@ class StrongestKeys:
     def __init__(self, starts: NDArray[np.bool_], count: int, sinks: NDArray[np.bool_]) -> None:
         self._starts, self._count, self._sinks = starts, count, sinks
         self._keys, self._weights = list[Array](), list[Array]()
-        self.largest, self.rest, self.to_sinks = 0.0, 0.0, 0.0
+        self.rest, self.to_sinks = 0.0, 0.0
 
     def add(self, first: int, rows: Tensor) -> None:
         """Add the next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may be missing."""
@@ -130,7 +129,6 @@ class StrongestKeys:
         sinks, starts = self._sinks[: weights.shape[1]], self._starts[first : first + len(weights)]
         self.to_sinks += float(weights[starts][:, sinks].sum(dtype=np.float64))
         weights = np.where(sinks, 0, weights)
-        self.largest = max(self.largest, float(weights.max(initial=0)))
         weights = weights[starts]
         weights = np.pad(weights, [(0, 0), (0, max(0, self._count - weights.shape[1]))])
         if self._count == 1:  # of equal ones the first, as below, and many times faster
@@ -183,9 +181,7 @@ def _plan(
 ) -> LinesPlan:
     """Plan one picture of up to eight heads, with at most ``most`` lines."""
     shown = analysis.drawn(choices.drop_special)
-    style = choices.style.scaled_for()  # what would be faint has no line
-    about, scale, units, heads = shown.figure_context, style.scale, shown.units, [head for head, _ in of_heads]
-    largest = np.array([each.largest for _, each in of_heads], np.float32)
+    about, units, heads = shown.figure_context, shown.units, [head for head, _ in of_heads]
     start, chosen = start_of(shown, choices.token)
     candidates = np.stack([each.weights for _, each in of_heads])
     strongest = candidates.shape[-1]
@@ -208,29 +204,23 @@ def _plan(
     left_out = rest + np.where(candidates < least, candidates, 0).sum((1, 2), dtype=np.float64)
     keys = f"of each {about.unit} {_keys(strongest)} only, " if strongest < len(shown.keys) else ""
     said.append(f"{keys}weights below {least:.3g} are not drawn: {_shares(left_out, totals)} of the attention")
-    names = [each.title for each in heads]
-    if scale == "per-head":
-        names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
     written: dict[int, str] = {}
     if start is not None and len(start) == len(heads) == 1:
         written = {int(to): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True)}
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
-    scale_note = "" if scale == "shared" else f" ({style.scale_of('each head')})"
     return LinesPlan(
         stem=stem,
-        **about.caption_and_notes(_what(shown, heads, chosen, scale), *said),
+        **about.caption_and_notes(_what(shown, heads, chosen), *said),
         title=f"{about.model}: {title}{f', from {chosen}' if chosen else ''}",
         labels=tuple(shortened_token(label, _LONGEST_LABEL) for label in units.labels),
         bright=(non_sink, onto) if start is None else (frozenset(start), frozenset(key.tolist())),
         breaks=_breaks([shown.row_tokens.segments[members[0]] for members in units.members]),
-        heads=tuple(names),
+        heads=tuple(each.title for each in heads),
         head=head,
         query=query,
         key=key,
         weights=drawn_weights,
-        strengths=_strengths(drawn_weights, largest[head], scale, least),
-        scale=f"attention weight{scale_note}",
-        samples=_samples(scale, least, largest),
+        samples=tuple(sorted({least, *(weight for weight in (0.1, 0.5, 1.0) if weight > 1.5 * least)})),
         written=written,
         unit=about.unit,
         keys=tuple(shortened_token(label, _LONGEST_LABEL) for label in shown.keys.labels) if analysis.between else None,
@@ -279,27 +269,6 @@ def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
     return tuple(after for (_, one), (after, other) in itertools.pairwise(known) if one != other)
 
 
-def _strengths(weights: Array, largest: Array | float, scale: str, least: float) -> Array:
-    """Strengths of lines, 0-1; on the logarithmic scale 0 for the faintest one drawn."""
-    if scale == "log":
-        strengths = 1 - np.log(np.maximum(weights, least)) / math.log(least)
-    else:
-        strengths = weights / (np.where(largest, largest, 1) if scale == "per-head" else 1)
-    clipped: Array = np.clip(strengths, 0, 1)
-    return clipped
-
-
-def _samples(scale: str, least: float, largest: Array) -> tuple[tuple[float, str], ...]:
-    """Legend of strengths: strength and the weight it stands for."""
-    if scale == "per-head":
-        if len(largest) > 1:
-            return (0.25, "¼ of its largest"), (0.5, "½"), (1.0, "largest")
-        return tuple((share, f"{share * largest[0]:.2g}") for share in (0.25, 0.5, 1.0))
-    weights = sorted({least, *(weight for weight in (0.1, 0.5, 1.0) if weight > 1.5 * least)})
-    strengths = _strengths(np.array(weights), 1.0, scale, least)
-    return tuple((float(strength), f"{weight:.3g}") for strength, weight in zip(strengths, weights, strict=True))
-
-
 def _shares(parts: Array, totals: Array) -> str:
     """Share of the attention, or the least and the largest of several heads."""
     shares = parts / np.where(totals, totals, 1)
@@ -307,19 +276,14 @@ def _shares(parts: Array, totals: Array) -> str:
     return high if low == high else f"{low} to {high}"
 
 
-def _what(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str) -> str:
+def _what(shown: Analysis, heads: Sequence[HeadFindings], chosen: str) -> str:
     """The first part of the caption."""
     about = shown.figure_context
-    scales = {
-        "shared": "on a scale from 0 to 1",
-        "per-head": "on a scale from 0 to the head's own largest weight with a line",
-        "log": "on a logarithmic scale from the least weight drawn to 1",
-    }
     return (
         f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, "
         f"{', '.join(f'{head.id} ({label_and_role(shown, head)})' for head in heads)}: lines run from the "
         f"{about.unit} that attends (left) to the {about.unit} attended to (right), their width and opacity the "
-        f"attention weight {scales[scale]}"
+        "attention weight on a scale from 0 to 1"
     )
 
 

@@ -19,7 +19,6 @@ from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, d
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted, percent, visible
 from attnviz.models.words import OTHERS, WORDPIECE
-from attnviz.present.figure_context import colours_in_words
 from attnviz.present.view import Drawing, ViewOptions
 
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -44,8 +43,8 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
 
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, stem: str) -> TextPlan:
     """Plan one picture of up to eight heads, or of the mean of more."""
-    shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where shares do
-    about, scale, between = shown.figure_context, style.scale, shown.between
+    shown = part.drawn(choices.drop_special)
+    about, between = shown.figure_context, shown.between
     start, chosen = start_of(shown, choices.token)
     non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = non_sink if start is None else list(start)
@@ -58,12 +57,9 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
         blocks = [_block(head.title, values, units_of) for head, values in zip(heads, received, strict=True)]
     sinks = [all(shown.keys.sink[unit] for unit in units) for units in units_of]
     top, cut = _top(blocks, sinks)
-    if scale == "per-head":
-        blocks = [_of_own_scale(block) for block in blocks]
     named = ", ".join(f"{head.id} ({label_and_role(part, head)})" for head in heads)
     whose = f"from {chosen}" if chosen else f"mean over the {counted(len(queries), shown.units.name)} that attend"
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
-    bar = "attention received"
     return TextPlan(
         stem=stem,
         **about.caption_and_notes(
@@ -73,15 +69,15 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
             "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
             "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
             "framed: where the attention comes from" if start is not None and not between else "",
-            alone=(colours_in_words(style, f"{top:g}{' or more' if cut else ''}", "the largest value of each block"),),
+            alone=(f"colours from 0 to {top:g}{' or more' if cut else ''}",),
         ),
         title=f"{about.model}: {'mean of ' if is_mean else ''}{title}{f', from {chosen}' if chosen else ''}",
         pieces=pieces,
         blocks=tuple(blocks),
         framed=frozenset(at for at, units in enumerate(units_of) if start and not between and {*units} & {*start}),
-        norm=Normalize(0.0, top, clip=True) if scale == "shared" else style.norm(),  # per-head: shares of the largest
-        bar=f"{bar} (share of the largest of each block)" if scale == "per-head" else bar,
-        cut=cut and scale == "shared",
+        norm=Normalize(0.0, top, clip=True),
+        bar="attention received",
+        cut=cut,
     )
 
 
@@ -122,11 +118,6 @@ def _top(blocks: Sequence[ShadedText], sinks: Sequence[bool]) -> tuple[float, bo
 def scale_end(value: float) -> float:
     """Round a value up to the end of a colour scale."""
     return next((top for top in _TOPS if top >= value), 1.0)
-
-
-def _of_own_scale(block: ShadedText) -> ShadedText:
-    end = float(block.values.max()) or 1.0
-    return replace(block, largest=end, beside=" · ".join(filter(None, (block.beside, f"largest {end:.2g}"))))
 
 
 def _source(part: Analysis) -> tuple[Tokens, list[str]]:

@@ -33,7 +33,7 @@ from attnviz.profiles.parts import SYNTACTIC
 _FEW = 12
 """Most heads of an overview that names their tokens."""
 
-_TILE = 1.6
+_TILE, _FULL_NAMES = 1.6, {"all": "all layers", "selected": "all selected"}
 _COVERED = 0.995
 """Share of the cells that the shared scale of means covers."""
 
@@ -233,16 +233,15 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
 
 def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
     """Plan the means of one kind of attention, over the selected heads."""
-    shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where means do
-    about, own = shown.figure_context, style.scale == "per-head"
+    shown = part.drawn(choices.drop_special)
+    about, style = shown.figure_context, choices.style
     labels, keys = _labels(shown)
     heads = [head.id for head in part.select(choices.select)]
     of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
     pooled, every = tile_pooling(labels.texts, len(of_layers) + 1, _TILE, style, keys.texts if keys else ())
     means = _mean_patterns(shown, of_layers, pooled)
     top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
-    most = max(float(mean.max()) for mean in means)
-    cut = style.scale == "shared" and most > top
+    cut = max(float(mean.max()) for mean in means) > top
     kind = f"{shown.stack_name} " if shown.stack_name else ""
     names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "all"]
     whose, title = f"each {kind}layer’s heads, and of all", f"mean pattern of each {kind}layer’s heads"
@@ -252,11 +251,7 @@ def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
         title = f"mean pattern of {len(heads)} of {len(part.heads)} {kind}heads"
         selected = f"selected: {visible(', '.join(choices.select).replace(',', ', ').replace(',  ', ', '))}"
     rows = "Rows attend to columns." if shown.context.source is None else "Rows (target) attend to columns (source)."
-    norm = style.norm(most)
-    if own or style.scale == "shared":
-        norm = Normalize(0, 1 if own else top, clip=True)
     larger = " (larger weights look the same)" if cut else ""
-    bar = f"mean attention weight ({style.scale_of('this picture')})"
     return TilesPlan(
         stem=shown.stem("mean"),
         **about.caption_and_notes(
@@ -265,14 +260,17 @@ def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
             f"a mean: no head need look like it. {rows}",
             about.named(every),
             about.pooled(pooled),
-            alone=(colours_in_words(style, f"{top:g}{larger}", "the largest weight of each picture"),),
+            alone=(f"colours from 0 to {top:g}{larger}",),
         ),
         title=f"{about.model}: {title}",
-        tiles=tuple(_mean_tile(name, mean, own) for name, mean in zip(names, means, strict=True)),
+        tiles=tuple(
+            Tile(_FULL_NAMES.get(name, f"layer {name.removeprefix('L')}"), mean, (name,))
+            for name, mean in zip(names, means, strict=True)
+        ),
         labels=labels,
         keys=keys,
-        norm=norm,
-        bar="share of each picture’s largest weight (own scales)" if own else bar,
+        norm=Normalize(0, top, clip=True),
+        bar="mean attention weight",
         pooled=pooled,
         cut=cut,
         target=_TILE,
@@ -295,16 +293,6 @@ def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pool
             total[first : first + len(mean), : mean.shape[1]] += len(heads) * mean.numpy()
         means.append(of_layer.cells)
     return [*means, max_pool(total / sum(map(len, of_layers.values())), pooled)]
-
-
-def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
-    """The tile of a mean, with its own scale if requested."""
-    full = {"all": "all layers", "selected": "all selected"}.get(name, f"layer {name.removeprefix('L')}")
-    if not own:
-        return Tile(full, mean, (name,))
-    end = f"0–{mean.max():.2f}"
-    shorter = f"{name} · {end}", f"{name}·{end}".replace("0.", ".")
-    return Tile(f"{full} · {end}", mean, shorter, Normalize(0, _largest(mean), clip=True))
 
 
 def _no_page(analysis: Analysis) -> str:
