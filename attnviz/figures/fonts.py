@@ -17,9 +17,6 @@ from attnviz.models.wording import isolated, right_to_left, shortened, shortened
 DEFAULT_FAMILY = "DejaVu Sans"
 """Ships with matplotlib, so figures look the same on every machine."""
 
-_SHORT = 0.3
-"""Of a last line, as a share of the width that there is."""
-
 _TIED = re.compile(r" (?== )|(?<= =) |(?<=\d) (?=of \d|%|× \d)|(?<=\d of) (?=\d)|(?<=\d ×) (?=\d)")
 """Spaces at which no line ends: those of ``n = 12``, ``3 of 7``, ``0.74 of 0.35``, ``10 %``, ``4 × 4``."""
 
@@ -115,8 +112,7 @@ def _cut(
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
     """Wrap a text into lines of whole words, to a width in pixels; ``n = 12`` and ``3 of 7`` are one word.
 
-    A word that is too wide is cut with an ellipsis; a quotation keeps its closing mark. A last line that would be
-    short, or a word alone, takes words of the line before.
+    A word that is too wide is cut with an ellipsis.
     """
     shown = drawable(text)
     if _fits(shown, size, dpi, pixels, weight):
@@ -128,17 +124,6 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
             lines[-1] = longer
         else:
             lines.append(_cut(word, size, dpi, pixels, weight))
-            if "”" in word and "”" not in lines[-1]:
-                room = pixels - text_width("”", size, dpi, weight)
-                lines[-1] = _cut(word, size, dpi, room, weight) + "”"
-    while len(lines) > 1 and " " in lines[-2]:
-        before, _, word = lines[-2].rpartition(" ")
-        longer = f"{word} {lines[-1]}"
-        last, width, rest = (text_width(each, size, dpi, weight) for each in (lines[-1], longer, before))
-        alone = " " not in lines[-1] and width <= rest
-        if width > pixels or not (alone or last < _SHORT * pixels):
-            break
-        lines[-2:] = before, longer
     return _balanced([line.replace(_NO_BREAK, " ") for line in lines])
 
 

@@ -299,7 +299,7 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
     squares: list[Axes] = []
     for cell in plan.cells:
         (rows, columns), (left, top), (row, column) = cell.values.shape, grid.corner(cell.id), grid.cells[cell.id]
-        sides = "l" * (column == 0) + "b" * ((row + 1, column) not in grid.cells.values())
+        sides = ("l" if column == 0 else "") + ("b" if (row + 1, column) not in grid.cells.values() else "")
         across, down = ax.get_xlim()[1], ax.get_ylim()[0]
         beside = ax.inset_axes(
             (left / across, 1 - (top + side) / down, side / across, side / down), facecolor="none", zorder=2

@@ -143,15 +143,3 @@ def test_an_error_at_a_line_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyP
     assert done.exit_code == code
     assert ("x.txt:3: layer 0" in done.stderr) == (code == 3)
     assert not Path("out").exists()
-
-
-def test_the_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
-    opened, original = [], texts_measure.open_checkpoint
-
-    def counted(*arguments: Any, **more: Any) -> Any:
-        opened.append(arguments)
-        return original(*arguments, **more)
-
-    monkeypatch.setattr(texts_measure, "open_checkpoint", counted)
-    assert run("\n".join(LINES), "--figures", "none", "-q").exit_code == 0
-    assert len(opened) == 1

@@ -152,16 +152,6 @@ def test_tokens_that_begin_alike_are_told_apart_by_their_ends(pixels: int):
     assert hebrew.count(RTL) == hebrew.count(END) == 1
 
 
-@pytest.mark.parametrize("weight", ["normal", "bold"])
-@pytest.mark.parametrize("word", ["“Pneumonoultramicroscopicsilicovolcanoconiosis”", "“believ" + "abl" * 30 + "y”,"])
-def test_a_quoted_word_that_is_cut_keeps_its_closing_mark_and_fits(word, weight):
-    (first, shown) = wrapped(f"of {word}", 10, 150, 200, weight)
-    assert first == "of"
-    assert shown.startswith("“")
-    assert shown.endswith("…”")
-    assert text_width(shown, 10, 150, weight) <= 200
-
-
 def test_no_line_ends_in_an_equation():
     text = "nearest: 3 of 7 · 0.74 of 0.35 · 37 % of uniform attention 0.07 · n = 12 · 5 × 4 weights, n = 1,190"
     for pixels in range(150, 900, 10):
@@ -171,17 +161,6 @@ def test_no_line_ends_in_an_equation():
             line.endswith((" n", "=", "3", "3 of", "0.74", "0.74 of", "37", " 5", "×")) for line in lines[:-1]
         )
         assert "n" not in lines
-
-
-def test_no_word_stands_alone_in_a_last_line():
-    text = "A removed head outputs its mean over all tokens of the texts, and nothing else."
-    for pixels in range(200, 900, 10):
-        lines = wrapped(text, 7, 150, pixels)
-        assert " ".join(lines) == text
-        assert all(text_width(line, 7, 150) <= pixels for line in lines)
-        assert len(lines) == 1 or text_width(lines[-1], 7, 150) >= 0.25 * pixels
-        assert len(lines) == 1 or " " in lines[-1] or " " not in lines[-2]
-        assert len(lines) <= -(-text_width(text, 7, 150) // (pixels - text_width("nothing ", 7, 150)))
 
 
 def test_what_no_font_has_is_named_once_with_the_fonts_to_install(installed):

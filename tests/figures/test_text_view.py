@@ -100,14 +100,6 @@ def test_tokens_that_share_a_character_are_one_piece_with_the_sum() -> None:
     np.testing.assert_allclose(plan.blocks[0].values, [*received[:2], received[2:6].sum(), *received[6:]])
 
 
-def test_a_pair_begins_a_new_line_and_without_special_tokens_rows_sum_to_one() -> None:
-    pair = attnviz.analyze("The cat ran", sharp_bert(), tokenizer=bert_tokenizer(), pair="I saw it", syntax=False)
-    (plan,) = plans(pair, "L0H0", drop_special=True)
-    assert [piece.text for piece in plan.pieces if piece.begins] == ["I"]
-    assert plan.blocks[0].values.sum() == pytest.approx(1)
-    assert plan.blocks[0].beside == ""
-
-
 def test_of_more_than_eight_heads_it_is_the_mean_and_says_so(bert: Analysis) -> None:
     (plan,) = plans(bert)
     values = [block.values for block in plans(bert, "L0")[0].blocks + plans(bert, "L1,L2")[0].blocks]
@@ -136,11 +128,6 @@ def test_shades_on_the_page_are_the_values_and_letters_can_be_read_on_them() -> 
         words = [text for text in figure.axes[0].texts if text.get_text().startswith("word")]
         inks = [to_hex(text.get_color()) for text in words]
         assert inks == [contrasting_ink(colour) for colour in colours]
-
-
-def test_what_fits_no_page_has_a_picture_a_head() -> None:
-    assert [plan.stem for plan in plans(long_text(60), "L0,L1")] == ["text"]
-    assert [plan.stem for plan in plans(long_text(900), "L0,L1H0")] == ["text/L00H00", "text/L00H01", "text/L01H00"]
 
 
 @pytest.mark.parametrize(

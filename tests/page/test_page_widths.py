@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -240,42 +239,6 @@ def test_roles_over_the_corpus_are_marks_and_a_filter(screen: Screen) -> None:
     assert not screen.asked(
         "[...document.querySelectorAll('select[name=only] option')].filter(e => /corpus/.test(e.text))"
     )
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_scatter_has_a_legend_of_its_marks(screen: Screen, scheme: str) -> None:
-    screen.emulate(1400, scheme)
-    screen.driver.execute_cdp_cmd(
-        "Page.addScriptToEvaluateOnNewDocument",
-        {
-            "source": """
-        window.said = [];
-        const fill = CanvasRenderingContext2D.prototype.fillText;
-        CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
-          said.push(text);
-          fill.call(this, text, ...place);
-        };
-    """
-        },
-    )
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', (screen.folder / "heads.html").read_text(), re.DOTALL)[0])
-    for marks in ("text", "corpus"):
-        screen.open("heads.html", f"#left=scatter&x=entropy&y=sink&marks={marks}")
-        names = [(head if marks == "text" else head["role"])["family"]["name"] for head in data["heads"]]
-        assert {f"{name} ({names.count(name)})" for name in names} <= set(screen.asked("said"))
-        screen.driver.execute_script("said.length = 0")
-    screen.choose("marks", "text")
-    assert any(text.startswith("positional (") or text.startswith("sink (") for text in screen.asked("said"))
-
-
-def test_it_opens_on_a_telling_head(screen: Screen) -> None:
-    screen.emulate(1400)
-    screen.open("heads.html")
-    assert screen.text("#head h2").startswith("L0H1  previous-token?")  # L0H0 is a sink, and as clear
-    screen.open("translated.html")
-    assert screen.text("#head h2").startswith("X")
-    screen.open("roles.html")
-    assert screen.text("#head h2") == "L1H0  previous-token"  # the sink is clearer
 
 
 @pytest.mark.parametrize("name", ["heads", "many", "translated", "compare"])

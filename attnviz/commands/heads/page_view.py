@@ -206,8 +206,12 @@ def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
 
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
-    more = [*[DIAGONALITY] * bool(analysis.target), *[NOWHERE] * analysis.context.learned_sinks]
-    for name in (*SCALARS, *more):
+    names = list(SCALARS)
+    if analysis.target is not None:
+        names.append(DIAGONALITY)
+    if analysis.context.learned_sinks:
+        names.append(NOWHERE)
+    for name in names:
         uniform = (uniform_value(part, name) for part in analysis.parts)
         values = (head.statistics.get(name) for head in analysis.heads)
         yield statistic_entry(name, *statistic_meaning(analysis, name), uniform, values)
