@@ -226,7 +226,7 @@ def plans(found: Any, name: str, **choices: Any) -> list[Any]:
 
 def test_means_of_a_kind_are_those_of_its_layers(found):
     drawn = {plan.stem: plan for plan in plans(found, "mean")}
-    assert len(drawn) == 6
+    assert len(drawn) == 3
     cross = drawn["mean-cross-attention"]
     assert [tile.name for tile in cross.tiles] == ["layer X0", "layer X1", "layer X2", "all layers"]
     of_layer = found.layer_patterns(found.head("X1H0").id.layer).mean(0)

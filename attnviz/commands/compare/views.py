@@ -49,10 +49,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
     heads = result.select(choices.select)
     n = max(len(labels) for part in result.parts for labels, *_ in (part.rows, part.columns))
     pooled = grid_pooling(n, [head.id for head in heads], style)
-    model = result.first.checkpoint
-    count = f"{model.n_layers} layers × {model.n_heads} heads"
-    if model.stacks:
-        count = f"{len(result.heads)} heads of {model.n_layers} layers"
+    count = f"all {len(heads)} heads"
     if len(heads) < len(result.heads):
         count = f"{len(heads)} of {len(result.heads)} heads"
     nothing = "" if result.any_beyond_rounding else _NOTHING
@@ -65,7 +62,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
             _pooled(pooled),
             nothing,
         ),
-        title=f"What changed: {count}{'; ' * bool(nothing)}{nothing}",
+        title=f"What changed: {count}; {nothing}" if nothing else f"What changed: {count}",
         notes=(
             *side_lines(result),
             f"In each square rows attend to columns ({_sizes(result)}).",

@@ -21,6 +21,7 @@ from attnviz.present.figure_context import FigureContext
 from attnviz.present.report import View
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.present.view import ViewOptions
+from attnviz.profiles.published import PublishedHead, published_heads
 from attnviz.profiles.store import StoredProfile
 from attnviz.trace.checks import Verification
 from attnviz.trace.verify import VerifiedAttention
@@ -175,6 +176,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """The :attr:`units` that the model wrote, wholly or in part."""
         first = None if self.continuation is None else self.continuation.first
         return () if first is None else tuple(max(members) >= first for members in self.units.members)
+
+    @property
+    def published(self) -> tuple[PublishedHead, ...]:
+        """Heads of this model that papers name, for cards."""
+        model = self.checkpoint
+        return published_heads(model.name, model.architecture.name, model.n_layers, model.n_heads, model.revision)
 
     @property
     def parts(self) -> "tuple[Analysis, ...]":

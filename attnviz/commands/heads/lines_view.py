@@ -38,16 +38,11 @@ _LONGEST_LABEL = 20
 
 
 def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
-    """Message on selected heads or weights without lines, or ''."""
+    """Message on selected heads without lines, or ''."""
     requested = len(analysis.select(choices.select))
     kept = sum(len(_heads_drawn(part, choices)) for part in parts_selected(analysis, choices))
     if kept == requested:
-        shown = analysis.drawn(choices.drop_special)
-        n_keys = len(shown.keys)
-        strongest = _strongest(requested if requested <= MOST_HEADS else 1, len(shown.units), n_keys)
-        if choices.token is not None or strongest >= n_keys or analysis.target:
-            return ""
-        return f"lines show {_keys(strongest)} of each {analysis.units.name}; --token follows one."
+        return ""
     return (
         f"lines are drawn of {kept} of the {requested} heads, those of the clearest labels; choose others with "
         f"--select (up to {MOST_HEADS} share one picture)."
@@ -202,7 +197,7 @@ def _plan(
     if sinks.any():
         said.append(f"no lines to {sinks_in_words(shown.keys, about.unit)}: {_shares(sinks, totals)} of the attention")
     left_out = rest + np.where(candidates < least, candidates, 0).sum((1, 2), dtype=np.float64)
-    keys = f"of each {about.unit} {_keys(strongest)} only, " if strongest < len(shown.keys) else ""
+    keys = f"of each {about.unit} its {strongest} strongest only, " if strongest < len(shown.keys) else ""
     said.append(f"{keys}weights below {least:.3g} are not drawn: {_shares(left_out, totals)} of the attention")
     written: dict[int, str] = {}
     if start is not None and len(start) == len(heads) == 1:
@@ -257,10 +252,6 @@ def _threshold(weights: Array, most: int) -> float:
 def _strongest(n_heads: int, n: int, n_keys: int) -> int:
     """Keys with a line per token, for a number of heads per picture; at most all."""
     return min(n_keys, max(1, READABLE_LINES // (n_heads * n)))
-
-
-def _keys(strongest: int) -> str:
-    return "the strongest key" if strongest == 1 else f"the {strongest} strongest keys"
 
 
 def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:

@@ -18,13 +18,12 @@ from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, gr
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, has_numbers, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
-from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import NOWHERE
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import sinks_in_words
-from attnviz.models.wording import counted, visible
+from attnviz.models.wording import visible
 from attnviz.present.figure_context import colours_in_words
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
@@ -40,14 +39,12 @@ _COVERED = 0.995
 _LEARNED = "what rows lack to 1 goes nowhere, to a learned sink"
 
 
-def _scale_in_words(style: Style, several: bool, own: str) -> tuple[str, str]:
-    """Name of the colour bar, and the scale for the caption; ``several``: whether more than one head is drawn."""
-    bars = {
-        "shared": f"attention weight{' (same scale for every head)' if several else ''}",
-        "per-head": f"share of the head’s largest weight{' (own scales)' if several else ''}",
-        "log": "attention weight (log scale)",
-    }
-    return bars[style.scale], colours_in_words(style, "1, the same for every head" if several else "1", own)
+_BARS = {
+    "shared": "attention weight",
+    "per-head": "share of the head’s largest weight",
+    "log": "attention weight (log scale)",
+}
+"""Names of the colour bar, by scale."""
 
 
 def pooled_patterns(
@@ -71,9 +68,8 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
     why_log = choices.style.why_log(analysis.longest)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts_of(choices.select)]
-    about, model = analysis.drawn(choices.drop_special).figure_context, analysis.checkpoint
+    about = analysis.drawn(choices.drop_special).figure_context
     own = style.scale == "per-head"
-    bar, colours = _scale_in_words(style, len(heads) > 1, "the largest weight of each head")
     # a small selection, whose tokens are named
     few = len(shown) == 1 and len(heads) <= min(_FEW, len(analysis.heads) - 1)
     labels, keys = _labels(shown[0]) if few else (None, None)
@@ -85,49 +81,42 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         sinks = frozenset(position // pooled for position, sink in enumerate(part.keys.sink) if sink)
         for head, values in pooled_patterns(part, part.select(choices.select), pooled, own):
             cells.append(_cell(analysis, head, values, sinks))
-    all_of_them = len(heads) == len(analysis.heads)
     count = f"{len(heads)} of {len(analysis.heads)} heads"
-    whole = f"{model.n_layers} layers × {model.n_heads} heads"
-    if analysis.target is not None:
-        encoder, decoder = (part.shape[0] for part in analysis.parts[:2])
-        whole = f"{len(heads)} heads of {encoder} encoder and {decoder} decoder layers"
-    ticks = f"ticks: {sinks_in_words(shown[0].keys, about.unit)}"
+    if len(heads) == len(analysis.heads):
+        count = f"all {len(heads)} heads"
+    ticks = f"; ticks: {sinks_in_words(shown[0].keys, about.unit)}" if sinks else ""
     of_source = few and shown[0].context.source is not None
     rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
     rows = rows if keys is None else f"{rows}, stretched to squares"
-    unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
-    profile = analysis.profile
-    corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
+    roles, corpus = "", ""
+    if analysis.profile is not None:
+        roles = "On the right: the role over a corpus (hollow: not in this text; half: not looked for)."
+        corpus = (
+            f"on the right the role over a corpus ({visible(analysis.profile.measured_on)}; a stored profile), hollow "
+            "where this text has no case of it, half where that is not known"
+        )
     yield HeadGridPlan(
         stem="overview",
         **about.caption_and_notes(
-            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {about.subject}"
-            f"{f' ({counted(about.n, about.unit)})' if analysis.target is None else ''}"
-            f"{'' if few else ', one row per layer, one column per head'}",
-            f"{rows}{f'; {ticks}' if sinks else ''}",
+            f"Attention of {count} of {about.model} on {about.text_line}",
+            f"{rows}{ticks}",
             "" if few else kinds_in_words(analysis),
-            f"below an id: the label on this text{unsure}",
+            "below an id: the label on this text (?: an indication only)",
             f"bold: generated {about.unit}s" if labels is not None and labels.bold else "",
             why_log,
             about.pooled(pooled),
             _LEARNED if analysis.context.learned_sinks else "",
-            alone=(
-                colours,
-                corpus
-                and f"on the right {corpus}, hollow where this text has no case of it, half where that is not known",
-            ),
+            alone=(colours_in_words(style, "1", "the largest weight of each head"), corpus),
         ),
-        title=f"{about.model}: {whole if all_of_them else count}",
-        roles="On the right: the role over a corpus (hollow: not in this text; half: not looked for)."
-        if corpus
-        else "",
+        title=f"{about.model}: {count}",
+        roles=roles,
         cells=tuple(cells),
         sinks=sinks,
         labels=labels,
         keys=keys,
         pooled=pooled,
         norm=Normalize(0, 1, clip=True) if own else style.norm(),
-        bar=bar,
+        bar=_BARS[style.scale],
     )
 
 
@@ -183,7 +172,6 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
         findings = " · ".join(filter(None, (on_text, over, lost)))
         relation = relations.get(head.id)
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
-        bar, colours = _scale_in_words(style, len(heads) > 1, f"the head's largest weight, {most:.2g}")
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             **about.caption_and_notes(
@@ -195,7 +183,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 pairs and f"{pairs}, {relations_note(analysis)}",
                 first=f"{about.model} on {about.text_line}",
                 alone=(
-                    colours,
+                    colours_in_words(style, "1", f"the head's largest weight, {most:.2g}"),
                     "weights of at least 0.005 are written in the cells" * has_numbers(values, labels.texts, style),
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
@@ -211,7 +199,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=style.norm(most),
             bar_norm=style.norm(),
-            bar=bar,
+            bar=_BARS[style.scale],
             pooled=pooled,
         )
 
