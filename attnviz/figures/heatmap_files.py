@@ -47,7 +47,9 @@ def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) 
     for by_figure, some in groupby(plans, lambda plan: file_format != "png" or bool(plan.outlines)):
         if by_figure:
             vector = file_format != "png"
-            pictures = ((plan, figure_bytes(heatmap_figure(plan, style, vector), file_format, style)) for plan in some)
+            pictures: Iterator[tuple[HeatmapPlan, bytes]] = (
+                (plan, figure_bytes(heatmap_figure(plan, style, vector), file_format, style)) for plan in some
+            )
         else:
             pictures = _copies(some, style)
         for plan, content in pictures:

@@ -182,7 +182,8 @@ def outer_ink(style: Style, setting: str = "text.color") -> str:
     """
     from matplotlib import rcParams, rcParamsDefault
 
-    theirs, default = (str(known[setting]) for known in (rcParams, rcParamsDefault))
+    known: tuple[Any, Any] = rcParams, rcParamsDefault
+    theirs, default = (str(each[setting]) for each in known)
     if style.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
         return style.greys.ink
     return theirs
