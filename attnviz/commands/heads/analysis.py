@@ -147,7 +147,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return _some(keys, [not sink for sink in keys.sink]) if self.without_sinks else keys
 
     @property
-    def between(self) -> bool:
+    def rows_differ_from_columns(self) -> bool:
         """Whether rows are other units than columns: in cross-attention, or with some queries alone."""
         return self.context.source is not None or self.context.queries is not None
 

@@ -218,7 +218,9 @@ def _plan(
         samples=tuple(sorted({least, *(weight for weight in (0.1, 0.5, 1.0) if weight > 1.5 * least)})),
         written=written,
         unit=about.unit,
-        keys=tuple(shortened_token(label, _LONGEST_LABEL) for label in shown.keys.labels) if analysis.between else None,
+        keys=tuple(shortened_token(label, _LONGEST_LABEL) for label in shown.keys.labels)
+        if analysis.rows_differ_from_columns
+        else None,
         one_text=analysis.context.source is None,
     )
 

@@ -44,7 +44,7 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, stem: str) -> TextPlan:
     """Plan one picture of up to eight heads, or of the mean of more."""
     shown = part.drawn(choices.drop_special)
-    about, between = shown.figure_context, shown.between
+    about, other_rows = shown.figure_context, shown.rows_differ_from_columns
     start, chosen = start_of(shown, choices.token)
     non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = non_sink if start is None else list(start)
@@ -68,13 +68,13 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
             "a mean: no head need look like it" if is_mean else "",
             "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
             "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
-            "framed: where the attention comes from" if start is not None and not between else "",
+            "framed: where the attention comes from" if start is not None and not other_rows else "",
             alone=(f"colours from 0 to {top:g}{' or more' if cut else ''}",),
         ),
         title=f"{about.model}: {'mean of ' if is_mean else ''}{title}{f', from {chosen}' if chosen else ''}",
         pieces=pieces,
         blocks=tuple(blocks),
-        framed=frozenset(at for at, units in enumerate(units_of) if start and not between and {*units} & {*start}),
+        framed=frozenset(at for at, units in enumerate(units_of) if start and not other_rows and {*units} & {*start}),
         norm=Normalize(0.0, top, clip=True),
         bar="attention received",
         cut=cut,

@@ -142,7 +142,7 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
 def _labels(shown: Analysis) -> tuple[Labels, Labels | None]:
     """Labels of rows, and of columns if these are another text."""
     rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
-    if not shown.between:
+    if not shown.rows_differ_from_columns:
         return rows, None
     return rows, Labels(shown.keys.labels, shown.keys.sink)
 
