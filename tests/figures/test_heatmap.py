@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
-from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.matrix import Labels, max_pool
+from attnviz.figures.heatmap_files import _in_hundredths, heatmap_files
+from attnviz.figures.matrix import Labels, hundredths, max_pool
 from attnviz.figures.style import Style, figure_bytes
 from tests.support.drawn import ODD_SETTINGS, texts_of
 
@@ -144,3 +144,8 @@ def test_beside_the_cells_letters_have_the_colours_of_the_callers_style():
         draw_heatmap(ax, plan(), Style())
     assert [to_rgb(text.get_color()) for text in (ax.get_xticklabels()[1], ax.xaxis.label)] == [(1, 0, 0)] * 2
     assert not any(line.get_visible() for line in ax.get_xgridlines())
+
+
+def test_the_numbers_of_the_fast_files_are_those_of_the_figure():
+    of = plan(9)
+    assert [hundredths(number / 100) for number in _in_hundredths(of).flat] == [hundredths(v) for v in of.values.flat]
