@@ -83,7 +83,8 @@ def _differing(result: Comparison) -> str:
     first = ", ".join(shortened_token(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
     more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
     number = f"{len(labels)} of {counted(len(result.rows.labels), result.unit)}"
-    return f"different: {number}: {first}{more}" if labels else ""
+    verb = "differs" if len(labels) == 1 else "differ"
+    return f"{number} {verb}: {first}{more}" if labels else ""
 
 
 def _target(result: Comparison) -> str:
