@@ -135,8 +135,8 @@ def test_a_number_of_numpy_is_written_as_one() -> None:
     ("built", "options", "word"),
     [
         *((gpt2(), {"generate": count}, "generate") for count in (0, -1, 1.5, True, "3")),
-        ((sharp_bert(), bert_tokenizer()), {}, "writes no text"),
-        ((sharp_gpt2(), gpt2_tokenizer()), {}, "no language-modelling head"),
+        ((sharp_bert(), bert_tokenizer()), {}, "takes a decoder"),
+        ((sharp_gpt2(), gpt2_tokenizer()), {}, "takes a decoder"),
         (gpt2(), {"generate": 40}, "40 more were asked for"),
         (gpt2(), {"pair": "the dog"}, "--pair"),
     ],

@@ -172,20 +172,13 @@ class Reader:
 
     def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
         """The model's continuation of a text, and the tokens of both; UsageError unless it is a decoder."""
-        checkpoint = self.checkpoint
-        kind, requested = checkpoint.architecture.name, int(generate)  # it may be NumPy's
-        if checkpoint.stacks or not checkpoint.architecture.causal:
-            own = "writes its target itself (--max-new-tokens)" if checkpoint.stacks else "writes no text"
-            raise TextError(
-                f"a continuation was asked for, but a model of the architecture {kind!r} {own}; leave out --generate "
-                "(generate=...), or choose a decoder such as GPT-2 or a Llama."
-            )
+        checkpoint, requested = self.checkpoint, int(generate)  # it may be NumPy's
         if pair is not None:
             raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
-        if checkpoint.language_head is None:
+        if checkpoint.stacks or not checkpoint.architecture.causal or checkpoint.language_head is None:
             raise TextError(
-                "this checkpoint has no language-modelling head that attnviz knows, so it cannot write; leave out "
-                " --generate (generate=...)."
+                "a continuation takes a decoder with a language-modelling head that attnviz knows, such as GPT-2 or a "
+                f"Llama, found {checkpoint.architecture.name}; leave out --generate (generate=...)."
             )
         tokens = checkpoint.tokenize(text, truncate=self.truncate)
         new, hit_eos = continue_greedily(checkpoint, tokens, requested)

@@ -14,14 +14,13 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.lines_view import MOST_HEADS, parts_selected, start_of
 from attnviz.commands.heads.summary import label_and_role
-from attnviz.figures.matrix import Array
+from attnviz.figures.matrix import Array, scale_end
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted, percent, visible
 from attnviz.models.words import OTHERS, WORDPIECE
 from attnviz.present.view import Drawing, ViewOptions
 
-_TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _JOINER = "\u200d"
 _WIDE = 0x2E80
 """First code point of scripts without spaces, between whose characters a line may end."""
@@ -113,11 +112,6 @@ def _top(blocks: Sequence[ShadedText], sinks: Sequence[bool]) -> tuple[float, bo
     non_sink = values[:, ~np.array(sinks)] if not all(sinks) else values
     top = scale_end(non_sink.max())
     return top, bool(values.max() > top)
-
-
-def scale_end(value: float) -> float:
-    """Round a value up to the end of a colour scale."""
-    return next((top for top in _TOPS if top >= value), 1.0)
 
 
 def _source(part: Analysis) -> tuple[Tokens, list[str]]:

@@ -12,12 +12,11 @@ from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
 from attnviz.commands.heads.summary import over_corpus, unless_seen
-from attnviz.commands.heads.text_view import scale_end
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, has_numbers, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
+from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool, scale_end
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import NOWHERE
