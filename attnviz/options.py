@@ -266,8 +266,8 @@ COMMANDS = {
         pictures=(
             replace(_SELECT, help=_SELECT.help.replace("E0-2", "E0-2; or a label on this text or a role over a corpus "
                                                        "(sink, previous, syntactic, obj)")),
-            Option("scale", str, "Colour scale: shared (0 to 1 for all heads), per-head (0 to the largest weight of "
-                   "the head), log, or auto (shared up to 40 tokens, log beyond).", "auto"),
+            Option("scale", str, "Colour scale of overview, heads and page: shared (0 to 1 for all heads), per-head (0 "
+                   "to the largest weight of the head), log, or auto (shared up to 40 tokens, log beyond).", "auto"),
             _switch("drop_special", "Draw patterns without special tokens (GPT-2: without the first token), each row "
                     "scaled to sum to 1."),
             _token("Draw what this token attends to, in lines and text (adds the figure lines unless text is asked "
@@ -314,8 +314,6 @@ COMMANDS = {
         ),
         pictures=(
             _SELECT,
-            Option("scale", str, "Colour scale of the heads' pictures: shared by all heads, or per-head.", "shared",
-                   choices=("shared", "per-head")),
             *_figures("compare", before="With --corpus: {compare.corpus}. "),
         ),
         output=(
@@ -323,7 +321,7 @@ COMMANDS = {
                  "--select names.", None),
             _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "words", "truncate", "memory", "scale"),
+        of_one=("pair", "target", "words", "truncate", "memory"),
         of_many=("limit", "batch_size", "seed"),
     ),
     "profile": Command(

@@ -20,23 +20,18 @@ from attnviz.figures.style import MISSED_DASHES, Style, figure_style, outer_ink
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9
 _STEP, _FIRST, _LEAST, _LINE, _HEADING, _BETWEEN, _GAP = 8.0, 9.0, 2.0, 12.0, 13.0, 6.0, 9.0  # points
 _BESIDE, _TIP, _BEND = 3.5, 2.4, 8.0  # points: between arcs at a word, half of an arrow's width, of a corner
-_BOLD, _DOTS = 1.3, (0, (0.8, 1.6))
+_BOLD = 1.3
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 4, "markeredgewidth": _BOLD}
 
 
 @dataclass(frozen=True)
 class Arc:
-    """An arc between two words: found or missed by a head, or None for context.
-
-    If missed, ``query`` attends most to ``instead``.
-    """
+    """An arc between two words: found or missed by a head, or None for context."""
 
     dependent: int
     head: int
     name: str
     found: bool | None = None
-    query: int = 0
-    instead: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ class _Span:
 
 _Line = Sequence[Placed]
 _Spans = list[_Span]
-_Row = tuple[_Line, _Spans, _Spans]
+_Row = tuple[_Line, _Spans]
 
 
 def arcs_inches(plan: ArcsPlan, style: Style) -> float:
@@ -155,38 +150,30 @@ def _height(plan: ArcsPlan, room: float) -> float:
     for block in plan.blocks:
         height += _HEADING + _BETWEEN
         for row in _kept(plan, lines, block, room):
-            height += _GAP if row is None else _beside(row[1], _FIRST) + _LINE + _beside(row[2])
+            height += _GAP if row is None else _above(row[1]) + _LINE
     return height
 
 
 def _kept(plan: ArcsPlan, lines: Sequence[_Line], block: Sentence, room: float) -> Iterator[_Row | None]:
-    """Lines of a sentence with the arcs above and below; None for a run of lines left out."""
-    rows = ((line, *_spans(line, block, room)) for line in lines)
-    for empty, run in groupby(rows, lambda row: plan.folded and not (row[1] or row[2])):
+    """Lines of a sentence with the arcs above; None for a run of lines left out."""
+    rows = ((line, _stacked(line, block.arcs, room)) for line in lines)
+    for empty, run in groupby(rows, lambda row: plan.folded and not row[1]):
         some = list(run)
         yield from [None] if empty and len(some) > 1 else some
 
 
-def _beside(spans: Sequence[_Span], first: float = _LEAST) -> float:
-    """Height in points of the arcs above or below a line, of which the lowest has height ``base``."""
-    return first + _STEP * max(span.level for span in spans) if spans else _LEAST
+def _above(spans: Sequence[_Span]) -> float:
+    """Height in points of the arcs above a line."""
+    return _FIRST + _STEP * max(span.level for span in spans) if spans else _LEAST
 
 
-def _spans(line: _Line, block: Sentence, room: float) -> tuple[_Spans, _Spans]:
-    """Arcs above a line, and below it those of misses; muted ones first."""
-    ordered = sorted(block.arcs, key=lambda arc: arc.found is not None)
-    above = [(arc, arc.dependent, arc.head) for arc in ordered]
-    below = {(arc.query, arc.instead): arc for arc in ordered if arc.instead is not None}
-    instead = ((arc, query, instead) for (query, instead), arc in below.items())
-    return _stacked(line, above, room), _stacked(line, instead, room)
-
-
-def _stacked(line: _Line, arcs: Iterable[tuple[Arc, int, int]], room: float) -> _Spans:
-    """Arcs that begin or end in a line, each high enough to clear those, and names, below it."""
+def _stacked(line: _Line, arcs: Iterable[Arc], room: float) -> _Spans:
+    """Arcs that begin or end in a line, muted ones first, each high enough to clear those, and names, below it."""
     middles = {placed.number: placed.x + placed.width / 2 for placed in line}
     leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
     spans, ends = [], list[tuple[int, int, _Span]]()
-    for arc, *words in arcs:
+    for arc in sorted(arcs, key=lambda arc: arc.found is not None):
+        words = arc.dependent, arc.head
         xs = [middles.get(word, room if (word > max(middles)) != leftwards else 0.0) for word in words]
         span = _Span(arc, xs, [word in middles for word in words], abs(words[0] - words[1]))
         if any(span.here):
@@ -213,10 +200,10 @@ def _part(ends: Sequence[tuple[int, int, _Span]], widths: dict[int, float]) -> N
 
 
 def _draw_line(
-    ax: Axes, line: _Line, above: _Spans, below: _Spans, top: float, room: float, style: Style
+    ax: Axes, line: _Line, above: _Spans, top: float, room: float, style: Style
 ) -> tuple[PathCollection, float]:
-    """Draw one line of words with arcs above and below; returns the arcs above and the line's lower end."""
-    base = top + _beside(above, _FIRST)
+    """Draw one line of words with arcs above; returns the arcs and the line's lower end."""
+    base = top + _above(above)
     foot = base + _LINE
     for placed in line:
         middle = placed.x + placed.width / 2
@@ -233,17 +220,13 @@ def _draw_line(
     arrives = [span.here[1] for span in above]
     heads, back = [span.ends[1] for span in compress(above, arrives)], base - 2 * _TIP
     tips = [Path([(x - _TIP, back), (x, base), (x + _TIP, back), (x - _TIP, back)]) for x in heads]
-    dotted = [_bow(span, foot, foot + _STEP * (span.level - 0.2)) for span in below]
-    for collection in (
-        arcs,
-        PathCollection(tips, facecolors=list(compress(inks, arrives)), edgecolors="none", zorder=2),
-        PathCollection(dotted, facecolors="none", edgecolors=style.verdict(False), linewidths=0.9, linestyles=[_DOTS]),
-    ):
+    arrows = PathCollection(tips, facecolors=list(compress(inks, arrives)), edgecolors="none", zorder=2)
+    for collection in (arcs, arrows):
         ax.add_collection(collection, autolim=False)
     for span, height in zip(above, heights, strict=True):
         legs = [x for other in above if other.level > span.level for x in compress(other.ends, other.here)]
         _mark(ax, span, height, [0.0, *legs, room], style)
-    return arcs, foot + _beside(below)
+    return arcs, foot
 
 
 def _bow(span: _Span, base: float, height: float) -> Path:
@@ -277,14 +260,11 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: St
 
 def _legend(plan: ArcsPlan, style: Style) -> list[Line2D]:
     """Legend entries for the kinds of arcs drawn."""
-    arcs = [arc for block in plan.blocks for arc in block.arcs]
-    kinds, missed = {arc.found for arc in arcs}, style.verdict(False)
-    others = f"{'other ' * (kinds != {None})}relations of the parse"
-    instead = {"color": missed, "linewidth": 0.9, "linestyle": _DOTS}
+    kinds = {arc.found for block in plan.blocks for arc in block.arcs}
+    missed = {"color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES, **_CROSS}
     entries = {
         "found": (True in kinds, {"color": style.verdict(True), "linewidth": _BOLD}),
-        "missed": (False in kinds, {"color": missed, "linewidth": _BOLD, "linestyle": MISSED_DASHES, **_CROSS}),
-        "attends to this word instead": (any(arc.instead is not None for arc in arcs), instead),
-        others: (None in kinds, {"color": style.greys.frame, "linewidth": PIXEL}),
+        "missed": (False in kinds, missed),
+        "other relations": (None in kinds, {"color": style.greys.frame, "linewidth": PIXEL}),
     }
     return [Line2D([], [], label=label, **properties) for label, (there, properties) in entries.items() if there]

@@ -17,9 +17,6 @@ from attnviz.models.wording import isolated, right_to_left, shortened, shortened
 DEFAULT_FAMILY = "DejaVu Sans"
 """Ships with matplotlib, so figures look the same on every machine."""
 
-_SHORT = 0.3
-"""Of a last line, as a share of the width that there is."""
-
 _TIED = re.compile(r" (?== )|(?<= =) |(?<=\d) (?=of \d|%|× \d)|(?<=\d of) (?=\d)|(?<=\d ×) (?=\d)")
 """Spaces at which no line ends: those of ``n = 12``, ``3 of 7``, ``0.74 of 0.35``, ``10 %``, ``4 × 4``."""
 
@@ -38,51 +35,24 @@ def font_families(texts: Iterable[str]) -> list[str]:
 
 
 _missing: set[str] = set()
-
-_IN_CJK = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH"}
-"""Beginnings of the names of characters that Noto Sans CJK has; of other scripts each has a Noto font of its own."""
-
-_OF_SCRIPT = re.compile(r"(.+?) (?:LETTER|SYLLABLE|VOWEL|CONSONANT|SIGN|MARK|DIGIT|NUMBER|CAPITAL|SMALL)\b")
-"""Beginnings of the names of other scripts' characters: ``OLD PERSIAN SIGN A``."""
-
-_SYMBOLS = "emoji or symbols"
+_MOST_NAMED = 3
 
 
 def fonts_to_install() -> str:
     """Hint which fonts to install for characters drawn as code points since the last call, or ''.
 
-    Noto (Google 2014) has a font for nearly every script. Its colour emoji are bitmaps, which matplotlib does not draw;
-    Symbola and Noto Emoji have emoji as outlines.
+    Noto (Google 2014) has a font for nearly every script. Its colour emoji are bitmaps, which matplotlib does not draw.
     """
-    scripts = sorted({script for character in _missing if (script := _script(character))}, key=str.casefold)
+    lacking = sorted(character for character in _missing if unicodedata.name(character, ""))
     _missing.clear()
-    if not scripts:
+    if not lacking:
         return ""
-    packages, casks = zip(*map(_fonts_of, scripts), strict=True)
-    debian, mac = (" ".join(dict.fromkeys(names)) for names in (packages, casks))
+    names = ", ".join(unicodedata.name(character) for character in lacking[:_MOST_NAMED])
+    more = ", …" if len(lacking) > _MOST_NAMED else ""
     return (
-        f"no installed font has the characters of {', '.join(scripts)}: figures show their numbers (U+…). Install one: "
-        f"apt install {debian} (Debian, Ubuntu), brew install --cask {mac} (macOS)."
+        f"no installed font has {names}{more}: figures show such characters by number (U+…). Install one: apt install "
+        "fonts-noto-core fonts-noto-cjk fonts-symbola (Debian, Ubuntu), or the Noto fonts (macOS, Windows)."
     )
-
-
-def _fonts_of(script: str) -> tuple[str, str]:
-    """Package of Debian and cask of Homebrew with a font of a script."""
-    if script == _SYMBOLS:
-        return "fonts-symbola", "font-noto-emoji"
-    if script.upper() in _IN_CJK:
-        return "fonts-noto-cjk", "font-noto-sans-cjk"
-    return "fonts-noto-core", f"font-noto-sans-{script.lower().replace(' ', '-')}"
-
-
-def _script(character: str) -> str:
-    """The script of a character, as its name in Unicode begins, or that it is a symbol; '' where it is unassigned."""
-    name = unicodedata.name(character, "")
-    if unicodedata.category(character)[0] == "S" or name.startswith("MATHEMATICAL"):
-        return _SYMBOLS
-    first, script = name.partition(" ")[0], _OF_SCRIPT.match(name)
-    words = first if first in _IN_CJK or script is None else script[1]
-    return words if words == "CJK" else words.title()
 
 
 def drawable(text: str) -> str:
@@ -142,8 +112,7 @@ def _cut(
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
     """Wrap a text into lines of whole words, to a width in pixels; ``n = 12`` and ``3 of 7`` are one word.
 
-    A word that is too wide is cut with an ellipsis; a quotation keeps its closing mark. A last line that would be
-    short, or a word alone, takes words of the line before.
+    A word that is too wide is cut with an ellipsis.
     """
     shown = drawable(text)
     if _fits(shown, size, dpi, pixels, weight):
@@ -155,17 +124,6 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
             lines[-1] = longer
         else:
             lines.append(_cut(word, size, dpi, pixels, weight))
-            if "”" in word and "”" not in lines[-1]:
-                room = pixels - text_width("”", size, dpi, weight)
-                lines[-1] = _cut(word, size, dpi, room, weight) + "”"
-    while len(lines) > 1 and " " in lines[-2]:
-        before, _, word = lines[-2].rpartition(" ")
-        longer = f"{word} {lines[-1]}"
-        last, width, rest = (text_width(each, size, dpi, weight) for each in (lines[-1], longer, before))
-        alone = " " not in lines[-1] and width <= rest
-        if width > pixels or not (alone or last < _SHORT * pixels):
-            break
-        lines[-2:] = before, longer
     return _balanced([line.replace(_NO_BREAK, " ") for line in lines])
 
 

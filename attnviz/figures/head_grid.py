@@ -1,19 +1,16 @@
 """Small matrices of many heads on one page, by layer and head or packed, as one image in one Axes.
 
-Heads are packed, one after the other, where a grid of layers and heads would be mostly empty. Encoder, decoder and
-cross-attention stand side by side.
+Heads are packed, one after the other, where a grid of layers and heads would be mostly empty.
 Lengths are pixels at :data:`attnviz.figures.style.DPI`, and so are the data coordinates of the Axes.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backend_bases import RendererBase
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -45,7 +42,7 @@ from attnviz.figures.page import (
     settled,
 )
 from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
-from attnviz.models.head_ids import HeadId, LayerId, Stack
+from attnviz.models.head_ids import HeadId
 
 # side of a square, in a figure as wide as its content, and of a width that the user chose
 _LARGEST, _LARGEST_CHOSEN = 120, 240
@@ -54,11 +51,6 @@ _ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
 _MARK = 12  # room of a mark beside an id
 _LAYER_NAMES = 34  # margin beside the grid
 _NUMBERS = 15  # above it, for numbers of columns
-_KIND_NAMES, _BETWEEN_KINDS, _LEAST_OF_KINDS = (
-    18,
-    24,
-    20,
-)  # above and between encoder and decoder; their narrowest pitch
 _PAGE_HEIGHT, _PAGE_SHAPE = 2000, 1.2  # of a grid that is not split, and height by width of one that is
 _PACKED = 4  # least heads side by side when packed
 _HIGHEST = 1000  # of a grid whose layers wrap
@@ -111,8 +103,7 @@ class _Layout:
     cells: dict[HeadId, tuple[int, int]]  # row and column of each square
     rows: int  # of a block
     across: int  # squares side by side, in a block
-    # from top to bottom, of as many rows each; none where heads are packed; None below the last of a lower kind
-    layers: tuple[int | None, ...]
+    layers: tuple[int, ...]  # from top to bottom, of as many rows each; none where heads are packed
     columns: tuple[int, ...]  # the numbers of heads, from left to right
     pitch: float  # from one square to the next
     square: float  # side of a square
@@ -120,7 +111,6 @@ class _Layout:
     named: bool  # whether an id stands above each square, and not only the number above each column
     blocks: int = 1  # side by side, of as many layers each but for the last
     tokens: float = 0  # room for token labels left of each row and below each column
-    kinds: tuple[Stack, ...] = ()  # of the blocks: encoder, decoder, cross-attention
 
     @property
     def size(self) -> float:
@@ -140,12 +130,12 @@ class _Layout:
     @property
     def first(self) -> float:
         """Where the first row begins."""
-        return (0 if self.named else _NUMBERS) + (_KIND_NAMES if self.kinds else 0)
+        return 0 if self.named else _NUMBERS
 
     @property
     def block(self) -> float:
         """From one block to the next."""
-        return self.across * self.pitch + (_BETWEEN_KINDS if self.kinds else _LAYER_NAMES)
+        return self.across * self.pitch + _LAYER_NAMES
 
     @property
     def extent(self) -> tuple[float, float]:
@@ -227,20 +217,14 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     of_block = math.ceil(len(grid.layers) / grid.blocks)
     high = grid.rows * grid.row / max(1, of_block)
     middles = [grid.first + at % of_block * high + (high + grid.above - 6) / 2 for at in range(len(grid.layers))]
-    last = max((layer for layer in grid.layers if layer is not None), default=0)
-    full = text_width(f"layer {last}", 7, DPI) <= high - grid.above
-    names = [
-        "" if layer is None else f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers
-    ]
+    full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= high - grid.above
+    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
     written: dict[str, Any] = {"fontsize": 7 if full else 6, "color": outer_ink(style, "ytick.color")} | turned
     ax.set_yticks(middles[:of_block], names[:of_block], **written)
     for at in range(of_block, len(grid.layers)):
         left = at // of_block * grid.block - 4
         ax.text(left, middles[at], names[at], **({"va": "center_baseline"} | written), ha="right")
-    for at, kind in enumerate(grid.kinds):
-        name = fitted(kind.name, 7, DPI, grid.across * grid.pitch)
-        ax.text(at * grid.block, 3, name, fontsize=7, va="top", color=style.greys.ink)
     ax.tick_params(length=0, pad=2)
     families, above = _families(plan.cells, grid), _names(plan.cells, grid)
     markers: dict[tuple[Family, bool | None], list[tuple[float, float]]] = {(family, True): [] for family in families}
@@ -273,7 +257,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     image, side = _image(plan, grid, style, pixels)
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
     scale: dict[str, Any] = {"cmap": plan.colours or style.colour_map(), "norm": plan.norm}
-    drawn = _ExactImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
+    drawn = AxesImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
     pitch, small = grid.pitch * shown * DPI / ax.figure.dpi, min(6.0, grid.size)
@@ -298,31 +282,12 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
         _name_tokens(ax, plan, grid, style, side / pixels, drawn)
     if not grid.named:
         every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
-        numbered = [(block, at) for block in range(grid.blocks) for at in range(0, len(grid.columns), every)]
-        for block, at in numbered:
-            if not grid.kinds or grid.columns[at] < grid.kinds[block].n_heads:
-                x, name = block * grid.block + at * grid.pitch + 1 + grid.square / 2, f"H{grid.columns[at]}"
-                above = {"fontsize": 5.5, "weight": "bold", "ha": "center", "va": "top"}
-                ax.text(x, grid.first - _NUMBERS + 1, name, **(properties | above))
+        above = properties | {"fontsize": 5.5, "weight": "bold", "ha": "center", "va": "top"}
+        for block in range(grid.blocks):
+            for at in range(0, len(grid.columns), every):
+                x = block * grid.block + at * grid.pitch + 1 + grid.square / 2
+                ax.text(x, grid.first - _NUMBERS + 1, f"H{grid.columns[at]}", **above)
     return drawn
-
-
-class _ExactImage(AxesImage):
-    """An image that is copied, not resampled, at the resolution of the file: a quarter less memory."""
-
-    def make_image(
-        self, renderer: RendererBase, magnification: float = 1.0, unsampled: bool = False
-    ) -> tuple[Any, float, float, Any]:
-        """The pixels from the lowest row on, and where they begin."""
-        array, (left, right, bottom, top) = np.asarray(self.get_array()), self.get_extent()
-        (x0, y0), (x1, y1) = self.get_transform().transform([(left, bottom), (right, top)])
-        if unsampled or abs(x1 - x0 - array.shape[1]) > 0.01 or abs(y1 - y0 - array.shape[0]) > 0.01:
-            made: tuple[Any, float, float, Any] = super().make_image(renderer, magnification, unsampled)
-            return made
-        return array[::-1], round(x0), round(y0), None
-
-    def autoscale_None(self) -> None:  # noqa: N802 - as matplotlib
-        """Nothing to do for a colour bar: the scale has its ends, and the pixels are colours."""
 
 
 def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side: float, drawn: AxesImage) -> None:
@@ -334,7 +299,7 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
     squares: list[Axes] = []
     for cell in plan.cells:
         (rows, columns), (left, top), (row, column) = cell.values.shape, grid.corner(cell.id), grid.cells[cell.id]
-        sides = "l" * (column == 0) + "b" * ((row + 1, column) not in grid.cells.values())
+        sides = ("l" if column == 0 else "") + ("b" if (row + 1, column) not in grid.cells.values() else "")
         across, down = ax.get_xlim()[1], ax.get_ylim()[0]
         beside = ax.inset_axes(
             (left / across, 1 - (top + side) / down, side / across, side / down), facecolor="none", zorder=2
@@ -441,9 +406,7 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
     if style.width is None:
         square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
         across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
-        pitch = max(square, _ROOMY) + 14
-        grid = None if packed else _by_kinds(ids, lambda _: pitch, marked)
-        grid = grid or _side_by_side(_layout(ids, across, pitch, marked, packed))
+        grid = _side_by_side(_layout(ids, across, max(square, _ROOMY) + 14, marked, packed))
         return replace(grid, square=square, tokens=_token_names(labels, square))
     room = (style.width - 2 * MARGIN) * DPI - _LAYER_NAMES
     if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
@@ -458,72 +421,25 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
 def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Names = ()) -> _Layout:
     """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with ``labels`` named."""
     tokens, grid = 0.0, _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
-    for _ in range(3 if grid else 0):  # which tokens are named, and how large, depends on the squares
-        tokens = max(tokens, _token_names(labels, grid.square)) if grid else 0
-        grid = _wrapped(ids, room - tokens, marked, packed=True, least=_ROOMY)
+    for _ in range(3):  # which tokens are named, and how large, depends on the squares
+        if grid:
+            tokens = max(tokens, _token_names(labels, grid.square))
+            grid = _wrapped(ids, room - tokens, marked, packed=True, least=_ROOMY)
     if grid and grid.pitch >= _ROOMY:
         return replace(grid, tokens=tokens)
-    grid = _wrapped(ids, room, marked, packed=True) if _sparse(ids) else None
     n = len({head.head for head in ids})
-    in_rows = _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
-    in_rows = _wrapped(ids, room, marked, packed=False) or in_rows
-
-    def pitch(across: int) -> float:
-        return min((room - (len(_kinds(ids)) - 1) * _BETWEEN_KINDS) / across, _LARGEST_CHOSEN + 14)
-
-    return grid or _by_kinds(ids, pitch, marked, in_rows) or in_rows
-
-
-def _kinds(ids: Sequence[HeadId]) -> tuple[Stack, ...]:
-    """Encoder, decoder and cross-attention, of an encoder-decoder those of which there are heads."""
-    return tuple(dict.fromkeys(head.layer.stack for head in ids if isinstance(head.layer, LayerId)))
-
-
-def _by_kinds(
-    ids: Sequence[HeadId], pitch: Callable[[int], float], marked: bool, in_rows: _Layout | None = None
-) -> _Layout | None:
-    """Lay out several kinds side by side, layers in as many rows as bring the grid nearest to the shape of a page.
-
-    Args:
-        ids: the heads.
-        pitch: from one square to the next, for so many squares side by side in all.
-        marked: whether heads get marks of families.
-        in_rows: a grid of them all, one kind below the other, which is taken where it is nearer; the page is then of
-            a width that the user chose, and grids of no more than :data:`_HIGHEST` come first.
-
-    Returns:
-        None for a single kind.
-    """
-    kinds, n, last = _kinds(ids), len({head.head for head in ids}), max(head.head for head in ids)
-    if len(kinds) < 2:
-        return None
-    grids = [] if in_rows is None else [in_rows]
-    for of_layer in range(1, n + 1):
-        across = math.ceil(n / of_layer)
-        apart = pitch(len(kinds) * across)
-        id_fits = text_width(f"H{last}", _id_size(apart), DPI, "bold") + 3 <= apart
-        if apart >= _LEAST_OF_KINDS and (across == n or id_fits):
-            grids.append(_layout(ids, across, apart, marked, packed=False, kinds=kinds))
-    return min(grids, key=lambda grid: (in_rows is not None and grid.extent[1] > _HIGHEST, _from_page(grid)))
-
-
-def _from_page(grid: _Layout) -> float:
-    """How far the grid is from the shape of a page."""
-    width, height = grid.extent
-    return abs(math.log(height / width / _PAGE_SHAPE))
+    grid = _wrapped(ids, room, marked, packed=True) if _sparse(ids) else None
+    grid = grid or _wrapped(ids, room, marked, packed=False)
+    return grid or _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
 
 
 def _side_by_side(grid: _Layout) -> _Layout:
     """The grid with its layers in as many blocks as bring it nearest to the shape of a page; a low one as it is."""
     n = len(grid.layers)
-    if grid.extent[1] <= _PAGE_HEIGHT:
+    if not n or grid.extent[1] <= _PAGE_HEIGHT:
         return grid
-    rows = grid.rows // max(1, n)
-    return min(
-        (replace(grid, rows=math.ceil(n / blocks) * rows, blocks=blocks) for blocks in range(1, n + 1)),
-        key=_from_page,
-        default=grid,
-    )
+    blocks = (replace(grid, rows=math.ceil(n / blocks) * grid.rows // n, blocks=blocks) for blocks in range(1, n + 1))
+    return min(blocks, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
 
 
 def _token_names(labels: Names, square: float) -> float:
@@ -561,26 +477,19 @@ def _sparse(ids: Sequence[HeadId]) -> bool:
     return 2 * len(ids) <= len({head.layer for head in ids}) * len({head.head for head in ids})
 
 
-def _layout(
-    ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool, kinds: tuple[Stack, ...] = ()
-) -> _Layout:
-    """Lay out squares as large as the pitch allows, ``kinds`` in blocks side by side."""
+def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool) -> _Layout:
+    """Lay out squares as large as the pitch allows."""
     columns = tuple(sorted({head.head for head in ids}))
-    layers: tuple[int | None, ...] = tuple(sorted({head.layer for head in ids}))
-    if kinds:
-        of_kind = ([layer for layer in layers if isinstance(layer, LayerId) and layer.stack == kind] for kind in kinds)
-        layers = tuple(layer for row in zip_longest(*of_kind) for layer in row)
-        layers = tuple(layer for at in range(len(kinds)) for layer in layers[at :: len(kinds)])
+    layers = tuple(sorted({head.layer for head in ids}))
     of_layer = math.ceil(len(ids if packed else columns) / across)  # rows
-    order = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
-    cells = {
-        head: divmod(number, across) for head, number in zip(ids, range(len(ids)) if packed else order, strict=True)
-    }
+    places = list(range(len(ids)))
+    if not packed:
+        places = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
+    cells = {head: divmod(place, across) for head, place in zip(ids, places, strict=True)}
     named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", _id_size(pitch), DPI, "bold") + 3 <= pitch
     square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
-    rows, layers = (of_layer, ()) if packed else (of_layer * len(layers) // max(1, len(kinds)), layers)
-    blocks = max(1, len(kinds))
-    return _Layout(cells, rows, across, layers, columns, pitch, square, marked, named, blocks, kinds=kinds)
+    rows, layers = (of_layer, ()) if packed else (of_layer * len(layers), layers)
+    return _Layout(cells, rows, across, layers, columns, pitch, square, marked, named)
 
 
 def _id_size(pitch: float) -> float:

@@ -25,7 +25,7 @@ from attnviz.figures.matrix import (
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, settled
-from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink, outer_size
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
 
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
@@ -112,7 +112,7 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
     cells = _draw(ax, plan, style)
     title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not style.bare)
     properties: dict[str, Any] = {"color": outer_ink(style), "family": font_families([title]), "parse_math": False}
-    ax.set_title(title, loc="left", fontsize=outer_size("axes.titlesize", 9), **properties)
+    ax.set_title(title, loc="left", fontsize=9, **properties)
     settled(ax.figure)
     any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)
     return cells
@@ -124,7 +124,7 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
         ax, plan.values, plan.norm, style, labels=plan.labels, keys=plan.keys, pooled=plan.pooled, colours=plan.colours,
         vector=vector, outlines=plan.outlines, cell=points,
     )  # fmt: skip
-    size, ink = outer_size("axes.labelsize", 7.5), outer_ink(style, "axes.labelcolor")
+    size, ink = 7.5, outer_ink(style, "axes.labelcolor")
     from_, to = ("query", "key") if plan.keys is None or plan.one_text else ("target", "source")
     names = (f"{from_} (attends from)", f"{to} (attended to)")
     settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel

@@ -1,29 +1,25 @@
-"""Files of many heatmaps of one text, byte-identical on every run, many times faster than figures.
+"""PNG files of many heatmaps of one text, byte-identical on every run, about twenty times faster than figures.
 
 A new matplotlib figure takes about a tenth of a second, nearly all of it for labels, ticks and colour bar, which are
-the same for every head. Here a page is drawn once, and each head's cells, numbers, title and evidence go into a copy of
-it: as pixels into PNGs, as elements into SVGs. Drawing the two lines of text with matplotlib alone would take ten times
-as long as all of this, so letters are kept too. PNGs have a palette and are compressed in threads.
+the same for every head, and blitting takes ten times what this takes. Here a page is drawn once, and each head's cells,
+numbers, title and evidence go into a copy of its pixels. PNGs have a palette and are compressed in threads.
 """
 
-import base64
 import math
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import groupby, islice
-from typing import Any
-from xml.sax.saxutils import escape
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 from PIL import Image
 
-from attnviz.figures.fonts import DEFAULT_FAMILY, font_families, text_width
+from attnviz.figures.fonts import font_families, text_width
 from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
 from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundredths, value_size
 from attnviz.figures.page import heading
@@ -33,8 +29,6 @@ LEVELS = 176
 """Steps of the colour scale; with 80 steps from paper to ink they fill a palette of 256."""
 
 _THREADS, _AHEAD = 2, 16
-_SVG_RECTANGLES = 64
-_MARK, _CELLS = "attnviz-text-{}-", "attnviz-cells"
 _EDGE = 4
 _DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters
 _INK = (255 - LEVELS) / 255  # steps from paper to ink for one of a pixel's coverage, 0-255
@@ -45,84 +39,79 @@ _Pixels = NDArray[np.uint8]
 
 
 def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) -> Iterator[tuple[str, bytes, str]]:
-    """Name, content and caption of each file, in order; drawn a few pictures ahead of the reader.
+    """Name, content and caption of each file, in order; PNGs are drawn a few pictures ahead of the reader.
 
-    All plans have the same labels, notes and size; only values, title and evidence may differ. In PDFs, and with cells
-    outlined, each is a figure of its own.
+    All plans have the same labels, notes and size; only values, title and evidence may differ. SVGs and PDFs, and
+    heatmaps with outlined cells, are figures of their own.
     """
-    vector = file_format != "png"
-    for alone, some in groupby(plans, lambda plan: file_format == "pdf" or bool(plan.outlines)):
-        figures = ((plan, figure_bytes(heatmap_figure(plan, style, vector), file_format, style)) for plan in some)
-        for plan, content in figures if alone else _copies(some, style, _Svg if vector else _Raster):
+    for by_figure, some in groupby(plans, lambda plan: file_format != "png" or bool(plan.outlines)):
+        if by_figure:
+            vector = file_format != "png"
+            pictures: Iterator[tuple[HeatmapPlan, bytes]] = (
+                (plan, figure_bytes(heatmap_figure(plan, style, vector), file_format, style)) for plan in some
+            )
+        else:
+            pictures = _copies(some, style)
+        for plan, content in pictures:
             yield f"{plan.stem}.{file_format}", content, plan.caption
 
 
-def _copies(plans: Iterator[HeatmapPlan], style: Style, kind: Any) -> Iterator[tuple[HeatmapPlan, bytes]]:
+def _copies(plans: Iterator[HeatmapPlan], style: Style) -> Iterator[tuple[HeatmapPlan, bytes]]:
     """Fill copies of pages, one page per number of lines of title and evidence, and fonts."""
-    pages: dict[tuple[object, ...], Any] = {}
+    pages: dict[tuple[object, ...], _Page] = {}
+    first: _Page | None = None
 
-    def filled(plan: HeatmapPlan) -> tuple[Any, Any]:
-        first = next(iter(pages.values()), None) or kind(plan, style)
-        key = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
-        page = pages[key] = pages.get(key) or (kind(plan, style) if pages else first)
-        return page, page.filled(plan)
+    def filled(plan: HeatmapPlan) -> _Pixels:
+        nonlocal first
+        first = first or _Page(plan, style)
+        layout = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
+        if layout not in pages:
+            pages[layout] = _Page(plan, style) if pages else first
+        return pages[layout].filled(plan)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         while some := list(islice(plans, _AHEAD)):  # these are filled here while others are encoded
-            yield from zip(some, pool.map(lambda made: made[0].encoded(made[1]), map(filled, some)), strict=True)
+            pictures = map(filled, some)
+            yield from zip(some, pool.map(lambda picture: _png(picture, style), pictures), strict=True)
 
 
 class _Page:
-    """A page drawn once; title and evidence, its first texts, differ between heads."""
-
-    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool) -> None:
-        self.style = style
-        with figure_style():
-            self.figure, self.axes, self.cells = heatmap_page(plan, style, vector)
-        self.dpi = file_dpi(style)
-        self.texts = self.figure.texts[: len(self.lines(plan))]
-        box, pixel = self.axes.get_window_extent(), self.dpi / DPI
-        self.left, self.top = round(box.x0 * pixel), round((self.figure.bbox.height - box.y1) * pixel)
-        self.cell = round(box.width * pixel / plan.values.shape[1])
-
-    def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
-        return heading(plan.title, (plan.evidence,), self.style, self.figure.get_figwidth())
-
-    def number_size(self, plan: HeatmapPlan) -> float | None:
-        """Font size of the numbers in points; None if they are unreadable."""
-        if max(plan.values.shape) > MOST_NUMBERED:
-            return None
-        points = self.cell * 72 / self.dpi
-        texts = [text for value in np.unique(_in_hundredths(plan)) if (text := hundredths(value / 100))]
-        return value_size(texts, points, points) if texts else None
-
-
-class _Raster(_Page):
-    """A page as palette indices, without what differs between heads."""
+    """A page drawn once, as palette indices without what differs between heads: cells, title and evidence."""
 
     def __init__(self, plan: HeatmapPlan, style: Style) -> None:
-        super().__init__(plan, style, False)
-        for artist in (*self.texts, self.cells):
+        self.style, self.dpi = style, file_dpi(style)
+        with figure_style():
+            figure, axes, cells = heatmap_page(plan, style)
+        self.width = figure.get_figwidth()
+        texts = figure.texts[: len(self.lines(plan))]
+        self.corners = [text.get_position() for text in texts]
+        box, pixel = axes.get_window_extent(), self.dpi / DPI
+        self.left, self.top = round(box.x0 * pixel), round((figure.bbox.height - box.y1) * pixel)
+        self.cell = round(box.width * pixel / plan.values.shape[1])
+        for artist in (*texts, cells):
             artist.set_visible(False)
-        self.figure.set_dpi(self.dpi)
-        canvas = FigureCanvasAgg(self.figure)
+        figure.set_dpi(self.dpi)
+        canvas = FigureCanvasAgg(figure)
         with figure_style():
             canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
-        line, (down, across) = round(self.dpi / DPI), (self.cell * n for n in plan.values.shape)
-        box = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
-        box[:] = np.round(np.array(to_rgb(style.greys.frame)) * 255)  # the frame is around the cells, not on them
+        line, (down, across) = round(pixel), (self.cell * n for n in plan.values.shape)
+        around = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
+        around[:] = np.round(np.array(to_rgb(style.greys.frame)) * 255)  # the frame is around the cells, not on them
         packed: NDArray[np.int64] = pixels @ np.array([1 << 16, 1 << 8, 1])
         distinct, back = np.unique(packed, return_inverse=True)
         colours = distinct[:, None] >> np.array([16, 8, 0]) & 255
-        self._paper: _Pixels = _nearest(colours, style.theme)[back].reshape(pixels.shape[:2])
+        self.paper: _Pixels = _nearest(colours, style.theme)[back].reshape(pixels.shape[:2])
+
+    def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
+        return heading(plan.title, (plan.evidence,), self.style, self.width)
 
     def filled(self, plan: HeatmapPlan) -> _Pixels:
         """The palette indices of one head's picture."""
-        picture = self._paper.copy()
+        picture = self.paper.copy()
         height, width = picture.shape
-        for text, (line, size, weight) in zip(self.texts, self.lines(plan), strict=True):
-            x, y = text.get_position()[0] * width, (1 - text.get_position()[1]) * height
+        for (left, up), (line, size, weight) in zip(self.corners, self.lines(plan), strict=True):
+            x, y = left * width, (1 - up) * height
             joined = any(ord(letter) in _JOINED for letter in line)
             for piece in [line] if joined else re.findall(r"[\d.]+|[^\d.]+", line):  # what other lines repeat
                 ink, baseline = _letters(piece, size, weight, self.dpi)
@@ -130,76 +119,24 @@ class _Raster(_Page):
                 ink = ink[:, : area.shape[1]]
                 np.copyto(area, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
                 x += text_width(f"{piece}|", size, self.dpi, weight) - text_width("|", size, self.dpi, weight)
-        cells = self._cells(plan)
+        cells = self.cells(plan)
         picture[self.top :, self.left :][: len(cells), : cells.shape[1]] = cells
         return picture
 
-    def encoded(self, picture: _Pixels) -> bytes:
-        return _png(picture, self.dpi, self.style.theme)
-
-    def _cells(self, plan: HeatmapPlan) -> _Pixels:
+    def cells(self, plan: HeatmapPlan) -> _Pixels:
         """The cells with their numbers; each of the few different ones is drawn once."""
-        cell, (rows, columns), size = self.cell, plan.values.shape, self.number_size(plan)
+        cell, (rows, columns) = self.cell, plan.values.shape
+        levels, numbers, size = _levels(plan), _in_hundredths(plan), None
+        texts = {text for number in np.unique(numbers) if (text := hundredths(number / 100))}
+        if texts and max(rows, columns) <= MOST_NUMBERED:
+            points = cell * 72 / self.dpi
+            size = value_size(texts, points, points)
         if size is None:
-            return _levels(plan).astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
-        kinds, kind_of_cell = np.unique(_levels(plan) * 101 + _in_hundredths(plan), return_inverse=True)
+            return levels.astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
+        kinds, kind_of_cell = np.unique(levels * 101 + numbers, return_inverse=True)
         made = [_tile(*divmod(int(kind), 101), size, cell, self.dpi, self.style.theme) for kind in kinds]
         cells: _Pixels = np.stack(made)[kind_of_cell.reshape(rows, columns)].transpose(0, 2, 1, 3)
         return cells.reshape(rows * cell, columns * cell)
-
-
-class _Svg(_Page):
-    """An SVG with placeholders for a head's texts, split where its cells go."""
-
-    def __init__(self, plan: HeatmapPlan, style: Style) -> None:
-        super().__init__(plan, style, True)
-        self.axes.patch.set_gid(_CELLS)
-        self.cells.remove()
-        for number, text in enumerate(self.texts):
-            text.set_text(_MARK.format(number))
-        content = figure_bytes(self.figure, "svg", style).decode()
-        begin, patch, after = content.partition(f'<g id="{_CELLS}">')
-        inside, end, self._after = after.partition("</g>")
-        self._before = begin + patch + inside + end + "\n"
-
-    def filled(self, plan: HeatmapPlan) -> str:
-        """The file of one head."""
-        after = self._after
-        for number, (line, _, _) in enumerate(self.lines(plan)):
-            after = after.replace(_MARK.format(number), escape(line))
-        return self._before + "".join(self._cells(plan)) + after
-
-    def encoded(self, content: str) -> bytes:
-        return content.encode()
-
-    def _cells(self, plan: HeatmapPlan) -> Iterator[str]:
-        """SVG of the cells: a path per colour; of large matrices an image, a pixel per cell."""
-        (rows, columns), levels, size = plan.values.shape, _levels(plan), self.number_size(plan)
-        left, top, cell = (pixels * 72 / self.dpi for pixels in (self.left, self.top, self.cell))
-        if max(rows, columns) > _SVG_RECTANGLES:
-            data = base64.b64encode(_png(levels.astype(np.uint8), DPI, self.style.theme)).decode("ascii")
-            yield (
-                f'<image x="{left:.6g}" y="{top:.6g}" width="{columns * cell:.6g}" height="{rows * cell:.6g}" '
-                'preserveAspectRatio="none" style="image-rendering:crisp-edges;image-rendering:pixelated" '
-                f'xlink:href="data:image/png;base64,{data}"/>\n'
-            )
-            return
-        xs, ys = ([f"{begin + index * cell:.6g}" for index in range(n)] for begin, n in ((left, columns), (top, rows)))
-        around = f"h{cell:.6g}v{cell:.6g}h-{cell:.6g}z"
-        for level in np.unique(levels[levels > 0]):
-            colour = to_hex(palette(self.style.theme)[level] / 255)
-            path = "".join(f"M{xs[x]} {ys[y]}{around}" for y, x in np.argwhere(levels == level))
-            yield f'<path d="{path}" fill="{colour}" stroke="{colour}" stroke-width="0.2"/>\n'
-        if size is None:
-            return
-        numbers, properties = _in_hundredths(plan), f"font: {size:g}px '{DEFAULT_FAMILY}'; text-anchor: middle"
-        inks = np.array([contrasting_ink(colour / 255) for colour in palette(self.style.theme)[:LEVELS]])[levels]
-        for ink in np.unique(inks[numbers > 0]):
-            yield f'<g style="{properties}" fill="{ink}">\n'
-            for row, column in np.argwhere((numbers > 0) & (inks == ink)):
-                x, y = left + (column + 0.5) * cell, top + (row + 0.5) * cell + _DIGITS / 2 * size
-                yield f'<text x="{x:.5g}" y="{y:.5g}">{hundredths(numbers[row, column] / 100)}</text>\n'
-            yield "</g>\n"
 
 
 @lru_cache(4096)
@@ -269,8 +206,8 @@ def _inked(level: int, theme: str) -> _Pixels:
     return indices
 
 
-def _png(picture: _Pixels, dpi: float, theme: str) -> bytes:
+def _png(picture: _Pixels, style: Style) -> bytes:
     """Encode palette indices as a PNG; compression releases the GIL."""
     image = Image.fromarray(picture)
-    image.putpalette(palette(theme).tobytes())
-    return png_bytes(image, dpi, compress_level=2)
+    image.putpalette(palette(style.theme).tobytes())
+    return png_bytes(image, file_dpi(style), compress_level=2)

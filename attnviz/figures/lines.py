@@ -48,9 +48,7 @@ class LinesPlan(PagePlan):
     query: NDArray[np.intp]
     key: NDArray[np.intp]
     weights: Array  # [n_lines], the attention weights, from weak to strong: the order of drawing
-    strengths: Array  # [n_lines], 0-1, the weights on the style's scale
-    scale: str  # what width and opacity are
-    samples: tuple[tuple[float, str], ...]  # examples for reading the lines: strength and the weight that it stands for
+    samples: tuple[float, ...]  # weights that the legend shows
     written: dict[int, str]  # by row, a weight to write before the key's label
     unit: str  # token or word
     keys: tuple[str, ...] | None = None  # labels of the right side if others; it has no breaks then
@@ -111,7 +109,7 @@ def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
     (rows, key_rows), n_heads = plan.sides, len(plan.heads)
     shifts = (plan.head - (n_heads - 1) / 2) * _SPREAD / n_heads  # heads side by side, so that none covers another
     starts, ends = rows[plan.query] + shifts, key_rows[plan.key] + shifts
-    opacities, widths = _strokes(plan, pitch, plan.strengths)
+    opacities, widths = _strokes(plan, pitch, plan.weights)
     colours = np.array([to_rgb(colour) for colour in HEAD_COLOURS[style.theme]])[plan.head]
     bend, codes = _BEND * (right - left), [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
     curves = [  # level at both ends
@@ -158,14 +156,14 @@ def _headings(plan: LinesPlan, side: int) -> tuple[str, str]:
     return f"{_COLUMNS[side]}{of}", ("from", "to")[side]
 
 
-def _strokes(plan: LinesPlan, pitch: float, strengths: Array) -> tuple[Array, Array]:
-    """Opacities, and widths in points, of lines by strength, in steps that keep files small.
+def _strokes(plan: LinesPlan, pitch: float, weights: Array) -> tuple[Array, Array]:
+    """Opacities, and widths in points, of lines by weight, in steps that keep files small.
 
     The faintest shows on light and dark paper; the widest leaves paper between close rows.
     """
     widest = min(3.0, max(0.6, 0.3 * pitch * (1.0 if len(plan.heads) == 1 else 0.7)))
     thinnest = min(0.8, 0.5 * widest)
-    strong = strengths.astype(float)
+    strong = np.clip(weights.astype(float), 0, 1)
     widths = np.round(20 * (thinnest + (widest - thinnest) * strong)) / 20
     return np.round(_FAINTEST + (1 - _FAINTEST) * strong, 2), widths
 
@@ -202,7 +200,9 @@ def _named(plan: LinesPlan, side: int, pitch: float) -> list[int]:
 
 def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, int]]:
     """Entries, title and columns of each legend on a width in points: heads, and examples of weights."""
-    legends = [(plan.heads, "")] * (len(plan.heads) > 1) + [(tuple(text for _, text in plan.samples), plan.scale)]
+    legends = [(tuple(f"{weight:.3g}" for weight in plan.samples), "attention weight")]
+    if len(plan.heads) > 1:
+        legends.insert(0, (plan.heads, ""))
     pixels, handle = room / PIXEL, (_HANDLE + 8) / PIXEL
     return [(names, title, legend_columns(map(drawable, names), pixels, handle)) for names, title in legends]
 
@@ -210,7 +210,7 @@ def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, i
 def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: float) -> None:
     """Add legends: heads by colour above the Axes if there are several, examples of weights below."""
     colours, several = HEAD_COLOURS[style.theme], len(plan.heads) > 1
-    strokes = _strokes(plan, _pitch(height, plan), np.array([strength for strength, _ in plan.samples]))
+    strokes = _strokes(plan, _pitch(height, plan), np.array(plan.samples))
     key = style.greys.ink if several else colours[0]
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]
     if several:

@@ -180,6 +180,11 @@ def contrasting_ink(colour: Sequence[float] | Array) -> str:
     return "#222222" if luminance > 0.25 else "#ffffff"
 
 
+def scale_end(value: float) -> float:
+    """Round a share up to the end of a colour scale."""
+    return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if top >= value), 1.0)
+
+
 def pooled_for(n: int, inches: float) -> int:
     """Positions per cell, so that each cell of a matrix of n positions and a width in inches has a pixel."""
     return max(1, math.ceil(n / (inches * DPI)))

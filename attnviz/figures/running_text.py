@@ -55,7 +55,6 @@ class ShadedText:
     name: str  # above it
     beside: str  # second part of the heading
     values: Array  # [n_pieces]
-    largest: float = 1.0  # end of its colours, if every block has its own scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +190,7 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
         top += _HEADING + len(lines) * _LEADING * size + _BETWEEN
     order = [placed for line in lines for placed in line]
     numbers = [placed.number for placed in order]
-    shades = np.concatenate([block.values[numbers] / block.largest for block in plan.blocks])
+    shades = np.concatenate([block.values[numbers] for block in plan.blocks])
     colours = plan.colours or style.colour_map()
     # a hairline of paper tells the pieces of a word apart
     shaded = PatchCollection(boxes, cmap=colours, norm=plan.norm, edgecolors=style.greys.paper, linewidths=PIXEL)

@@ -157,10 +157,6 @@ class Style:
             return LogNorm(FAINTEST, 1.0, clip=True)
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
 
-    def scale_of(self, thing: str) -> str:
-        """The scale in words: ``shared scale``, ``scale of this head``."""
-        return {"per-head": f"scale of {thing}", "log": "log scale"}.get(self.scale, "shared scale")
-
 
 PLAIN = Style()
 """The default style: light, scale by the text's length, width of the content."""
@@ -178,30 +174,19 @@ def parse_width(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _settings() -> tuple[Any, Any]:
-    """Matplotlib's settings: the caller's, and its defaults."""
-    from matplotlib import rcParams, rcParamsDefault
-
-    return rcParams, rcParamsDefault
-
-
 def outer_ink(style: Style, setting: str = "text.color") -> str:
     """Colour of texts outside the cells, which may stand on the caller's page.
 
     In the light theme, the default, a caller's setting of matplotlib takes precedence, such as that of
     ``dark_background``; else it is the theme's ink.
     """
-    theirs, default = (known[setting] for known in _settings())
+    from matplotlib import rcParams, rcParamsDefault
+
+    known: tuple[Any, Any] = rcParams, rcParamsDefault
+    theirs, default = (str(each[setting]) for each in known)
     if style.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
         return style.greys.ink
-    return str(theirs)
-
-
-def outer_size(setting: str, ours: float) -> float | str:
-    """Font size of texts outside the cells: the caller's setting if changed, else ours."""
-    theirs, default = ((known[setting], known["font.size"]) for known in _settings())
-    size: float | str = theirs[0]
-    return ours if theirs == default else size
+    return theirs
 
 
 def file_dpi(style: Style) -> int:

@@ -71,7 +71,7 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
         for index, (each, named) in enumerate(zip(plan.tiles, _names(plan.tiles, tile * DPI), strict=True)):
             row, column = divmod(index, columns)
             ax = page.add_subplot(grid[row, column])
-            sides = "l" * (column == 0) + "b" * (row == rows - 1)
+            sides = ("l" if column == 0 else "") + ("b" if row == rows - 1 else "")
             drawn.append((ax, each, _draw(ax, plan, each, style, named, sides=sides, vector=vector, inches=tile)))
         colour_bar(page, [ax for ax, *_ in drawn], plan, style, across=columns * (tile + _GAP))
         settled(page)

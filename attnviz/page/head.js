@@ -273,8 +273,7 @@ export class HeadPanel {
     const lines = [`${titleOf(head)}${side}`, data.title, ...(state.drop ? [`without ${data.dropped}, rows renormalised`] : [])];
     if (state.view === "table") this.showTable(matrix);
     if (state.view === "heatmap") {
-      this.picture = heatmap(matrix, state.scale, theme, room, lines, outlined, head.pairs ?? []);
-      if (head.outlined) notes.push(`${head.outlined} `);
+      this.picture = heatmap(matrix, state.scale, theme, room, lines, outlined);
       notes.push(between ? "Row: target, attends; column: source, attended to. " : "Row: attends; column: attended to. ");
     }
     if (state.view === "lines") {

@@ -13,8 +13,8 @@ import { colourTable } from "./pictures.js";
  */
 
 const GREYS = {
-  light: { paper: "#ffffff", ink: "#222222", quiet: "#5f5f5f", frame: "#9a9a9a", accent: "#08519c", found: "#00805c", missed: "#d55e00" },
-  dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1", found: "#33d6a6", missed: "#ff8c42" },
+  light: { paper: "#ffffff", ink: "#222222", quiet: "#5f5f5f", frame: "#9a9a9a", accent: "#08519c" },
+  dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1" },
 };
 
 /** What cannot be seen, or not be told from a space: tokens have it as an escape, too. */

@@ -1,9 +1,8 @@
 """The interactive page: packed data in one HTML file, under a content security policy.
 
 A weight p is kept as round(255 sqrt(p)): its error is about sqrt(p) / 255 at most, 0.004 for a weight of 1 and less
-for all others, where rounding p itself would lose every weight of a long text. On a page of many weights, those below
-1/4 are kept in every other step, with an error of twice that, so still below 0.004. Bytes are deflated and written
-in base64, a head at a time, so that a browser inflates only what it shows.
+for all others, where rounding p itself would lose every weight of a long text. Bytes are deflated and written in
+base64, a head at a time, so that a browser inflates only what it shows.
 
 Data is text to the browser (``application/json``, every ``<`` escaped), and the script writes it with ``textContent``
 alone; the policy names the hashes of the page's own script and style, and allows no network.
@@ -33,12 +32,6 @@ BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
 ERROR = 0.004
 """The largest error of a weight on the page."""
 
-MANY = 4_000_000
-"""Weights of a page from which on those below 1/4 are stored in every other step, which saves a fifth of the file."""
-
-_HALF = 128
-"""The byte of a weight of 1/4, or about."""
-
 _DENSEST = 8
 """Least bytes per cell of a packed pattern, by experience, unless it hardly counts at all."""
 
@@ -56,19 +49,15 @@ class PackedPattern:
 
     Args:
         triangle: keep only the keys up to each query, row after row; of a causal model no others have a weight.
-        coarse: keep weights below 1/4 in every other step.
     """
 
-    def __init__(self, triangle: bool, coarse: bool = False) -> None:
-        self._triangle, self._coarse, self._done = triangle, coarse, list[bytes]()
+    def __init__(self, triangle: bool) -> None:
+        self._triangle, self._done = triangle, list[bytes]()
         self._deflate = zlib.compressobj(strategy=zlib.Z_RLE)  # bytes hardly repeat but in runs: 6 × as fast, smaller
 
     def add(self, first: int, rows: Tensor) -> None:
         """The next rows, [rows, n_keys], from query ``first`` on; of a triangle, hidden keys at the end may lack."""
-        exact: NDArray[np.float32] = 255 * np.sqrt(rows.clamp(0, 1).float().numpy())
-        roots = np.rint(exact).astype(np.uint8)
-        if self._coarse:
-            roots = np.where(roots < _HALF, 2 * np.rint(exact / 2), roots).astype(np.uint8)
+        roots: NDArray[np.uint8] = np.rint(255 * np.sqrt(rows.clamp(0, 1).float().numpy())).astype(np.uint8)
         kept = roots[np.tri(len(roots), roots.shape[1], first, dtype=bool)] if self._triangle else roots
         self._done.append(self._deflate.compress(kept.tobytes()))
 
@@ -94,9 +83,8 @@ def pack(
         triangle: as for :class:`PackedPattern`, of each head.
         budget: bytes.
     """
-    coarse = sum(cells >> triangle(head) for head in ranked) > MANY
     tried = ranked[: max(1, _DENSEST * budget // max(1, cells))]
-    filled = patterns(sorted(tried), lambda head: PackedPattern(triangle(head), coarse))
+    filled = patterns(sorted(tried), lambda head: PackedPattern(triangle(head)))
     of_each = {head: [side.text() for side in sides] for head, sides in filled}
     kept: dict[K, list[str]] = {}
     for head in tried:

@@ -6,10 +6,9 @@
  * @typedef {{name: string, colour: string, marker: string}} Family
  * @typedef {{label: string, short: string, family: Family, evidence: string}} Judged
  * @typedef {Judged & {id: string, row: number, column: number,
- *   role: (Judged & {where: string})|null, kind?: number, patterns: number[], pairs?: Pair[], outlined?: string, words?: [string, string][]}} Head  kind: place in
+ *   role: (Judged & {where: string})|null, kind?: number, patterns: number[], words?: [string, string][]}} Head  kind: place in
  *   PageData.kinds; patterns: one a side, places in PageData.patterns; empty if left out; words: headings and paragraphs of a card;
  *   where: " (not here)" and the like after a role that the text does not show, else ""
- * @typedef {{rows: number[], columns: number[], found: boolean}} Pair  of a relation: the first and the last position
  * @typedef {{rows: number, columns: number, triangle: boolean, data: string}} Packed  rows, columns: places in axes
  * @typedef {{key: string, title: string, reading: string, unit: string, uniform: (number|null)[],
  *   values: (number|null)[]}} Statistic  uniform: one a kind; a value a head

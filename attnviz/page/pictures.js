@@ -3,7 +3,7 @@
  *
  * @typedef {import("./patterns.js").Matrix} Matrix
  * @typedef {import("./scene.js").Scene} Scene
- * @typedef {{paper: string, ink: string, quiet: string, frame: string, accent: string, found: string, missed: string, weights: Uint8Array,
+ * @typedef {{paper: string, ink: string, quiet: string, frame: string, accent: string, weights: Uint8Array,
  *   differences: Uint8Array}} Theme
  * @typedef {{scene: Scene, at: (x: number, y: number) => [number, number]|null}} Picture  at: row and column there
  */
@@ -91,11 +91,6 @@ function longest(labels) {
   return Math.min(20, Math.max(3, ...labels.map((label) => [...label].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1.8 : 1), 0))));
 }
 
-/** The row or column that shows a position of the text. @param {import("./patterns.js").Names} names @param {number} place */
-function shownAt(names, place) {
-  return names.places.findLastIndex((first) => first <= place);
-}
-
 /** @param {number} weight @param {boolean} signed */
 export function written(weight, signed) {
   const text = Math.abs(weight).toFixed(2);
@@ -123,9 +118,9 @@ function cellSize(room) {
 
 /**
  * @param {Matrix} matrix @param {string} scale @param {Theme} theme @param {number} room pixels @param {string[]} lines
- * @param {{rows: number[], columns: number[]}} outlined @param {import("./patterns.js").Pair[]} pairs @returns {Picture}
+ * @param {{rows: number[], columns: number[]}} outlined @returns {Picture}
  */
-export function heatmap(matrix, scale, theme, room, lines, outlined, pairs) {
+export function heatmap(matrix, scale, theme, room, lines, outlined) {
   const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
   const size = 11;
   const fitting = (/** @type {number} */ margin) => cellSize((room - margin - 4) / columns.length);
@@ -165,19 +160,14 @@ export function heatmap(matrix, scale, theme, room, lines, outlined, pairs) {
       });
     });
   }
-  const frame = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h, /** @type {string} */ colour, /** @type {number} */ thick, /** @type {number[]|undefined} */ dash = undefined) => {
-    scene.items.push({ kind: "path", points: [x, y, x + w, y, x + w, y + h, x, y + h, x, y], colour, width: thick, dash });
+  const frame = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h, /** @type {string} */ colour, /** @type {number} */ thick) => {
+    scene.items.push({ kind: "path", points: [x, y, x + w, y, x + w, y + h, x, y + h, x, y], colour, width: thick });
   };
   for (const row of matrix.rows.breaks) frame(left, top + cell * row, width, 0, theme.frame, 1);
   for (const column of matrix.columns.breaks) frame(left + cell * column, top, 0, height, theme.frame, 1);
   frame(left - 0.5, top - 0.5, width + 1, height + 1, theme.frame, 1);
   for (const row of outlined.rows) frame(left, top + cell * row, width, cell, theme.accent, Math.min(2, 1 + cell / 20));
   for (const column of outlined.columns) frame(left + cell * column, top, cell, height, theme.accent, Math.min(2, 1 + cell / 20));
-  for (const { rows: queries, columns: keys, found } of pairs) {
-    const [first, last] = queries.map((place) => shownAt(matrix.rows, place));
-    const [from, to] = keys.map((place) => shownAt(matrix.columns, place));
-    frame(left + cell * from, top + cell * first, cell * (to - from + 1), cell * (last - first + 1), found ? theme.found : theme.missed, 2, found ? undefined : [4, 3]);
-  }
   return {
     scene,
     at: (x, y) => {

@@ -5,7 +5,7 @@
  * @typedef {{kind: "text", x: number, y: number, text: string, size: number, colour: string, align: CanvasTextAlign,
  *   turned?: boolean, bold?: boolean, halo?: string}} TextItem
  * @typedef {{kind: "path", points: number[], colour: string, width: number, opacity?: number, fill?: string,
- *   curve?: boolean, dash?: number[]}} PathItem
+ *   curve?: boolean}} PathItem
  * @typedef {{width: number, height: number, paper: string, items: (ImageItem|TextItem|PathItem)[]}} Scene
  */
 
@@ -78,7 +78,6 @@ export function paint(canvas, scene, density) {
       }
       context.strokeStyle = item.colour;
       context.lineWidth = item.width;
-      context.setLineDash(item.dash ?? []);
       if (item.width) context.stroke();
     }
   }
@@ -123,7 +122,7 @@ export function svg(scene) {
       ? `M${x} ${y}C${middle} ${y} ${middle} ${toY} ${toX} ${toY}`
       : `M${item.points.map(short).join(" ")}${item.fill ? "Z" : ""}`;
     return `<path d="${path}" fill="${item.fill ?? "none"}" stroke="${item.width ? item.colour : "none"}" `
-      + `stroke-width="${short(item.width)}"${item.dash ? ` stroke-dasharray="${item.dash.join(" ")}"` : ""} opacity="${short(item.opacity ?? 1)}"/>`;
+      + `stroke-width="${short(item.width)}" opacity="${short(item.opacity ?? 1)}"/>`;
   });
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${short(scene.width)}" height="${short(scene.height)}" `
     + `viewBox="0 0 ${short(scene.width)} ${short(scene.height)}" font-family="${FONT.replaceAll('"', "")}">`

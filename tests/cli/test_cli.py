@@ -112,7 +112,7 @@ def test_a_selection_decides_what_is_drawn_and_listed(heads, selections, expecte
     assert names_in("out/heads") == [Path(name).name for name in drawn]
 
 
-ALL = "overview.png heads/L00H01.png lines.png map-entropy.png mean.png mean-all.png text.png heads.html"
+ALL = "overview.png heads/L00H01.png lines.png map-entropy.png mean.png text.png heads.html"
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -14,7 +14,6 @@ from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, plain_text
-from attnviz.profiles.published import published_heads
 from tests.support.hand_made import PARSE, by_design, hand_made
 from tests.support.stored import PROFILE, profile_of, role
 
@@ -152,17 +151,6 @@ def test_label_and_role_stand_in_columns_of_their_own(parse, here):
     role = f"nsubj dep→head{here}".split()
     assert row[5 : 7 + len(role)] == [*role, "0.70", "(0.40)"]
     assert next(line for line in lines if line.startswith("L1H0 ")).split()[5:7] == ["unnamed", "–"]
-
-
-@pytest.mark.parametrize("model", [("bert-base-uncased", "bert"), ("gpt2", "gpt2")])
-def test_all_published_heads_fit_80_columns(model):
-    heads = published_heads(model[0], model[1], 12, 12)
-    patterns = by_design(6).repeat(6, 6, 1, 1)
-    lines = hand_made(patterns=patterns, published=heads).report(width=80, top=1).splitlines()
-    assert max(map(len, lines)) <= 80
-    text = " ".join("\n".join(lines).split())
-    assert all(str(head.id) in text for head in heads)
-    assert "…" not in text.split("Published")[1]
 
 
 # --- the summary, and widths

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertForMaskedLM
 
 import attnviz
 from attnviz import analyze
@@ -170,12 +169,6 @@ def test_a_model_by_folder_and_in_memory_give_the_same_numbers(bert_folder: Path
         assert by_folder.document()["tokens"] == in_memory.document()["tokens"]
 
 
-def test_a_model_with_a_task_head_gives_the_numbers_of_the_model_inside():
-    whole = sharp_bert(model_class=BertForMaskedLM)
-    found = analyze(SENTENCE, model=whole, tokenizer=bert_tokenizer(), syntax=False)
-    assert_numbers(found, whole.bert, bert_tokenizer())
-
-
 @pytest.mark.parametrize(("dtype", "precision"), [("float64", 1e-4), ("bfloat16", 0.5), ("float16", 0.1)])
 def test_other_number_formats_run_and_say_so(bert_folder: Path, dtype: str, precision: float):
     found = analyze(SENTENCE, model=bert_folder, dtype=dtype, syntax=False)
@@ -299,13 +292,6 @@ def test_a_stored_profile_is_found_by_the_weights(name: str, bert_folder: Path, 
     assert (in_memory.profile, {head.roles for head in in_memory.heads}) == (None, {None})
     labels = [head.label for head in in_memory.heads]
     assert [head.label for head in found.heads] == labels  # what a head does here is not what it does over a corpus
-
-
-def test_a_profile_of_other_weights_is_not_shown(bert_folder: Path):
-    document = document_for(bert_folder, [NSUBJ])
-    document["model"]["weights_sha256"] = "0" * 64
-    store_profile(document, "2026-11-22")
-    assert analyze(SENTENCE, model=bert_folder, syntax=False).profile is None
 
 
 def test_a_profile_that_cannot_be_used_is_a_warning_at_the_callers_line(bert_folder: Path):

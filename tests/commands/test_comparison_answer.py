@@ -1,18 +1,14 @@
 """What a comparison says first: which layers and heads moved, how far, and the largest difference between content."""
 
-import csv
-import io
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import attnviz
 from attnviz.commands.compare.wording import answer
-from attnviz.present.report import spec_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2, tuned
-from tests.support.results import TEXT, TEXTS
+from tests.support.results import TEXT, TEXTS, layer_differences
 
 
 def analysed(model, text=TEXT, tokenizer=None):
@@ -32,24 +28,11 @@ def texts(bert):
 def test_the_sentence_names_the_layers_that_are_identical_and_the_heads_that_moved(bert):
     changed = attnviz.compare(analysed(bert), analysed(tuned(bert, 1, range(4))))
     most, n_labels = changed.heads[0], sum(head.label_changed for head in changed.heads)
-    half = np.median([head.distance for head in changed.heads if head.id.layer > 0])
-    labels = {0: "no label", 1: "1 label"}.get(n_labels, f"{n_labels} labels")
-    expected = (
-        f"Layer 0 identical; every head of layers 1–2 moved, half of them by {half:.3f} or less; most {most.id}, "
-        f"{most.distance:.3f} of at most 0.83; {labels} changed."
-    )
-    assert answer(changed) == expected
-    assert " ".join(changed.report(100).split()).startswith(expected)
+    for part in ("Layer 0 identical", "layers 1–2 moved", f"{most.id}, {most.distance:.3f}", str(n_labels or "no")):
+        assert part in answer(changed)
+    assert " ".join(changed.report(100).split()).startswith(answer(changed))
     last = attnviz.compare(analysed(bert), analysed(tuned(bert, 2, [1])))
     assert answer(last).startswith("Layers 0–1 identical; 1 of 4 heads of layer 2 moved; most L2H1, ")
-
-
-def test_two_identical_sides_are_said_to_be_so(bert):
-    same = attnviz.compare(analysed(bert), analysed(bert))
-    said = "Nothing changed: every weight of every head is the same on both sides."
-    assert answer(same) == said
-    assert " ".join(same.report(100).split()).startswith(said)
-    assert "Rank" not in same.report(150)  # no table of zeros
 
 
 def test_the_largest_possible_distance_is_less_where_the_first_token_sees_itself_alone(texts):
@@ -65,7 +48,7 @@ def test_the_largest_difference_of_content_has_no_sink_at_either_end(texts):
     both = np.outer(content, content)
     elsewhere = 0
     for head in texts.heads:
-        differences = texts.layer_differences(head.id.layer)[head.id.head] * both
+        differences = layer_differences(texts, head.id.layer)[head.id.head] * both
         assert abs(head.largest_content.difference) == pytest.approx(np.abs(differences).max())
         at = head.largest_content.query, head.largest_content.key
         assert head.largest_content.difference == pytest.approx(differences[at])
@@ -73,30 +56,6 @@ def test_the_largest_difference_of_content_has_no_sink_at_either_end(texts):
         assert content[at[1]]
         elsewhere += head.largest != head.largest_content
     assert elsewhere  # in some head the largest difference is to or from a sink
-
-
-def test_the_table_shows_it_and_the_files_have_both(texts):
-    document = texts.document()
-    rows = csv.DictReader(io.StringIO(spec_of("compare").csv(document)))
-    report = texts.report(150)
-    for head, entry, row in zip(texts.heads, document["heads"], rows, strict=True):
-        query, key = texts.ends(head, head.largest_content)
-        value = f"{head.largest_content.difference:+.2f}".replace("-", "−")
-        assert f"{value}  ‘{query}’ to ‘{key}’" in report
-        assert entry["largest_content"] == {**head.largest_content._asdict(), "query_label": query, "key_label": key}
-        assert float(row["content_difference"]) == head.largest_content.difference
-        assert (row["content_query_label"], row["content_key_label"]) == (query, key)
-        assert float(row["largest_difference"]) == entry["largest"]["difference"]
-    assert "Largest difference of content" in report
-
-
-def test_where_only_attention_to_sinks_differs_the_table_says_so(texts):
-    heads = tuple(replace(head, largest_content=None) for head in texts.heads)
-    without = replace(texts, heads=heads)
-    assert {entry["largest_content"] for entry in without.document()["heads"]} == {None}
-    assert without.report(150).count("none: to or from sinks alone") == 12
-    (row, *_) = csv.DictReader(io.StringIO(spec_of("compare").csv(without.document())))
-    assert (row["content_difference"], row["content_query_label"]) == ("", "")
 
 
 def test_of_a_single_token_there_is_no_content_that_differs():

@@ -5,30 +5,25 @@ import json
 import math
 import signal
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.collections import PathCollection
 from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure
 from attnviz.commands.compare.differences import LARGEST_DISTANCE
-from attnviz.figures.style import Style
 from attnviz.measures.bootstrap import REPLICATES, text_weights
 from attnviz.measures.estimates import t_quantile
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
-from attnviz.present.view import ViewOptions
 from attnviz.texts.batches import SampledAttention
 from attnviz.texts.long_runs import Process
 from tests.support.corpora import examples, sentences, treebank
-from tests.support.drawn import covered, drawing_of, texts_of
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
 from tests.support.long_runs import close, gathered_here, interrupting
 from tests.support.models import (
@@ -192,18 +187,6 @@ def test_a_treebank_gives_relations_and_leaves_out_what_profile_does(
     assert found.heads[0].id == HeadId(1, 2)
 
 
-def test_texts_that_are_too_long_are_left_out_and_named(bert: Checkpoint, tuned: Checkpoint, tmp_path: Path):
-    corpus = tmp_path / "texts.txt"
-    corpus.write_text("the cat ran\n" + "the cat " * 30 + "\n", encoding="utf-8")
-    warned: list[str] = []
-    found = attnviz.compare_corpus(bert, tuned, corpus, syntax=False, warn=warned.append)
-    assert (found.texts, found.left_out) == (1, 1)
-    assert warned == [f"{corpus}:2: left out: it has 62 tokens, but the model has 40 positions."]
-    corpus.write_text("the cat " * 30, encoding="utf-8")
-    with pytest.raises(attnviz.CorpusError, match=r"no text of .* could be measured: all 1 are too long, too short"):
-        attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
-
-
 @pytest.fixture(scope="module")
 def cased_tokenizer() -> Any:
     """Reads a capital letter as another token than the tokenizer of the others does."""
@@ -339,7 +322,6 @@ def test_the_command_writes_pictures_captions_and_documents(run: Any, result: at
         ([], 1, "expected two models to compare over a corpus, found 1"),
         (["--pair", "b"], 2, "--pair is about one text; expected --corpus without it"),
         (["--words"], 2, "--words is about one text"),
-        (["--scale", "per-head"], 2, "--scale is about one text"),
         (["--figures", "overview"], 2, "unknown figure 'overview': expected any of distances"),
     ],
 )  # fmt: skip
@@ -351,75 +333,4 @@ def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, mess
     assert not list(Path.cwd().iterdir())
 
 
-@pytest.mark.draws
-def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
-    run: Any, monkeypatch: pytest.MonkeyPatch, saved_at_once: None
-):
-    count, stop = measure._Run.count, interrupting(3, signal.SIGINT)
-    with monkeypatch.context() as patched:
-        patched.setattr(measure._Run, "count", lambda *of: (stop(), count(*of)))
-        done = run("-o", "out", "--batch-size", "8", "--figures", "none")
-    assert done.exit_code == 130
-    kept = "What was measured is kept in out.unfinished: the same command goes on from there."
-    assert kept in done.stderr
-    done = run("-o", "out", "--batch-size", "8", "--figures", "none", "--select", "L9")
-    assert done.exit_code == 2
-    assert "continuing after 16 texts" in done.stderr
-    assert "names layer 9, but the model has layers 0 to 2" in done.stderr
-    assert "unfinished: mend that, and the command goes on from there." in done.stderr
-    assert "continuing after 40 texts" in run("-o", "out", "--batch-size", "8", "--figures", "none").stderr
-    assert sorted(path.name for path in Path("out").iterdir()) == [
-        ".attnviz.json",
-        "compare-corpus.csv",
-        "compare-corpus.json",
-    ]
-
-
-def test_missing_files_and_limits_without_a_corpus_are_one_line(run: Any, bert_folder: Path):
-    done = run(file=Path("gone.txt"))
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert "expected a corpus at gone.txt, found nothing" in done.stderr
-    for option in ("--limit", "--batch-size", "--seed"):
-        done = CliRunner().invoke(app, ["compare", "a", "b", "-m", str(bert_folder), option, "3"])
-        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-        assert f"{option} is about a corpus; expected it with --corpus FILE" in done.stderr
-
-
 # --- pictures
-
-
-def test_the_ranking_shows_heads_and_their_intervals(result: attnviz.CorpusComparison):
-    figure = result.figure("distances")
-    assert "L1H2" in texts_of(figure)
-    assert any("0.83" in text for text in texts_of(figure))  # the largest possible
-    (ax,) = figure.axes
-    (dots,) = (each for each in ax.collections if isinstance(each, PathCollection))
-    np.testing.assert_allclose(dots.get_offsets()[:, 1], [head.distance for head in result.heads])
-    intervals = ax.collections[0].get_segments()
-    np.testing.assert_allclose([line[:, 1] for line in intervals], [head.interval for head in result.heads])
-
-
-@pytest.mark.parametrize("width", [3.3, 7.0])
-def test_neither_dots_nor_names_of_many_heads_overlap(result: attnviz.CorpusComparison, width: float):
-    generator, head = np.random.default_rng(0), result.heads[0]
-    heads = tuple(
-        replace(head, id=HeadId(*divmod(at, 12)), rank=at + 1, distance=value, interval=(value - 0.03, value + 0.03))
-        for at, value in enumerate(sorted(generator.uniform(0.1, 0.2, 72), reverse=True))
-    )
-    drawing, style = drawing_of("compare.corpus", "distances"), Style(width=width)
-    (plan,) = drawing.plans(result, ViewOptions(style=style))
-    figure = drawing.figure(replace(plan, heads=heads), style, False)
-    (ax,) = figure.axes
-    assert covered(figure) == []
-    (dots,) = (each for each in ax.collections if isinstance(each, PathCollection))
-    apart = np.diff(ax.transData.transform([(1, 0), (2, 0)])[:, 0]) * 72 / figure.dpi
-    assert math.sqrt(dots.get_sizes()[0]) <= apart
-    assert len({str(head.id) for head in heads} & set(texts_of(figure))) >= 24
-
-
-def test_selected_heads_stand_over_their_rank_among_all(result: attnviz.CorpusComparison):
-    figure = result.figure("distances", select="L1")
-    ranks = [head.rank for head in result.heads if head.id.layer == 1]
-    (ax,) = figure.axes
-    assert [label.get_text() for label in ax.get_xticklabels()] == [str(rank) for rank in ranks]
-    assert ranks != [1, 2, 3, 4]

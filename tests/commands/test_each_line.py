@@ -90,19 +90,6 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
     assert again.exit_code == 0, again.output  # its own files may be replaced
 
 
-def test_a_figure_that_a_text_lacks_is_left_out_and_counted(run: Any):
-    done = run("the cat saw\nthe dog ran\n", "--figures", "heads,relations", "--select", "L0H0")
-    assert done.exit_code == 0, done.output
-    assert "2 texts had nothing to draw for the figure relations" in " ".join(done.output.split())
-    assert len(list(Path("out").glob("*/heads/L00H00.png"))) == 2
-
-
-def test_lines_may_come_from_standard_input(run: Any):
-    done = run("", "--figures", "none", file="-", stdin=f"{LINES[0]}\n\x0c\r\n{LINES[1]}\n")
-    assert done.exit_code == 0, done.output
-    assert [line["line"] for line in document()["lines"]] == [1, 3]
-
-
 @pytest.mark.parametrize(
     ("lines", "options", "code", "message"),
     [
@@ -156,24 +143,3 @@ def test_an_error_at_a_line_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyP
     assert done.exit_code == code
     assert ("x.txt:3: layer 0" in done.stderr) == (code == 3)
     assert not Path("out").exists()
-
-
-def test_the_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
-    opened, original = [], texts_measure.open_checkpoint
-
-    def counted(*arguments: Any, **more: Any) -> Any:
-        opened.append(arguments)
-        return original(*arguments, **more)
-
-    monkeypatch.setattr(texts_measure, "open_checkpoint", counted)
-    assert run("\n".join(LINES), "--figures", "none", "-q").exit_code == 0
-    assert len(opened) == 1
-
-
-def test_progress_counts_texts(result: attnviz.TextsAnalysis):
-    told: list[Any] = []
-    attnviz.analyze_each(
-        LINES[:2], result.checkpoint, syntax=False, progress=lambda *each: told.append(each),
-        visit=lambda one, analysis: told.append((one.text, analysis.text)),
-    )  # fmt: skip
-    assert told == [("texts", 0, 2), (LINES[0],) * 2, ("texts", 1, 2), (LINES[1],) * 2, ("texts", 2, 2)]

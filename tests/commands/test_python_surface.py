@@ -17,8 +17,7 @@ from attnviz.figures import Style
 from attnviz.figures.style import figure_bytes
 from attnviz.models.head_ids import ids_and_names
 from attnviz.present.report import spec_of
-from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
-from tests.support.results import MEASURES, TEXT, TEXTS, result_of
+from tests.support.results import MEASURES, result_of
 
 FUNCTIONS = {name: getattr(attnviz, name) for name in attnviz.__all__ if inspect.isfunction(getattr(attnviz, name))}
 
@@ -76,8 +75,8 @@ def test_subject_and_object_are_names_of_relations_too(tmp_path: Path):
 @pytest.mark.draws
 def test_theme_and_width_of_a_figure_are_keywords_too():
     result = result_of("heads")
-    given = figure_bytes(result.figure("map", theme="dark", width="3.3in", scale="log"), "svg")
-    assert given == figure_bytes(result.figure("map", Style("dark", "log", 3.3)), "svg")
+    given = figure_bytes(result.figure("map", theme="dark", width="3.3in"), "svg")
+    assert given == figure_bytes(result.figure("map", Style("dark", width=3.3)), "svg")
     assert given != figure_bytes(result.figure("map"), "svg")
     assert result.figure(width=3.3).get_figwidth() == pytest.approx(3.3)
 
@@ -149,41 +148,6 @@ def test_without_pandas_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 # --- texts that are compared
-
-
-@pytest.fixture(scope="module")
-def two_models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("models")
-    return [save_checkpoint(sharp_bert(seed), bert_tokenizer(), folder / str(seed)) for seed in (0, 1)]
-
-
-def test_one_text_is_compared_in_two_models(two_models: list[Path]):
-    sides = [attnviz.analyze(TEXT, model) for model in two_models]
-    expected = attnviz.compare(*sides)
-    found = attnviz.compare(TEXT, models=two_models)
-    assert found.document() == expected.document()
-    assert found.compared == "models"
-    assert found.heads[0].distance > 0.01
-
-
-def test_two_texts_are_compared_in_one_model_which_is_loaded_once(two_models: list[Path]):
-    found = attnviz.compare(*TEXTS, models=two_models[0])
-    assert found.compared == "texts"
-    assert found.first.checkpoint is found.second.checkpoint
-    assert attnviz.compare(*TEXTS, models=[str(two_models[0])], words=True).unit == "word"
-
-
-def test_what_cannot_be_told_apart_is_refused_with_the_forms_that_can(two_models: list[Path]):
-    for texts, models, found in (((TEXT,), two_models[:1], "1 text and 1 model"), (TEXTS, two_models, "2 texts and 2")):
-        with pytest.raises(UsageError, match=rf"compare\(text, models=\(a, b\)\), or two texts .* found {found}"):
-            attnviz.compare(*texts, models=models)
-    analysis = result_of("heads")
-    with pytest.raises(UsageError, match=r"models and words are of texts, .* expected compare\(before, after\)"):
-        attnviz.compare(analysis, analysis, models=two_models)
-    with pytest.raises(UsageError, match=r"two analyses, .* found NoneType; or texts alone"):
-        attnviz.compare(analysis)
-    with pytest.raises(UsageError, match=r"two analyses, .* found str; or texts alone"):
-        attnviz.compare(analysis, TEXT)
 
 
 # --- reprs

@@ -12,7 +12,6 @@ from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.trace.checks import LayerComparison
 from attnviz.trace.verify import verify_attention
 from tests.conftest import SENTENCE
-from tests.support.encoder_decoders import sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
@@ -113,16 +112,3 @@ def test_a_mean_of_one_row_is_a_strip_that_can_be_seen():
     figure = analyze(SENTENCE * 4, checkpoint_of("bert"), syntax=False, queries="#1").figure("mean")
     figure.draw_without_rendering()
     assert min(ax.get_window_extent().height for ax in figure.axes if ax.get_title(loc="left")) > 0.1 * figure.dpi
-
-
-def test_an_encoder_decoder_has_no_rows_of_one_text():
-    with pytest.raises(UsageError, match="encoder-decoder; leave it out"):
-        analyze(SENTENCE, sharp("t5"), tokenizer=unigram_tokenizer(), queries="last")
-
-
-def test_a_long_text_of_which_few_rows_were_chosen_is_not_called_too_short():
-    checkpoint = checkpoint_of("bert")
-    few, enough = (analyze(SENTENCE, checkpoint, syntax=False, queries=rows) for rows in ("2:4", "2:6"))
-    assert {head.labelled.shown for head in few.heads} == {"too few rows"}
-    assert "too few rows" not in {head.label for head in enough.heads}
-    assert {head.label for head in analyze("cat", checkpoint, syntax=False).heads} == {"too short"}

@@ -91,12 +91,6 @@ def test_rows_sum_to_one_and_the_causal_triangle_stays_empty(
             assert not rolled.triu(1).any()
 
 
-def test_rounding_of_low_precision_patterns_does_not_pile_up():
-    patterns = random_patterns(9, 24).to(torch.bfloat16).float()
-    assert (patterns.sum(-1) - 1).abs().max() > 1e-3
-    torch.testing.assert_close(list(rolled_out(mixed_with_identity(patterns)))[-1].sum(-1), torch.ones(9).double())
-
-
 def test_norms_become_patterns_and_nothing_added_keeps_the_token():
     given_norms = doubles([[3, 1, 0], [0, 0, 0], [2, 2, 4]])
     torch.testing.assert_close(norm_patterns(given_norms), doubles([[0.75, 0.25, 0], [0, 1, 0], [0.25, 0.25, 0.5]]))
@@ -294,7 +288,3 @@ def test_the_token_looked_from():
 def test_options_out_of_range(options: dict[str, Any], word: str):
     with pytest.raises(UsageError, match=word):
         measured("bert", **options)
-
-
-def test_a_long_text_is_cut_where_asked():
-    assert len(of_model("bert", text=" ".join(["the"] * 60), truncate=True).units) == 40

@@ -227,7 +227,7 @@ def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path
 
 METHODS = [
     ("heads", "context_of"), ("heads", "layer_patterns"), ("heads", "drawn"), ("heads", "has_role"),
-    ("compare", "layer_differences"), ("compare", "part_of"), ("explain", "tensor"),
+    ("compare", "part_of"), ("explain", "tensor"),
     ("outputs", "part_of"), ("profile", "source"),
 ]  # fmt: skip
 WRONG = [-1, 99, 1.5, object(), np.ones((2, 2)), [None], "\0"]

@@ -1,6 +1,5 @@
 """The figures of a comparison: the numbers reach the artists, the words say what A and B are."""
 
-import copy
 from dataclasses import replace
 from functools import cache
 
@@ -15,13 +14,13 @@ import attnviz
 from attnviz.commands.compare.views import root_norm, rounded_up
 from attnviz.commands.compare.wording import side_lines
 from attnviz.commands.heads.measure import analyze
-from attnviz.errors import UsageError
 from attnviz.figures.matrix import Labels, Outline, max_pool
 from attnviz.figures.style import Style
 from attnviz.models.wording import signed
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.models import bert_tokenizer, sharp_bert
+from tests.support.results import layer_differences
 
 TEXT, OTHER = "the cat that i saw ran away", "the dog that i saw ran away"
 
@@ -76,7 +75,7 @@ def test_colours_follow_the_square_root_of_a_difference():
 def test_the_plan_of_a_head_has_its_differences_and_says_sides_scale_and_rank(result):
     first = result.heads[0]
     (plan,) = plans(result, "differences", select=(str(first.id),))
-    np.testing.assert_array_equal(plan.values, result.layer_differences(first.id.layer)[first.id.head])
+    np.testing.assert_array_equal(plan.values, layer_differences(result, first.id.layer)[first.id.head])
     assert plan.labels == Labels(result.rows.labels, (True, *[False] * 7, True), result.rows.differing)
     assert plan.outlines == (Outline((first.largest.query,) * 2, (first.largest.key,) * 2),)
     assert plan.norm.vmax == rounded_up(result.largest)
@@ -91,32 +90,11 @@ def test_the_plan_of_a_head_has_its_differences_and_says_sides_scale_and_rank(re
     assert stems == [f"differences/L0{layer}H0{head}" for layer in range(3) for head in range(4)]
 
 
-def test_the_overview_is_of_the_selected_heads(result):
-    (grid,) = plans(result, "overview", select=("L1",))
-    assert "4 of 12 heads" in grid.title
-    assert [cell.id.layer for cell in grid.cells] == [1] * 4
-    np.testing.assert_array_equal(grid.cells[2].values, result.layer_differences(1)[2])
-    assert grid.cells[2].beside == f"{result.head('L1H2').distance:.3f}"
-
-
-def test_the_scale_is_shared_or_each_heads_own_never_logarithmic(result):
-    last = result.heads[-1]
-    shared, own = (
-        plans(result, "differences", Style(scale=scale), select=(str(last.id),))[0] for scale in ("shared", "per-head")
-    )
-    assert own.norm.vmax == rounded_up(abs(last.largest.difference)) < shared.norm.vmax
-    (grid,) = plans(result, "overview", Style(scale="per-head"))
-    assert grid.norm.vmax == shared.norm.vmax
-    with pytest.raises(UsageError, match="which a logarithmic scale cannot show: expected shared or per-head"):
-        result.figure("differences", Style(scale="log"))
-
-
 def test_where_nothing_differs_the_figures_say_so(same):
-    for scale in ("shared", "per-head"):
-        plan = plans(same, "differences", Style(scale=scale))[0]
-        assert (plan.outlines, plan.norm.vmax) == ((), 1.0)
-        for said in (plan.evidence, plan.caption, plans(same, "overview")[0].title):
-            assert "no weight differs" in said
+    plan = plans(same, "differences")[0]
+    assert (plan.outlines, plan.norm.vmax) == ((), 1.0)
+    for said in (plan.evidence, plan.caption, plans(same, "overview")[0].title):
+        assert "no weight differs" in said
     cells = same.draw("differences", Figure().subplots())
     assert {to_hex(colour) for colour in cells.cmap(cells.norm(cells.get_array())).reshape(-1, 4)} == {"#fffefe"}
 
@@ -127,7 +105,7 @@ def test_long_texts_are_pooled_where_there_is_no_room_and_the_picture_says_so(lo
     assert pooled > 1
     for said in (" ".join(grid.notes), grid.caption):
         assert f"{pooled} × {pooled} differences" in said
-    np.testing.assert_array_equal(grid.cells[1].values, max_pool(long.layer_differences(0)[1], pooled))
+    np.testing.assert_array_equal(grid.cells[1].values, max_pool(layer_differences(long, 0)[1], pooled))
     assert "Every 3rd token is named." in plans(long, "differences")[0].notes
 
 
@@ -160,7 +138,7 @@ def test_sides_are_named_by_what_tells_them_apart(result, same):
 def test_a_head_is_drawn_with_numbers_outline_and_bold_names(result):
     first = result.heads[0]
     ax = result.figure("differences", select=first.id).axes[0]
-    values = result.layer_differences(first.id.layer)[first.id.head]
+    values = layer_differences(result, first.id.layer)[first.id.head]
     np.testing.assert_array_equal(ax.images[0].get_array(), values)
     written = {(round(y), round(x)): text.get_text() for text in ax.texts for x, y in [text.get_position()]}
     assert written == {cell: signed(float(value)) for cell, value in np.ndenumerate(values) if abs(value) >= 0.005}
@@ -168,42 +146,3 @@ def test_a_head_is_drawn_with_numbers_outline_and_bold_names(result):
     assert outline.get_xy() == (first.largest.key - 0.5, first.largest.query - 0.5)
     assert [label.get_text() for label in ax.get_yticklabels()] == list(result.rows.labels)
     assert [label.get_text() for label in ax.get_yticklabels() if label.get_fontweight() == "bold"] == ["cat → dog"]
-
-
-def test_layers_without_a_change_are_named_and_not_drawn(same):
-    tuned = copy.deepcopy(model_of())
-    with torch.no_grad():
-        tuned.encoder.layer[2].attention.self.query.weight.mul_(1.5)
-    found = attnviz.compare(side(TEXT), analyze(TEXT, tuned, tokenizer=bert_tokenizer(), syntax=False))
-    (plan,) = plans(found, "overview")
-    assert {cell.id.layer for cell in plan.cells} == {2}
-    assert "Not drawn, since no weight differs beyond rounding: L0–L1." in plan.notes
-    assert "L0–L1" in plan.caption
-    (plan,) = plans(found, "overview", select=("L0H1", "L2H0"))
-    assert [str(cell.id) for cell in plan.cells] == ["L2H0"]
-    assert "2 of 12 heads" in plan.title
-    for nothing_changed in (plans(found, "overview", select=("L0",)), plans(same, "overview")):
-        assert {cell.id.layer for cell in nothing_changed[0].cells} >= {0}
-
-
-def test_the_bar_of_a_root_scale_has_round_numbers_and_equal_steps(result):
-    bar = result.figure("differences").axes[1]
-    end, ticks, steps = rounded_up(result.largest), bar.get_xticks(), bar.get_xticks(minor=True)
-    assert (ticks[0], ticks[-1]) == (-end, end)
-    np.testing.assert_allclose(ticks, -ticks[::-1])
-    assert all(float(f"{tick:.0e}") == pytest.approx(tick) for tick in ticks)
-    assert {label.get_text()[0] for label in bar.get_xticklabels() if label.get_text() != "0"} == {"−", "+"}
-    assert len(ticks) >= 5
-    even = np.diff(steps).min() * np.arange(-9, 10)
-    assert {*np.round([*ticks, *steps], 6)} >= {*np.round(even[abs(even) < end], 6)}
-    assert "+ is more in B" in bar.get_xlabel().replace("\n", " ")
-
-
-def test_a_tiny_cell_has_an_outline_around_it(long):
-    ax = Figure(figsize=(3, 3)).subplots()
-    long.draw("differences", ax)
-    (outline,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
-    head = min(long.heads[:12], key=lambda head: head.id)
-    centre = np.array(outline.get_xy()) + np.array([outline.get_width(), outline.get_height()]) / 2
-    np.testing.assert_allclose(centre, (head.largest.key, head.largest.query))
-    assert outline.get_width() > 2

@@ -74,20 +74,6 @@ def test_a_character_that_no_font_has_is_written_as_its_code_point(fallbacks, te
     assert font_families([text]) == [DEFAULT_FAMILY]
 
 
-def test_the_default_font_is_not_searched_for_fallbacks(monkeypatch):
-    monkeypatch.setattr(fonts, "_fallback_fonts", lambda: pytest.fail("other fonts were opened"))
-    assert font_families(["plain text"]) == font_families([]) == [DEFAULT_FAMILY]
-    assert drawable("plain text") == "plain text"
-
-
-def test_a_font_that_has_the_character_is_used_after_the_default(fallbacks):
-    fallbacks((stix(), "STIXGeneral"))
-    character = only_in_stix()
-    assert drawable(character) == character
-    assert font_families(["abc", character]) == [DEFAULT_FAMILY, "STIXGeneral"]
-    assert font_families(["abc"]) == [DEFAULT_FAMILY]
-
-
 SHALOM, END = "שלום", "\u2069"
 RTL, LTR = "\u2067", "\u2066"
 
@@ -166,16 +152,6 @@ def test_tokens_that_begin_alike_are_told_apart_by_their_ends(pixels: int):
     assert hebrew.count(RTL) == hebrew.count(END) == 1
 
 
-@pytest.mark.parametrize("weight", ["normal", "bold"])
-@pytest.mark.parametrize("word", ["“Pneumonoultramicroscopicsilicovolcanoconiosis”", "“believ" + "abl" * 30 + "y”,"])
-def test_a_quoted_word_that_is_cut_keeps_its_closing_mark_and_fits(word, weight):
-    (first, shown) = wrapped(f"of {word}", 10, 150, 200, weight)
-    assert first == "of"
-    assert shown.startswith("“")
-    assert shown.endswith("…”")
-    assert text_width(shown, 10, 150, weight) <= 200
-
-
 def test_no_line_ends_in_an_equation():
     text = "nearest: 3 of 7 · 0.74 of 0.35 · 37 % of uniform attention 0.07 · n = 12 · 5 × 4 weights, n = 1,190"
     for pixels in range(150, 900, 10):
@@ -187,31 +163,12 @@ def test_no_line_ends_in_an_equation():
         assert "n" not in lines
 
 
-def test_no_word_stands_alone_in_a_last_line():
-    text = "A removed head outputs its mean over all tokens of the texts, and nothing else."
-    for pixels in range(200, 900, 10):
-        lines = wrapped(text, 7, 150, pixels)
-        assert " ".join(lines) == text
-        assert all(text_width(line, 7, 150) <= pixels for line in lines)
-        assert len(lines) == 1 or text_width(lines[-1], 7, 150) >= 0.25 * pixels
-        assert len(lines) == 1 or " " in lines[-1] or " " not in lines[-2]
-        assert len(lines) <= -(-text_width(text, 7, 150) // (pixels - text_width("nothing ", 7, 150)))
-
-
 def test_what_no_font_has_is_named_once_with_the_fonts_to_install(installed):
     installed()
     fonts.fonts_to_install()
-    assert fonts.drawable("猫 ねこ हिन्दी cat") != "猫 ねこ हिन्दी cat"
+    assert fonts.drawable("猫 𐎠 cat \ue000") == "U+732B U+103A0 cat U+E000"
     message = fonts.fonts_to_install()
-    for part in ("CJK, Devanagari, Hiragana", "apt install fonts-noto-cjk fonts-noto-core", "brew install --cask"):
-        assert part in message
-    assert fonts.fonts_to_install() == ""
-    assert fonts.drawable("👧👨🏽\ue000 𐎠") == "U+1F467U+1F468U+1F3FDU+E000 U+103A0"
-    message = fonts.fonts_to_install()
-    assert "the characters of emoji or symbols, Old Persian: " in message
-    assert "apt install fonts-symbola fonts-noto-core (" in message
-    assert "--cask font-noto-emoji font-noto-sans-old-persian (" in message
+    assert "OLD PERSIAN SIGN A" in message
+    assert "fonts-noto-cjk" in message
     fonts.drawable("\ue000")  # for private use: no font is the one
-    assert fonts.fonts_to_install() == ""
-    fonts.drawable("a cat")
     assert fonts.fonts_to_install() == ""

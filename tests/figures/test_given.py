@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from matplotlib.text import Text
 
 import attnviz
 from attnviz.errors import UsageError
@@ -34,12 +33,6 @@ def test_every_picture_says_that_it_is_not_verified(view: str):
     assert "mine (not verified)" in " ".join(said.split())
 
 
-def test_the_page_says_so_too():
-    page = attnviz.draw(WEIGHTS, TOKENS).page()
-    assert "Not verified" in page
-    assert "cat" in page
-
-
 @pytest.mark.parametrize("shape", [(9, 9), (3, 9, 9), (2, 3, 9, 9)])
 def test_weights_may_be_of_one_head_of_one_layer_or_of_all(shape: tuple[int, ...]):
     weights = torch.full(shape, 1 / 9)
@@ -65,11 +58,11 @@ def test_the_first_token_of_causal_weights_is_a_sink():
         (
             torch.tensor([[1.0, 0.0], [1.0, 1.0]]),
             ["a", "b"],
-            r"sum to at most 1, found a row that sums to 2 at L0H0, query #1 \(1 such row\); give softmax\(scores\)",
+            "sums to 2 at L0H0, query #1",
         ),
-        ([[1.0, 0.0], [0.5, float("nan")]], ["a", "b"], r"found nan at L0H0, query #1, key #1 .*; give softmax"),
-        (torch.eye(2).log().expand(2, 1, 2, 2), ["a", "b"], r"found -inf at L0H0, query #0, key #1 \(4 such numbers\)"),
-        (torch.eye(2) - 0.25, ["a", "b"], r"found -0.25 at L0H0, query #0, key #1 \(2 such numbers\); .* scores"),
+        ([[1.0, 0.0], [0.5, float("nan")]], ["a", "b"], "found nan at L0H0, query #1, key #1"),
+        (torch.eye(2).log().expand(2, 1, 2, 2), ["a", "b"], "found -inf at L0H0"),
+        (torch.eye(2) - 0.25, ["a", "b"], "found -0.25 at L0H0"),
         ("text", ["a"], "found str"),
         (np.array([["a"]]), ["a"], "found ndarray of <U1"),
         (torch.eye(2, dtype=torch.complex64), ["a", "b"], r"real numbers, found Tensor of torch.complex64"),
@@ -98,9 +91,3 @@ def test_what_are_no_weights_is_refused(weights: Any, tokens: Any, said: str):
 def test_special_tokens_are_known_by_their_form(token: str, special: bool):
     (drawn, *_) = attnviz.draw(torch.eye(4), [token, "a", "b", "c"])._analysis.tokens.special
     assert drawn is special
-
-
-def test_the_picture_that_stands_for_all_heads_is_that_of_the_clearest():
-    even, previous = torch.full((12, 12), 1 / 12), torch.eye(12)[[0, *range(11)]]
-    drawing = attnviz.draw(torch.stack([0.6 * even + 0.4 * previous, previous])[None], list("abcdefghijkl"))
-    assert "L0H1" in " ".join(text.get_text() for text in drawing.figure("heads").findobj(Text))

@@ -1,6 +1,5 @@
 """What the overview and the heatmaps of a text show and say."""
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +9,14 @@ import torch
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import UsageError
-from attnviz.figures.families import ABBREVIATIONS
 from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
-from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure
+from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of, texts_of
 from tests.support.hand_made import LABELS, by_design, hand_made, uniform_pattern
-from tests.support.stored import PROFILE, profile_of, role
+from tests.support.stored import PROFILE
 
 
 def plans(analysis: Analysis, view: str, **choices: Any) -> list[Any]:
@@ -88,13 +86,6 @@ EVIDENCE: list[tuple[Any, str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("analysis", "label", "evidence"), EVIDENCE)
-def test_a_label_stands_with_the_evidence_that_it_rests_on(analysis: Any, label: str, evidence: list[str]):
-    plan = heatmap(analysis())
-    assert plan.title == f"L0H0 · {label}"
-    assert [part for part in evidence if part not in plan.evidence] == []
-
-
 def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place():
     result, plain = hand_made(profile=PROFILE, parse=NO_OBJECT), hand_made(parse=NO_OBJECT)
     assert [head.label for head in result.heads] == [head.label for head in plain.heads]
@@ -124,40 +115,6 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     assert [line.get_fillstyle() for line in ax.lines].count("left") == 2  # nsubj and coreference
 
 
-def test_all_pictures_name_a_head_alike_by_its_label_and_its_role():
-    spread = torch.zeros(6, 6)
-    spread[:, [1, 3, 4]] = 1 / 3  # no pattern that has a name
-    result = hand_made(
-        patterns=torch.stack([spread, torch.eye(6)])[None],
-        profile=profile_of({head: [role("coreference", 0.7, 0.4)] for head in ("L0H0", "L0H1")}),
-    )
-    names = ["L0H0 · coreference (corpus)", "L0H1 · current-token? · coreference (corpus)"]
-    assert list(plans(result, "lines")[0].heads) == names
-    assert [block.name for block in plans(result, "text")[0].blocks] == names
-    assert [plan.title for plan in plans(result, "heads")] == names
-
-
-def test_of_few_tokens_labels_are_grey_and_questions():
-    few, many = hand_made(), hand_made(labels=["[CLS]", *map(str, range(11)), "[SEP]"], special=(0, 12))
-    for result, certain in ((few, False), (many, True)):
-        cell = overview(result).cells[0]
-        assert (cell.beside, cell.muted) == (("previous-token", False) if certain else ("previous-token?", True))
-
-
-@pytest.mark.parametrize("view", ["overview", "heads", "lines"])
-def test_the_scale_of_a_single_head_is_compared_with_no_other(view: str):
-    for scale in ("shared", "log"):
-        of_one, of_two = (
-            plans(hand_made(), view, select=heads, style=Style(scale=scale))[0]
-            for heads in (["L0H1"], ["L0H0", "L0H1"])
-        )
-        assert ("same for every head" in of_one.caption, "same for every head" in of_two.caption) == (
-            False,
-            scale == "shared" or view == "lines",
-        )
-        assert "every head" not in getattr(of_one, "bar", "")
-
-
 def test_the_overview_shows_every_selected_head_with_its_label():
     plan = overview(hand_made(), select=("L1",))
     assert "2 of 4 heads" in plan.title
@@ -166,27 +123,6 @@ def test_the_overview_shows_every_selected_head_with_its_label():
         ("L1H1", "current-token?", "positional"),
     ]
     np.testing.assert_array_equal(plan.cells[0].values, by_design(6)[1, 0].numpy())
-
-
-@pytest.mark.parametrize("scale", ["shared", "log"])
-@pytest.mark.parametrize("view", [heatmap, overview])
-def test_captions_say_model_text_unit_and_scale(view: Any, scale: str):
-    plan = view(hand_made(pair="and\nthen\x1b[31m", name="bad\nname", words=True), style=Style(scale=scale))
-    for said in (r"bad\nname", "“the cat ran away”", r"“and\nthen\x1b[31m”", "6 words"):
-        assert said in plan.caption + " ".join(plan.notes)
-    assert ("logarithmic colours from 0.0001" in plan.caption) == ("log scale" in plan.bar) == (scale == "log")
-    assert not re.search(r"[\x00-\x1f]", plan.caption)
-
-
-@pytest.mark.parametrize("width", [None, 2.0, 3.3])
-def test_a_caption_speaks_of_numbers_where_the_picture_has_them(width: float | None):
-    style = Style(width=width)
-    for n in (6, 14, 18, 23, 26):
-        plan = heatmap(
-            hand_made(patterns=uniform_pattern(n)[None, None], labels=["[CLS]", *"a" * (n - 1)]), style=style
-        )
-        numbers = heatmap_figure(plan, style).axes[0].texts
-        assert ("are written in the cells" in plan.caption) == bool(numbers)
 
 
 def test_a_head_with_its_own_scale_has_its_largest_weight_in_the_strongest_colour():
@@ -223,9 +159,3 @@ def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
     assert "first token dropped" in heatmap(causal, drop_special=True).caption
     with pytest.raises(UsageError, match="leaves nothing of this text to draw: its only token is special or the first"):
         heatmap(hand_made(labels="a", special=(), causal=True, patterns=by_design(1, True)), drop_special=True)
-
-
-@pytest.mark.parametrize(("name", "short"), ABBREVIATIONS.items())
-def test_an_abbreviation_stands_in_its_name(name: str, short: str):
-    assert short in name
-    assert len(short) <= 5

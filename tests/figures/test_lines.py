@@ -1,7 +1,5 @@
 """The view of lines: what is planned, what stands on the Axes, and what is left out and said to be."""
 
-import math
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +12,7 @@ from matplotlib.legend import Legend
 from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, READABLE_LINES, lines_left_out
 from attnviz.errors import UsageError
 from attnviz.figures.lines import HEAD_COLOURS, lines_figure
-from attnviz.figures.style import Style, figure_bytes
+from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import texts_of
 from tests.support.hand_made import LABELS, by_design, hand_made
@@ -101,7 +99,7 @@ def test_sinks_have_no_lines_and_the_picture_says_what_share_they_take(token):
     assert all(weight == pattern[line] for line, weight in weights.items())
     share = pattern[starts][:, [0, 5]].sum() / pattern[starts].sum()
     for said in (plan.caption, " ".join(plan.notes)):
-        assert f"o lines to special tokens: {100 * share:.0f}%" in said
+        assert f"o lines to special tokens: {100 * share:.0f} %" in said
 
 
 def test_sinks_have_lines_where_they_are_chosen_or_all_there_is():
@@ -109,21 +107,6 @@ def test_sinks_have_lines_where_they_are_chosen_or_all_there_is():
     assert lines_of(plan) == [(0, 5, 4)]
     alone = plan_of(np.eye(2, dtype=np.float32), labels=["[CLS]", "[SEP]"], special=(0, 1))
     assert lines_of(alone) == [(0, 0, 0), (0, 1, 1)]
-
-
-def test_on_its_own_scale_a_head_has_a_line_of_full_strength_without_its_sinks():
-    pattern = pattern_of((0, 0, 1.0), (1, 0, 0.8), (1, 2, 0.2), (2, 0, 0.9), (2, 1, 0.1))
-    plan = plan_of(pattern, labels=["[CLS]", *"abc"], special=[0], style=Style(scale="per-head"))
-    assert plan.strengths.tolist() == pytest.approx([0.5, 1.0])
-    assert "largest weight on other tokens" in plan.caption
-
-
-@pytest.mark.parametrize("style", [LIGHT, DARK])
-@pytest.mark.parametrize("n", [6, 40])
-def test_the_weakest_line_is_seen(style, n):
-    lines = drawn_on(lines_figure(plan_of(pattern_of((0, 1, 0.02), n=n), style=style), style))
-    assert lines.get_linewidths()[0] >= 0.5
-    assert lines.get_edgecolors()[0, 3] >= 0.4
 
 
 def test_the_planned_lines_are_the_verified_patterns():
@@ -136,54 +119,11 @@ def test_the_planned_lines_are_the_verified_patterns():
     assert (plan.stem, plan.labels, plan.bright) == ("lines", LABELS, ({1, 2, 3, 4},) * 2)
 
 
-@pytest.mark.parametrize(
-    ("scale", "strengths", "key"),
-    [
-        ("shared", [0.02, 0.2, 0.4], ["0.02", "0.1", "0.5", "1"]),
-        ("per-head", [0.05, 0.5, 1.0], ["0.1", "0.2", "0.4"]),
-        ("log", [0, 1 - math.log(0.2, 0.02), 1 - math.log(0.4, 0.02)], ["0.02", "0.1", "0.5", "1"]),
-    ],
-)  # fmt: skip
-def test_the_strength_of_a_line_is_its_weight_under_the_scale_and_the_key_gives_examples(scale, strengths, key):
-    plan = plan_of(pattern_of((0, 0, 0.02), (1, 1, 0.2), (2, 2, 0.4)), style=Style(scale=scale))
-    np.testing.assert_allclose(plan.strengths, strengths, atol=1e-6)
-    assert [text for _, text in plan.samples] == key
-    assert plan.samples[-1][0] == pytest.approx(1)
-
-
-def test_each_head_has_its_own_scale_and_the_legend_tells_its_largest_weight():
-    plan = plan_of(pattern_of((0, 0, 0.4)), pattern_of((0, 0, 0.8), (1, 1, 0.4)), style=Style(scale="per-head"))
-    strengths = dict(zip(lines_of(plan), plan.strengths.tolist(), strict=True))
-    assert strengths == pytest.approx({(0, 0, 0): 1.0, (1, 1, 1): 0.5, (1, 0, 0): 1.0})
-    assert [name.split(" (")[1] for name in plan.heads] == ["up to 0.4)", "up to 0.8)"]
-    assert [strength for strength, _ in plan.samples] == pytest.approx([0.25, 0.5, 1])
-
-
 def test_weak_lines_are_dropped_and_the_picture_says_what_share_they_carry():
     plan = plan_of(pattern_of((0, 0, 0.96), (0, 1, 0.02), (0, 2, 0.015), (0, 3, 0.005)))
     assert lines_of(plan) == [(0, 0, 1), (0, 0, 0)]
-    assert "2%" in plan.notes[-1]
-    assert "2%" in plan.caption
-    assert "%" not in plan_of(pattern_of((0, 0, 1.0))).notes[-1]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "said"),
-    [
-        (0.3, 0.3, ": 30%"),
-        (0.002, 0.4, "up to 40%"),
-        (0.002, 0.998, "under 1% to over 99%"),
-    ],
-)
-def test_the_hidden_share_of_several_heads_is_a_range(low, high, said):
-    def hiding(share, n=200):
-        """Half a unit on one weight, and beside it so much spread out that it is this share of all."""
-        pattern = np.zeros((n, n), np.float32)
-        pattern[1:] = 0.5 * share / (1 - share) / ((n - 1) * n)
-        pattern[0, 0] = 0.5
-        return pattern
-
-    assert said in plan_of(hiding(low), hiding(high)).notes[-1]
+    assert "2 %" in plan.notes[-1]
+    assert "2 %" in plan.caption
 
 
 def test_of_many_tokens_or_heads_each_token_keeps_its_strongest_keys():
@@ -192,17 +132,17 @@ def test_of_many_tokens_or_heads_each_token_keeps_its_strongest_keys():
     assert READABLE_LINES // 200 == 1
     strongest = [(head, query, int(row.argmax())) for head in range(2) for query, row in enumerate(every[head])]
     assert sorted(lines_of(plan)) == [line for line in strongest if every[line] >= 0.02]
-    assert "strongest key only" in plan.notes[-1]
-    assert "strongest key only" in plan.caption
+    assert "its 1 strongest" in plan.notes[-1]
+    assert "its 1 strongest" in plan.caption
     shared = plan_of(np.full((48, 48), 1 / 48, np.float32))
     assert len(shared.weights) == 48 * 5
-    assert "5 strongest keys only" in shared.notes[-1]
+    assert "its 5 strongest" in shared.notes[-1]
 
 
 def test_the_threshold_rises_until_few_enough_lines_remain():
     every = np.stack([random_pattern(400, seed) for seed in range(8)])
     plan = plan_of(*every)
-    least, strongest = float(plan.samples[0][1]), every.max(-1)
+    least, strongest = plan.samples[0], every.max(-1)
     assert least > 0.02
     assert 0.9 * MOST_LINES < len(plan.weights) == (strongest >= least).sum() <= MOST_LINES
     assert (strongest >= least - 0.001).sum() > MOST_LINES  # and no higher than it takes
@@ -215,7 +155,7 @@ def test_of_a_chosen_token_every_line_is_drawn_with_its_weight():
     assert named == [("w20", "w24"), ("w20", "w21"), ("w20", "w4")]
     assert plan.written == {4: "0.50", 21: "0.30", 24: "0.10"}
     assert plan.bright == ({20}, {4, 21, 24})
-    assert "1% of the attention from the chosen token" in plan.caption
+    assert "1 % of the attention" in plan.caption
 
 
 def test_a_new_text_begins_after_a_gap_and_a_rule():
@@ -263,36 +203,6 @@ def test_where_there_is_no_room_for_every_name_those_of_strong_lines_stand_and_t
     assert 60 < len(left) < 110
     assert any(text.startswith("Not every token is named") for text in texts_of(figure))
     assert ends(drawn_on(figure))[-1] == (202, 7)  # lines are where their tokens are, named or not
-
-
-def test_an_svg_holds_every_line_as_a_curve_and_every_label_as_text_and_stays_small():
-    plan = plan_of(*[random_pattern(400, seed) for seed in range(3)], labels=[f"token{i}" for i in range(400)])
-    content = figure_bytes(lines_figure(plan, LIGHT), "svg")
-    assert len(content) < 700_000
-    root = ET.fromstring(content)
-    assert sum("C" in path.get("d", "") for path in root.iter(f"{SVG}path")) == len(plan.weights)
-    assert sum("token" in (text.text or "") for text in root.iter(f"{SVG}text")) > 100
-    assert not list(root.iter(f"{SVG}image"))
-
-
-def test_one_tokens_attention_is_shown_with_its_number_and_its_weights():
-    analysis = hand_made(labels=("[CLS]", "the", "cat", "the", "dog", "[SEP]"))
-    (plan,) = plans_of(analysis, "L0H1", token="the#2")
-    assert set(plan.query.tolist()) == {3}
-    assert "(#3)" in plan.title
-    assert "(#3)" in plan.caption
-    assert plan.written
-
-
-def test_a_label_that_is_too_wide_keeps_its_weight_whole():
-    labels = tuple(f"{name}incomprehensibility{name}" for name in "abcd")
-    (plan,) = plans_of(analysis_of(pattern_of((0, 1, 0.03), (0, 2, 0.5)), labels=labels), token="#0")
-    for style in (Style(width=3.3), Style(theme="dark", width=2.0)):
-        texts = texts_of(lines_figure(plan, style))
-        for weight, first in (("0.03", "b"), ("0.50", "c")):
-            (label,) = (text for text in texts if text.startswith(f"{weight} "))
-            assert label.startswith(f"{weight} {first}")
-            assert "…" in label
 
 
 @pytest.mark.parametrize(("pieces", "numbers"), [(2, "#1, #2"), (6, "#1, #2, #3, #4, …")])
@@ -346,7 +256,4 @@ def test_of_very_many_heads_those_of_the_clearest_labels_are_drawn(n, most):
     few, chosen = many_heads(), ("L0-3", "L4H0")
     assert len(plans_of(few, *chosen)) == 9
     assert lines_left_out(few, ViewOptions(select=chosen)) == ""
-    long = many_heads(200)
-    assert "--token follows one" in lines_left_out(long, ViewOptions(select=("L0",)))
-    assert lines_left_out(long, ViewOptions(select=("L0",), token="#3")) == ""
     assert [plan.stem for plan in plans_of(few, "L0-3")] == ["lines"]

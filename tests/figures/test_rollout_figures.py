@@ -1,13 +1,11 @@
 """The figures of an attention rollout: what is planned, and what stands on the axes."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import attnviz
-from attnviz.commands.rollout.report import chosen, method_text, spread_sentence
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
@@ -53,26 +51,3 @@ def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
     assert tile.max() == pytest.approx(float(long.weights[-1].max()))
     assert tile[0, 0] == pytest.approx(float(long.weights[-1][: of.pooled, : of.pooled].max()))
     assert f"{of.pooled} × {of.pooled}" in of.caption
-
-
-@pytest.mark.parametrize(
-    ("apart", "said"), [(0.05, "nearly alike"), (0.3, "much in common"), (0.6, "still differ"), (None, "")]
-)
-def test_a_sentence_says_how_alike_rows_are(result: Any, apart: float | None, said: str):
-    rows = dict.fromkeys(("rollout", "norm_rollout", "uniform_rollout"), apart)
-    last = replace(result.layers[-1], rows_apart=rows)
-    sentence = spread_sentence(replace(result, layers=(*result.layers[:-1], last)))
-    assert said in sentence
-    assert (str(apart) in sentence) == bool(said)
-
-
-def test_of_one_layer_nothing_is_multiplied():
-    one = attnviz.rollout("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), layer=0, residual=1.0)
-    assert method_text(one) == "through layer 0, 0 attention + 1 identity"
-    assert "layers multiplied" not in one.report(100)
-
-
-def test_several_positions_of_a_token_are_named():
-    result = attnviz.rollout("the unbelievableness", sharp_bert(), tokenizer=bert_tokenizer(), token="Unbelievableness")
-    assert len(result.positions) == 4
-    assert chosen(result) == "“unbelievableness” (#2, #3, #4, #5, mean of 4)"

@@ -4,16 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 
 from attnviz.commands.heads.map_view import MAP
-from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.measures.statistics import SCALARS
 from attnviz.present.view import ViewOptions
-from tests.support.hand_made import by_design, hand_made
+from tests.support.hand_made import hand_made
 
 
 @pytest.fixture(scope="module")
@@ -65,33 +62,10 @@ def test_uniform_attention_is_marked_on_the_colour_bar(found, name, expected):
         assert map_of(found, name).values[0, 1] == pytest.approx(expected)  # L0H1 is uniform
 
 
-@pytest.mark.parametrize("name", ["", "entropie", "L2H8", 3])
-def test_an_unknown_statistic_is_refused_with_the_valid_ones(analysis, name):
-    expected = f"unknown statistic {name!r} for a map: expected one of entropy, .*duplicate_on_repeats"
-    with pytest.raises(UsageError, match=expected):
-        plan_of(analysis, name)
-
-
 def test_a_map_a_statistic_by_default_entropy(analysis):
     assert [plan.stem for plan in MAP.plans(analysis, ViewOptions())] == ["map-entropy"]
     asked = ViewOptions(maps=(" Sink ", "Long-Range", "sink"))
     assert [plan.stem for plan in MAP.plans(analysis, asked)] == ["map-sink", "map-long-range"]
-
-
-def test_the_scales(analysis):
-    assert (map_of(analysis, "local").norm.vmin, map_of(analysis, "local").norm.vmax) == (0, 1)
-    assert map_of(analysis, "entropy").norm.vmax == pytest.approx(np.log(6))
-    assert map_of(analysis, "distance").norm.vmax == pytest.approx(2.5)  # L1H0 looks farther than uniform attention
-    own, log = Style(scale="per-head"), Style(scale="log")
-    assert map_of(hand_made(patterns=by_design(6)[:1]), "sink", own).norm.vmax == pytest.approx(1 / 3)
-    assert isinstance(map_of(analysis, "local", log).norm, LogNorm)
-    assert map_of(analysis, "local", log).norm.vmin == pytest.approx(0.01)
-    assert map_of(with_values(analysis, "next", [0.0] * 4), "next", own).norm.vmax == 1
-    one = hand_made(labels=("a",), special=(), patterns=torch.ones(1, 1, 1, 1))
-    assert map_of(one, "entropy").norm.vmax == 1
-    below = with_values(analysis, "sink", [0.001, 0.5, 0.02, 0.9])
-    assert "(1 of 4 heads)" in plan_of(below, "sink", log).notes[-1]  # of the smallest colour
-    assert "words" in map_of(hand_made(words=True), "distance").bar
 
 
 def test_what_cannot_be_measured_is_hatched_and_has_a_dash_and_is_said(analysis):
@@ -108,19 +82,3 @@ def test_what_cannot_be_measured_is_hatched_and_has_a_dash_and_is_said(analysis)
     assert "0.33" in bar.texts[0].get_text()
     for said in (plan.notes[-1], plan.caption):
         assert "1 of 4 heads" in said
-
-
-@pytest.mark.parametrize(
-    ("found", "name"), [(hand_made(causal=True, special=()), "next"), (hand_made(), "duplicate_on_repeats")]
-)
-def test_a_map_without_any_value_says_so_and_has_no_colour_bar(found, name):
-    plan = plan_of(found, name, Style(scale="log"))
-    assert "4 of 4 heads" in plan.notes[-1]
-    (ax,) = MAP.figure(plan, Style(), False).axes
-    assert [text.get_text() for text in ax.texts] == ["–"] * 4
-
-
-@pytest.mark.parametrize(("width", "written"), [(7.0, True), (2.0, False)])
-def test_numbers_are_written_where_cells_have_room(width, written):
-    style, wide = Style(width=width), hand_made(patterns=by_design(6)[:1, :1].expand(3, 12, 6, 6))
-    assert bool(MAP.figure(plan_of(wide, "entropy", style), style, False).axes[0].texts) == written

@@ -1,7 +1,5 @@
 """Looks: what can be chosen, and what the choice does to colours."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
@@ -80,7 +78,3 @@ def test_numbers_contrast_with_every_step_of_the_scale(theme):
 def test_the_norm_of_each_scale(scale, places):
     assert list(Style(scale=scale).norm(0.4)([1e-5, 0.2, 0.4])) == pytest.approx(places, abs=1e-4)
     assert Style(scale=scale).norm(0.0).vmax == 1.0  # a head without any weight
-
-
-def test_a_style_is_copied_with_changes():
-    assert replace(Style(width="84mm"), theme="dark") == Style("dark", width="84mm")

@@ -1,6 +1,5 @@
 """The text as shaded prose: what each piece receives, and how lines are broken."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,9 @@ from matplotlib.figure import Figure
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.report import hints
 from attnviz.commands.heads.text_view import TEXT
-from attnviz.errors import UsageError
 from attnviz.figures.matrix import contrasting_ink
-from attnviz.figures.running_text import Piece, TextPlan, draw_text, text_figure, text_inches, text_lines
+from attnviz.figures.running_text import Piece, TextPlan, text_figure, text_lines
 from attnviz.figures.style import Style
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.view import ViewOptions
@@ -103,14 +100,6 @@ def test_tokens_that_share_a_character_are_one_piece_with_the_sum() -> None:
     np.testing.assert_allclose(plan.blocks[0].values, [*received[:2], received[2:6].sum(), *received[6:]])
 
 
-def test_a_pair_begins_a_new_line_and_without_special_tokens_rows_sum_to_one() -> None:
-    pair = attnviz.analyze("The cat ran", sharp_bert(), tokenizer=bert_tokenizer(), pair="I saw it", syntax=False)
-    (plan,) = plans(pair, "L0H0", drop_special=True)
-    assert [piece.text for piece in plan.pieces if piece.begins] == ["I"]
-    assert plan.blocks[0].values.sum() == pytest.approx(1)
-    assert plan.blocks[0].beside == ""
-
-
 def test_of_more_than_eight_heads_it_is_the_mean_and_says_so(bert: Analysis) -> None:
     (plan,) = plans(bert)
     values = [block.values for block in plans(bert, "L0")[0].blocks + plans(bert, "L1,L2")[0].blocks]
@@ -126,13 +115,6 @@ def test_colours_are_of_one_scale_that_tells_content_apart_or_of_each_blocks_own
     (plan,) = plans(causal)
     assert (plan.norm.vmax, plan.cut) == (0.05, True)  # the first token, a sink, would leave all others white
     assert "0.05 or more" in plan.caption
-    (own,) = plans(causal, style=Style(scale="per-head"))
-    assert [block.largest for block in own.blocks] == pytest.approx([0.88, 0.88])
-    assert own.blocks[0].beside == "largest 0.88"
-    assert (own.norm.vmax, own.cut) == (1.0, False)
-    (log,) = plans(causal, style=Style(scale="log"))
-    assert log.norm.vmin == 1e-4
-    assert "logarithmic colours from 0.0001 to 1" in log.caption
 
 
 def test_shades_on_the_page_are_the_values_and_letters_can_be_read_on_them() -> None:
@@ -146,24 +128,6 @@ def test_shades_on_the_page_are_the_values_and_letters_can_be_read_on_them() -> 
         words = [text for text in figure.axes[0].texts if text.get_text().startswith("word")]
         inks = [to_hex(text.get_color()) for text in words]
         assert inks == [contrasting_ink(colour) for colour in colours]
-
-
-@pytest.mark.parametrize("style", [DARK, Style("dark", width=3.3), Style(width=2)], ids=["page", "column", "narrowest"])
-def test_every_piece_of_the_text_is_written(style: Style) -> None:
-    (plan,) = plans(long_text(100), "L0H0", style=style, token="word1")
-    written = words_on(text_figure(plan, style))
-    assert [piece.text for piece in plan.pieces if piece.text not in written] == []
-
-
-def test_four_hundred_words_fit_a_page_and_a_column() -> None:
-    for style in (LIGHT, Style(width=3.3)):
-        _, inches = text_inches(plans(long_text(400), "L0H0", style=style)[0], style)
-        assert inches < 7.5
-
-
-def test_what_fits_no_page_has_a_picture_a_head() -> None:
-    assert [plan.stem for plan in plans(long_text(60), "L0,L1")] == ["text"]
-    assert [plan.stem for plan in plans(long_text(900), "L0,L1H0")] == ["text/L00H00", "text/L00H01", "text/L01H00"]
 
 
 @pytest.mark.parametrize(
@@ -200,18 +164,6 @@ def test_letters_of_an_arabic_word_keep_its_forms_where_it_is_parted() -> None:
     assert [piece.text for piece in plan.pieces] == ["قط\u200d", "\u200dة", "في"]
 
 
-def test_it_can_be_drawn_on_axes_of_ones_own_in_letters_that_fit() -> None:
-    analysis = long_text(40)
-    sizes = []
-    for side in (2, 8):
-        ax = Figure(figsize=(side, side)).add_subplot()
-        shades = analysis.draw("text", ax, select="L0H0")
-        assert isinstance(shades, PatchCollection)
-        sizes.append(ax.texts[-1].get_fontsize())
-    assert sizes[0] < sizes[1]
-    assert draw_text(Figure().add_subplot(), plans(analysis, "L0H0")[0], LIGHT).norm.vmax == 0.05
-
-
 def test_encoder_decoders_have_a_picture_for_each_kind_of_attention() -> None:
     checkpoint = from_loaded(sharp("bart"), unigram_tokenizer())
     analysis = attnviz.analyze("the cat ran", checkpoint, target="a dog ran away")
@@ -223,19 +175,3 @@ def test_encoder_decoders_have_a_picture_for_each_kind_of_attention() -> None:
     received = analysis.pattern("X0H0").double()[queries].mean(0).numpy()
     # white space before the first letter is a token that shares its character
     np.testing.assert_allclose(cross.blocks[0].values, [received[:2].sum(), *received[2 : 1 + len(cross.pieces)]])
-
-
-def test_lines_of_a_long_text_hint_at_it() -> None:
-    document = {"figures": ["lines.png"]}
-    said = list(hints(long_text(120), ViewOptions(select=("L0H0",)), document))
-    assert any("--figures text" in message for message in said)
-    assert not any("--figures text" in each for each in hints(long_text(20), ViewOptions(select=("L0H0",)), document))
-
-
-def test_a_token_that_is_not_there_is_refused(bert: Analysis) -> None:
-    with pytest.raises(UsageError, match="no token “zebra” in the text"):
-        bert.figure("text", token="zebra")
-    with pytest.raises(UsageError, match="is among the tokens that are dropped"):
-        bert.figure("text", token="[CLS]", drop_special=True)
-    only = replace(hand_made(labels=["a"], special=(), causal=True, patterns=by_design(1, True)), text="a")
-    assert plans(only)[0].blocks[0].values.tolist() == [1.0]

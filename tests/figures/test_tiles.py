@@ -9,7 +9,6 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.figures.page import heading
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
@@ -23,9 +22,9 @@ def analysis() -> Analysis:
     return hand_made()
 
 
-def means_of(analysis: Analysis, style: Style | None = None, **choices: Any) -> list[Any]:
-    """The plan of all layers, and that of the mean over all heads."""
-    return list(MEAN.plans(analysis, ViewOptions(style=style or Style(), **choices)))
+def means_of(analysis: Analysis, style: Style | None = None, **choices: Any) -> Any:
+    (plan,) = MEAN.plans(analysis, ViewOptions(style=style or Style(), **choices))
+    return plan
 
 
 def long_one(n: int, n_layers: int = 2, n_heads: int = 2) -> Analysis:
@@ -38,42 +37,36 @@ def long_one(n: int, n_layers: int = 2, n_heads: int = 2) -> Analysis:
 
 
 def test_the_mean_is_over_the_heads_of_each_layer_and_over_all(analysis: Analysis):
-    each, alone = means_of(analysis)
+    each = means_of(analysis)
     patterns = by_design(6).numpy()
     assert [tile.name for tile in each.tiles] == ["layer 0", "layer 1", "all layers"]
     for tile, expected in zip(each.tiles, [*patterns.mean(1), patterns.mean((0, 1))], strict=True):
         np.testing.assert_allclose(tile.values, expected, atol=1e-7)
-    np.testing.assert_array_equal(alone.tiles[0].values, each.tiles[-1].values)
-    assert (each.stem, alone.stem) == ("mean", "mean-all")
-    for plan in (each, alone):
-        assert "no head need look like it" in plan.caption
+    assert "no head need look like it" in each.caption
 
 
 def test_of_a_selection_the_means_are_over_its_heads_and_it_says_so():
     found = long_one(6, 2, 3)
     patterns = np.stack([found.layer_patterns(layer).numpy() for layer in (0, 1)])
-    each, alone = means_of(found, select=("L0H1", "L1"))
+    each = means_of(found, select=("L0H1", "L1"))
     expected = patterns[0, 1], patterns[1].mean(0), np.stack([patterns[0, 1], *patterns[1]]).mean(0)
     for tile, values in zip(each.tiles, expected, strict=True):
         np.testing.assert_allclose(tile.values, values, atol=1e-6)
-    np.testing.assert_array_equal(alone.tiles[0].values, each.tiles[-1].values)
-    assert "mean of 4 of 6 heads" in alone.title
-    assert all("elected: L0H1, L1" in text for plan in (each, alone) for text in (plan.caption, " ".join(plan.notes)))
-    assert [tile.name for tile in each.tiles] == ["layer 0", "layer 1", "all selected"]
-    assert "elected" not in "".join(plan.caption for plan in means_of(found))
-    (one,) = means_of(found, select=("L1H2",))[1].tiles
+    assert "4 of 6 heads" in each.title
+    assert "elected: L0H1, L1" in each.caption
+    *_, one = means_of(found, select=("L1H2",)).tiles
     np.testing.assert_allclose(one.values, patterns[1, 2], atol=1e-6)
 
 
 def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis: Analysis):
-    plan, _ = means_of(analysis, drop_special=True)
+    plan = means_of(analysis, drop_special=True)
     inner = by_design(6).numpy()[:, :, 1:5, 1:5]
     sums = inner.sum(-1, keepdims=True)
     expected = np.divide(inner, sums, out=np.zeros_like(inner), where=sums > 0).mean(1)
     np.testing.assert_allclose([tile.values for tile in plan.tiles[:2]], expected, atol=1e-6)
     assert plan.labels.texts == ("the", "cat", "ran", "away")
     assert "rows renormalised" in plan.caption
-    causal, _ = means_of(hand_made(causal=True, special=()), drop_special=True)
+    causal = means_of(hand_made(causal=True, special=()), drop_special=True)
     assert len(causal.labels.texts) == 5
 
 
@@ -81,29 +74,20 @@ def test_the_shared_scale_covers_nearly_all_cells_is_one_for_both_pictures_and_s
     n = 120
     patterns = torch.full((1, 1, n, n), 0.01)
     patterns[..., 0, 0] = 0.9
-    each, alone = means_of(hand_made(labels=["w"] * n, special=(), patterns=patterns))
-    assert each.norm.vmax == alone.norm.vmax == 0.01
+    each = means_of(hand_made(labels=["w"] * n, special=(), patterns=patterns))
+    assert each.norm.vmax == 0.01
     assert each.cut
     assert "0.01 (larger weights look the same)" in each.caption
     bar = MEAN.figure(each, Style(), False).axes[-1]
     ends = [label.get_text() for label in bar.get_xticklabels()]
     assert (ends[0], ends[-1], bar.get_xlim()) == ("0", "≥ 0.01", (0, 0.01))
-    other, _ = means_of(long_one(60))
+    other = means_of(long_one(60))
     drawn = np.concatenate([tile.values.ravel() for tile in other.tiles])
     assert (drawn <= other.norm.vmax).mean() >= 0.995
 
 
-def test_with_a_scale_of_its_own_each_tile_says_how_far_it_goes(analysis: Analysis):
-    each, _ = means_of(analysis, Style(scale="per-head"))
-    assert [tile.name for tile in each.tiles] == ["layer 0 · 0–0.58", "layer 1 · 0–1.00", "all layers · 0–0.79"]
-    figure = MEAN.figure(each, Style(scale="per-head"), False)
-    limits = [ax.images[0].get_clim() for ax in figure.axes[:3]]
-    assert limits == [(0, pytest.approx(tile.values.max())) for tile in each.tiles]
-    assert figure.axes[3].get_xlim() == (0, 1)
-
-
 def test_rows_are_queries_and_weights_are_written_where_there_is_room(analysis: Analysis):
-    plan, _ = means_of(analysis)
+    plan = means_of(analysis)
     figure = MEAN.figure(plan, Style(), False)
     values = plan.tiles[1].values
     np.testing.assert_array_equal(figure.axes[1].images[0].get_array(), values)
@@ -115,7 +99,7 @@ def test_rows_are_queries_and_weights_are_written_where_there_is_room(analysis: 
 
 def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_said():
     found = long_one(700, 1, 1)
-    plan, _ = means_of(found)
+    plan = means_of(found)
     assert plan.pooled == 3
     pattern = found.layer_patterns(0)[0].numpy()
     assert plan.tiles[0].values.shape == (234, 234)
@@ -126,7 +110,7 @@ def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_sa
 
 
 def test_on_the_callers_axes_it_is_the_mean_over_all_heads(analysis: Analysis):
-    plan, _ = means_of(analysis)
+    plan = means_of(analysis)
     cells = MEAN.draw(Figure().subplots(), plan, Style())
     np.testing.assert_array_equal(cells.get_array(), plan.tiles[-1].values)
 
@@ -136,19 +120,6 @@ def test_on_the_callers_axes_it_is_the_mean_over_all_heads(analysis: Analysis):
 
 def words(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.texts]
-
-
-def test_in_a_narrow_picture_sentences_of_notes_share_lines_and_others_stand_alone():
-    notes = (
-        "“the cat” (3 tokens)",
-        "A removed head outputs its mean over all tokens of the texts.",
-        "1 text: too few.",
-    )
-    narrow, wide = (heading("title", notes, Style(width=width), width) for width in (3.3, 7.0))
-    assert [text for text, *_ in wide] == ["title", *notes]
-    assert [text for text, *_ in narrow[:2]] == ["title", notes[0]]
-    assert len(narrow) == 4
-    assert " ".join(text for text, *_ in narrow[2:]) == " ".join(notes[1:])
 
 
 @pytest.mark.parametrize("name", ["overview", "heads", "lines", "map", "mean"])
@@ -169,11 +140,3 @@ def test_the_fast_files_of_heads_are_bare_too(analysis: Analysis, tmp_path: Any,
     else:
         assert "the cat ran away" not in bare.read_text()
         assert "the cat ran away" in full.read_text()
-
-
-def test_on_a_callers_axes_a_bare_heatmap_has_no_title(analysis: Analysis):
-    full, bare = Figure().subplots(1, 2)
-    for ax, style in ((full, Style()), (bare, Style(bare=True))):
-        analysis.draw("heads", ax, style, select="L0H1")
-    assert full.get_title("left")
-    assert not bare.get_title("left")

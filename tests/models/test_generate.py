@@ -116,8 +116,8 @@ def test_the_end_token_ends_it_and_is_left_out() -> None:
     ("built", "options", "word"),
     [
         *((gpt2(), {"generate": count}, "generate") for count in (0, -1, 1.5, True, "3")),
-        ((sharp_bert(), bert_tokenizer()), {}, "writes no text"),
-        ((sharp_gpt2(), gpt2_tokenizer()), {}, "no language-modelling head"),
+        ((sharp_bert(), bert_tokenizer()), {}, "takes a decoder"),
+        ((sharp_gpt2(), gpt2_tokenizer()), {}, "takes a decoder"),
         (gpt2(), {"generate": 40}, "40 more were asked for"),
         (gpt2(), {"pair": "the dog"}, "--pair"),
     ],

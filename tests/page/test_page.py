@@ -5,7 +5,6 @@ import json
 import re
 import zlib
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import attnviz
 from attnviz.commands.heads.page_view import page_data
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
-from attnviz.page.page import ERROR, MANY, PackedPattern, pack, page_html, script_text
+from attnviz.page.page import ERROR, PackedPattern, pack, page_html, script_text
 from attnviz.present.view import ViewOptions
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import by_design, hand_made
@@ -35,8 +34,8 @@ def filled(pattern: torch.Tensor, packing: PackedPattern, size: int = 64) -> Pac
     return packing
 
 
-def packed(pattern: torch.Tensor, triangle: bool, coarse: bool = False, size: int = 64) -> str:
-    return filled(pattern, PackedPattern(triangle, coarse), size).text()
+def packed(pattern: torch.Tensor, triangle: bool, size: int = 64) -> str:
+    return filled(pattern, PackedPattern(triangle), size).text()
 
 
 def unpacked(text: str, n: int, triangle: bool, rows: int | None = None) -> np.ndarray:
@@ -59,25 +58,6 @@ def test_packed_weights_are_within_the_error_that_the_page_states(triangle: bool
     error = np.abs(unpacked(packed(pattern, triangle), 40, triangle) - pattern.numpy())
     assert error.max() <= ERROR
     assert (error <= np.sqrt(pattern.numpy()) / 255 + 4e-6).all()  # small weights keep their digits
-
-
-def test_on_a_page_of_many_weights_small_ones_are_kept_in_half_the_steps() -> None:
-    pattern, ids = peaked(60), [HeadId(0, i) for i in range(3)]
-    coarse = packed(pattern, False, coarse=True)
-    error = np.abs(unpacked(coarse, 60, False) - pattern.numpy())
-    assert error.max() <= ERROR
-    assert (error <= 2 * np.sqrt(pattern.numpy()) / 255 + 2e-5).all()
-
-    def kept(cells: int, triangle: bool) -> str:
-        def patterns(some: Any, empty: Any) -> Any:
-            return ((id, [filled(pattern, empty(id))]) for id in some)
-
-        return pack(ids, patterns, cells, lambda _: triangle)[ids[0]][0]
-
-    assert kept(MANY // 3, False) == packed(pattern, False)
-    assert kept(MANY // 3 + 1, False) == coarse
-    assert kept(MANY // 3 + 1, True) == packed(pattern, True)  # half as many
-    assert len(coarse) < 0.9 * len(packed(pattern, False))
 
 
 @pytest.mark.parametrize(
@@ -210,22 +190,6 @@ def test_the_script_writes_no_markup() -> None:
     assert not re.search(r"^(import|export)\b", script_text(), re.MULTILINE)
 
 
-def test_names_of_the_modules_do_not_clash() -> None:
-    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script_text(), re.MULTILINE)
-    assert len(names) == len(set(names)) > 30
-
-
 @pytest.mark.parametrize(("theme", "attribute"), [("light", "auto"), ("dark", "dark")])
 def test_a_page_is_as_the_reader_prefers_unless_it_shall_be_dark(theme: str, attribute: str) -> None:
     assert f'data-theme="{attribute}"' in page_html({}, theme)
-
-
-def test_a_page_is_written_once_whatever_the_formats(tmp_path: Path) -> None:
-    content = hand_made().save(tmp_path, figures=["page"], formats=["png", "svg"])
-    assert content["figures"] == ["heads.html"]
-    assert "heads.html" in (tmp_path / "captions.md").read_text()
-
-
-def test_a_page_is_no_figure() -> None:
-    with pytest.raises(attnviz.UsageError, match=r"'page' is no figure: expected result\.page\(\), or save"):
-        hand_made().figure("page")

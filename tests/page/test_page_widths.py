@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -213,15 +212,6 @@ def test_on_a_phone_every_head_can_be_reached_and_tapping_one_scrolls_to_it(scre
         assert -1 <= thumbnail["top"] < thumbnail["bottom"] <= WIDTHS[400]
 
 
-def test_on_a_wide_screen_a_click_scrolls_nowhere(screen: Screen) -> None:
-    screen.emulate(1400)
-    screen.open("many.html")
-    screen.click("button[data-head=L2H3]")
-    screen.shows("L2H3")
-    assert screen.asked("scrollY") == 0
-    assert not screen.boxes("#head .back")
-
-
 def test_roles_over_the_corpus_are_marks_and_a_filter(screen: Screen) -> None:
     screen.emulate(1400)
     screen.open("heads.html", "#head=L0H1")
@@ -250,54 +240,6 @@ def test_roles_over_the_corpus_are_marks_and_a_filter(screen: Screen) -> None:
     )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_scatter_has_a_legend_of_its_marks(screen: Screen, scheme: str) -> None:
-    screen.emulate(1400, scheme)
-    screen.driver.execute_cdp_cmd(
-        "Page.addScriptToEvaluateOnNewDocument",
-        {
-            "source": """
-        window.said = [];
-        const fill = CanvasRenderingContext2D.prototype.fillText;
-        CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
-          said.push(text);
-          fill.call(this, text, ...place);
-        };
-    """
-        },
-    )
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', (screen.folder / "heads.html").read_text(), re.DOTALL)[0])
-    for marks in ("text", "corpus"):
-        screen.open("heads.html", f"#left=scatter&x=entropy&y=sink&marks={marks}")
-        names = [(head if marks == "text" else head["role"])["family"]["name"] for head in data["heads"]]
-        assert {f"{name} ({names.count(name)})" for name in names} <= set(screen.asked("said"))
-        screen.driver.execute_script("said.length = 0")
-    screen.choose("marks", "text")
-    assert any(text.startswith("positional (") or text.startswith("sink (") for text in screen.asked("said"))
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_weak_lines_can_be_seen(screen: Screen, scheme: str) -> None:
-    screen.emulate(1400, scheme)
-    screen.open("weak.html", "#view=lines&tokens=4")
-    pixels = screen.canvas("canvas.picture")
-    row = pixels[45:, pixels.shape[1] // 2 - 3]  # across the lines, below the title
-    against = contrast(row, pixels[2, 2])
-    assert (against > 3).any()  # the strong one
-    weak = [top for top in range(1, len(row) - 1) if against[top] >= max(against[top - 1], against[top + 1], 1.5)]
-    assert len(weak) >= 6
-
-
-def test_it_opens_on_a_telling_head(screen: Screen) -> None:
-    screen.emulate(1400)
-    screen.open("heads.html")
-    assert screen.text("#head h2").startswith("L0H1  previous-token?")  # L0H0 is a sink, and as clear
-    screen.open("translated.html")
-    assert screen.text("#head h2").startswith("X")
-    screen.open("roles.html")
-    assert screen.text("#head h2") == "L1H0  previous-token"  # the sink is clearer
-
-
 @pytest.mark.parametrize("name", ["heads", "many", "translated", "compare"])
 @pytest.mark.parametrize(("view", "scheme"), [("heatmap", "light"), ("lines", "dark")])
 def test_a_head_is_printed_on_one_page_without_controls(screen: Screen, name: str, view: str, scheme: str) -> None:
@@ -314,12 +256,3 @@ def test_a_head_is_printed_on_one_page_without_controls(screen: Screen, name: st
     pdf = base64.b64decode(screen.driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) == 1
     assert b"/Image" in pdf
-
-
-def test_a_profile_is_printed_with_its_heads_and_tables(screen: Screen) -> None:
-    screen.emulate(1400, "dark", "print")
-    screen.open("profile.html", "#left=scatter")
-    assert not screen.boxes("select, input, summary, .controls button")
-    assert screen.boxes(".scatter")
-    assert screen.boxes("#tables table")
-    assert (screen.canvas("canvas.scatter")[2, 2] == 255).all()

@@ -18,7 +18,6 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Tokens, merge_subwords
-from attnviz.profiles.published import PublishedHead
 from attnviz.profiles.store import StoredProfile
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import LayerCheck, Verification
@@ -94,7 +93,6 @@ def hand_made(
     words: bool = False,
     truncated: int = 0,
     profile: StoredProfile | None = None,
-    published: Sequence[PublishedHead] = (),
 ) -> Analysis:
     """An analysis of given patterns [n_layers, n_heads, n, n]; no model is run."""
     tokens = tokens_of(labels, special, causal, truncated)
@@ -134,7 +132,6 @@ def hand_made(
         syntax_note="" if parse else note,
         options=Options(words=words),
         profile=profile,
-        published=tuple(published),
     )
 
 

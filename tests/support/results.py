@@ -95,3 +95,9 @@ def result_of(command: str) -> Any:
     result = MEASURES[command]()
     assert isinstance(result, Result)
     return result
+
+
+def layer_differences(result: Any, layer: int) -> Any:
+    """B - A for every weight of a layer, [n_heads, n, n], row = query, column = key."""
+    a, b = (side.layer_patterns(layer).double() for side in (result.first, result.second))
+    return (b - a).float().numpy()

@@ -7,7 +7,6 @@ from typing import Any
 from attnviz.judge.roles import Role
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint, weights_sha256
-from attnviz.profiles.published import PublishedHead
 from attnviz.profiles.store import StoredCorpus, StoredProfile
 
 WEIGHTS = "ab" * 32
@@ -59,11 +58,3 @@ def document_for(folder: Path, roles: list[dict[str, Any]]) -> dict[str, Any]:
         "repeats": {},
         "roles": [values | role for role in roles],
     }
-
-
-def published(head: str, name: str, **more: Any) -> PublishedHead:
-    values: dict[str, Any] = {
-        "paper": "Doe et al. 2020", "year": 2020, "title": "On Heads", "score": None, "baseline": None,
-        "direction": None, "offset": None, "weaker": False, "note": None, "measured": "On a corpus.", "by_name": False,
-    }  # fmt: skip
-    return PublishedHead(id=HeadId.parse(head), role=name, **(values | more))

@@ -6,23 +6,20 @@ A is the first side and B the second; every difference is B - A, so that a posit
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.arguments import as_found
 from attnviz.commands.compare.differences import Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_comparable, model_names, quoted_text
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import Label
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.opening import Model
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted
 from attnviz.options import checked
@@ -187,12 +184,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
         """Whether any weight of any head differs by more than rounding may."""
         return not all(head.rounding for head in self.heads)
 
-    def layer_differences(self, layer: int) -> NDArray[np.float32]:
-        """B - A for every weight of a layer, float32 [n_heads, n, n], row = query, column = key."""
-        a, b = (side.layer_patterns(layer).double() for side in (self.first, self.second))
-        difference: NDArray[np.float32] = (b - a).float().numpy()
-        return difference
-
     def blocks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The patterns of a layer, or of some of its heads, on A and on B; see :func:`side_by_side`."""
         return side_by_side(self.first.blocks(layer, heads), self.second.blocks(layer, heads))
@@ -211,50 +202,26 @@ class Comparison(Result, OfHeads[HeadDifference]):
         return f"<Comparison of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})>"
 
 
-@overload
-def compare(first: Analysis, second: Analysis) -> Comparison: ...
-
-
-@overload
-def compare(first: str, *, models: Sequence[Model], words: bool = False) -> Comparison: ...
-
-
-@overload
-def compare(
-    first: str, second: str, *, models: Model | Sequence[Model] = "minilm", words: bool = False
-) -> Comparison: ...
-
-
 @checked
-def compare(
-    first: Analysis | str,
-    second: Analysis | str | None = None,
-    *,
-    models: Model | Sequence[Model] = (),
-    words: bool = False,
-) -> Comparison:
+def compare(first: Analysis, second: Analysis) -> Comparison:
     """Compare two sides head by head: two models on one text, or one model on two texts.
 
-    A side is an analysis; texts are analysed here, with the defaults of :func:`attnviz.analyze`.
-
-    >>> attnviz.compare("The cat ran", models=("bert-base-uncased", "./fine-tuned"))  # doctest: +SKIP
-    >>> attnviz.compare("The cat ran", "The dog ran", models="gpt2")  # doctest: +SKIP
     >>> attnviz.compare(before, after).heads[0].id  # doctest: +SKIP
 
     Args:
-        first: A, the side before: an analysis, or a text.
-        second: B, an analysis or a text; what B has more of is positive. None for one text and two models.
-        models: of texts: A's and B's for one text, or the one for two texts, by default minilm.
-        words: of texts: merge word pieces, as for :func:`attnviz.analyze`. For its other options give two analyses.
+        first: A, the side before, as :func:`attnviz.analyze` returns it.
+        second: B; what B has more of is positive.
 
     Raises:
         TextError: the texts have different lengths, or the models read the text as different tokens; of
             encoder-decoders, the targets are not the same.
-        UsageError: other architectures, numbers of layers or heads, or options; or text and model both differ; neither
-            two analyses, nor one text with two models, nor two texts with one.
+        UsageError: other architectures, numbers of layers or heads, or options; or text and model both differ; or no
+            analyses.
         VerificationError: a model was changed since it was analysed.
     """
-    first, second = _sides(first, second, models, words)
+    for side in (first, second):
+        if not isinstance(side, Analysis):
+            raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {as_found(side)}.")
     check_comparable(first, second)
     floor = max(
         first.verification.pattern_error + second.verification.pattern_error,
@@ -289,30 +256,6 @@ def compare(
             )
         )
     return Comparison(first, second, tuple(heads), floor, tally.largest)
-
-
-def _sides(first: object, second: object, models: object, words: bool) -> tuple[Analysis, Analysis]:
-    """Both sides, analysed here where they are texts."""
-    chosen: list[Any] = list(models) if isinstance(models, list | tuple) else [models]
-    texts = [text for text in (first, second) if isinstance(text, str)]
-    if isinstance(first, Analysis) and isinstance(second, Analysis):
-        if chosen or words:
-            raise UsageError(
-                "models and words are of texts, and analyses have theirs; expected compare(before, after)."
-            )
-        return first, second
-    if len(texts) != 2 - (second is None):
-        found = next(type(side).__name__ for side in (first, second) if not isinstance(side, Analysis))
-        raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {found}; or texts alone.")
-    chosen = chosen or ["minilm"]
-    if (len(texts), len(chosen)) not in ((1, 2), (2, 1)):
-        raise UsageError(
-            "expected one text and two models, compare(text, models=(a, b)), or two texts and one model, "
-            f"compare(text, other, models=a); found {counted(len(texts), 'text')} and {counted(len(chosen), 'model')}."
-        )
-    before = analyze(texts[0], chosen[0], words=words)
-    other = before.checkpoint if len(chosen) == 1 else chosen[1]
-    return before, analyze(texts[-1], other, words=words)
 
 
 def noting_largest(

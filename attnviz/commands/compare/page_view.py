@@ -24,7 +24,7 @@ _OF_SIDES = ("entropy", "distance", "sink")
 def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``.
 
-    ``choices``: initial heads and scale; ``end``: end of the colours of differences, for every head.
+    ``choices``: initial heads; ``end``: end of the colours of differences, for every head.
     """
     chosen = [head.id for head in result.select(choices.select)] if choices.select else []
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
@@ -39,7 +39,6 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
     axes = _axes(sides)
     position = {head: 2 * at for at, head in enumerate(kept)}
     left_out = kept_note(len(kept), len(ranked), choices.budget, "that differ most")
-    scale = choices.style.scale
     return {
         "command": "compare",
         "title": " · ".join(side_lines(result)),
@@ -80,7 +79,7 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
         "command_line": _command_line(result),
         "start": {
             "head": str(ranked[0]),
-            "scale": scale if scale == "per-head" else "shared",
+            "scale": "shared",
             "drop": choices.drop_special,
             "token": [],
         },

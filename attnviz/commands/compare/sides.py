@@ -97,26 +97,19 @@ def _check_lengths(first: Analysis, second: Analysis) -> None:
     a, b, unit = len(first.units), len(second.units), first.units.name
     if a == b:
         return
-    lengths = f"the texts have {a} and {b} {unit}s"
-    if special := sum(first.units.special):
-        lengths += f", {special} special tokens included"
     words = [len(merge_subwords(side.tokens, True)) for side in (first, second)]
     advice = "replace tokens or words, but add and remove none"
     if unit == "token" and words[0] == words[1]:
         advice = f"word by word they are equally long ({words[0]}): compare words (--words, words=True)"
-    elif unit == "token":
-        advice += f" (as words, --words, they have {words[0]} and {words[1]})"
-    raise TextError(f"{lengths}; expected as many in both: {advice}.")
+    raise TextError(f"the texts have {a} and {b} {unit}s; expected as many in both: {advice}.")
 
 
 def _first_other_token(first: Analysis, second: Analysis) -> str:
-    sides = [list(zip(side.tokens.labels, side.tokens.ids, strict=True)) for side in (first, second)]
-    for position, (a, b) in enumerate(zip(*sides, strict=False)):
-        if a != b:
-            return f"at position {position} found {a[0]!r} (id {a[1]}) and {b[0]!r} (id {b[1]})"
-    if len(sides[0]) != len(sides[1]):
-        return f"found {len(sides[0])} and {len(sides[1])} tokens"
-    return "found the same tokens with other segments, words or sinks"
+    a, b = first.tokens.labels, second.tokens.labels
+    position = next((at for at, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), None)
+    if position is not None:
+        return f"at position {position} found {a[position]!r} and {b[position]!r}"
+    return f"found {len(a)} and {len(b)} tokens, with the same names but other ids, segments, words or sinks"
 
 
 def _same_weights(first: Analysis, second: Analysis) -> bool:

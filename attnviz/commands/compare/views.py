@@ -11,19 +11,17 @@ from matplotlib.colors import FuncNorm
 from attnviz.commands.compare.measure import Comparison, HeadDifference
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
-from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
 from attnviz.figures.style import Style
-from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, shortened_token, signed
 from attnviz.present.figure_context import FigureContext, capital, sentence
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 _COLOURS = "orange is more in B, blue more in A"
 _NOTHING = "no weight differs beyond rounding"
-_BAR = "attention in B minus A: + is more in B (root scale, {})"
+_BAR = "attention in B minus A: + is more in B (root scale, same for all heads)"
 
 
 def root_norm(end: float) -> FuncNorm:
@@ -47,54 +45,36 @@ def rounded_up(largest: float) -> float:
 
 def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     """Plan the differences of all selected heads on one scale."""
-    style, end = _refuse_log(choices.style), _end(result.heads)
-    selected = result.select(choices.select)
-    heads, folded = _folded(selected)
+    style, end = choices.style, _end(result.heads)
+    heads = result.select(choices.select)
     n = max(len(labels) for part in result.parts for labels, *_ in (part.rows, part.columns))
     pooled = grid_pooling(n, [head.id for head in heads], style)
-    model = result.first.checkpoint
-    count = f"{model.n_layers} layers × {model.n_heads} heads"
-    if model.stacks:
-        count = f"{len(result.heads)} heads of {model.n_layers} layers"
-    if len(selected) < len(result.heads):
-        count = f"{len(selected)} of {len(result.heads)} heads"
+    count = f"all {len(heads)} heads"
+    if len(heads) < len(result.heads):
+        count = f"{len(heads)} of {len(result.heads)} heads"
     nothing = "" if result.any_beyond_rounding else _NOTHING
     of_heads = _pooled_differences(result, heads, lambda _: pooled)
-    unchanged = f"not drawn, since no weight differs beyond rounding: {folded}" if folded else ""
     yield HeadGridPlan(
         stem="compare",
         caption=sentence(
             f"Attention in B minus that in A of {count}, {sides_in_words(result)}",
             f"{_COLOURS}, on a square-root scale to ±{end:g}, the same for every head",
             _pooled(pooled),
-            unchanged,
             nothing,
         ),
-        title=f"What changed: {count}{'; ' * bool(nothing)}{nothing}",
+        title=f"What changed: {count}; {nothing}" if nothing else f"What changed: {count}",
         notes=(
             *side_lines(result),
             f"In each square rows attend to columns ({_sizes(result)}).",
-            unchanged and f"{capital(unchanged)}.",
             _pooled_note(pooled),
         ),
         cells=tuple(HeadCell(head.id, values, f"{head.distance:.3f}") for head, values in of_heads),
         norm=root_norm(end),
-        bar=_BAR.format("same for all heads"),
+        bar=_BAR,
         colours=style.diverging_map(),
         signed=True,
         beside="Beside each id: the Jensen-Shannon distance.",
     )
-
-
-def _folded(heads: Sequence[HeadDifference]) -> tuple[list[HeadDifference], str]:
-    """The heads without the layers in which none changed, and the names of these; all heads where no layer did."""
-    layers = sorted({head.id.layer for head in heads})
-    changed = {head.id.layer for head in heads if not head.rounding}
-    if not changed:
-        return list(heads), ""
-    runs = [list(run) for same, run in groupby(layers, changed.__contains__) if not same]
-    ends = [dict.fromkeys(HeadId(layer, 0).layer_name for layer in (run[0], run[-1])) for run in runs]
-    return [head for head in heads if head.id.layer in changed], ", ".join("–".join(names) for names in ends)
 
 
 def _sizes(result: Comparison) -> str:
@@ -107,9 +87,7 @@ def _sizes(result: Comparison) -> str:
 
 def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[HeatmapPlan]:
     """Plan a heatmap per head: those selected, or those that differ most."""
-    style = _refuse_log(choices.style)
-    own = style.scale == "per-head"
-    sides, whose = sides_in_words(result), "of this head" if own else "the same for every head"
+    style, sides, end = choices.style, sides_in_words(result), _end(result.heads)
     heads = result.select(choices.select)[: choices.top or None]
     for head, values in _pooled_differences(result, heads, lambda part: _pooling(part, style)[0]):
         part = result.part_of(head)
@@ -117,7 +95,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
         pooled, every = _pooling(part, style)
         named = FigureContext("", (), len(labels.texts), result.unit).named(every)
         named_note = f"{capital(named)}." if named else ""
-        end, largest = _end([head] if own else result.heads), head.largest
+        largest = head.largest
         query, key = (shortened_token(label, LONGEST_LABEL) for label in part.ends(head))
         query_cell, key_cell = largest.query // pooled, largest.key // pooled
         outlined = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
@@ -127,7 +105,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
             stem=f"differences/{head.id.file_stem}",
             caption=sentence(
                 f"Attention of {head.id} in B minus that in A, query by row and key by column, {sides}",
-                f"{_COLOURS}, on a square-root scale to ±{end:g} ({whose})",
+                f"{_COLOURS}, on a square-root scale to ±{end:g} (the same for every head)",
                 f"Jensen-Shannon distance {head.distance:.3f} (root nats), rank {head.rank} of {len(result.heads)}",
                 _pooled(pooled),
                 _NOTHING if head.rounding else "",
@@ -140,7 +118,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
             keys=keys,
             norm=root_norm(end),
             bar_norm=root_norm(end),
-            bar=_BAR.format("of this head alone" if own else "same for all heads"),
+            bar=_BAR,
             pooled=pooled,
             colours=style.diverging_map(),
             outlines=() if head.rounding else (Outline((query_cell,) * 2, (key_cell,) * 2),),
@@ -180,13 +158,6 @@ def _in_cell(value: float) -> str:
 def _end(heads: Sequence[HeadDifference]) -> float:
     """End of the colours: the largest difference of these heads; 1 where none is beyond rounding."""
     return rounded_up(max((abs(head.largest.difference) for head in heads if not head.rounding), default=0.0))
-
-
-def _refuse_log(style: Style) -> Style:
-    """The style; UsageError for a logarithmic scale."""
-    if style.scale == "log":
-        raise UsageError("differences have signs, which a logarithmic scale cannot show: expected shared or per-head.")
-    return style
 
 
 def _pooled_note(factor: int) -> str:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from statistics import median
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
 from attnviz.models.wording import amount, counted, quoted, rounded, shortened_token
+from attnviz.present.figure_context import capital
 
 LONGEST_LABEL = 24
 """Most characters of a label in a sentence."""
@@ -31,24 +31,22 @@ def answer(result: Comparison) -> str:
     if not any(head.largest.difference for head in result.heads):
         return "Nothing changed: every weight of every head is the same on both sides."
     if not result.any_beyond_rounding:
-        return "No weight of any head differs by more than rounding allows: both sides attend the same way."
-    layers = sorted({head.id.layer for head in result.heads})
-    names = [str(layer) for layer in layers]
+        return "No weight of any head differs by more than rounding allows: both sides attend alike."
     moved = [head for head in result.heads if not head.rounding]
     touched = {head.id.layer for head in moved}
+    layers = sorted({head.id.layer for head in result.heads})
+    names = [str(layer) for layer in layers]
+    same, other = ([at for at, layer in enumerate(layers) if (layer in touched) == has] for has in (False, True))
     n = sum(head.id.layer in touched for head in result.heads)
     which = "every head" if len(moved) == n else f"{len(moved)} of {counted(n, 'head')}"
-    same, other = ([at for at, layer in enumerate(layers) if (layer in touched) == has] for has in (False, True))
-    half = f", half of them by {_distance(median(head.distance for head in moved))} or less" * (len(moved) > 1)
     n_labels = sum(head.label_changed for head in result.heads)
     parts = [
         f"{_layers(same, names)} identical" if same else "",
-        f"{which} of {_layers(other, names)} moved{half}",
+        f"{which} of {_layers(other, names)} moved",
         f"most {moved[0].id}, {_distance(moved[0].distance)} of at most {result.furthest:.2f}",
         f"{counted(n_labels, 'label') if n_labels else 'no label'} changed",
     ]
-    sentence = "; ".join(filter(None, parts))
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    return f"{capital('; '.join(filter(None, parts)))}."
 
 
 def _layers(at: Sequence[int], names: Sequence[str]) -> str:
@@ -56,7 +54,7 @@ def _layers(at: Sequence[int], names: Sequence[str]) -> str:
     runs = [[each for _, each in run] for _, run in groupby(enumerate(at), lambda each: each[1] - each[0])]
     spans = [names[run[0]] if len(run) == 1 else f"{names[run[0]]}–{names[run[-1]]}" for run in runs]
     said = " and ".join(filter(None, [", ".join(spans[:-1]), spans[-1]]))
-    return f"layer{'s' * (len(at) > 1)} {said}"
+    return f"{'layer' if len(at) == 1 else 'layers'} {said}"
 
 
 def _distance(value: float) -> str:
@@ -73,8 +71,10 @@ def sides_in_words(result: Comparison | CorpusComparison) -> str:
     shared = f"on the text {quoted_text(result.first)}"
     if result.compared == "texts":
         shared = f"both read by {result.checkpoint.short_name}"
-    words, differing = "by words" * (result.unit == "word"), _differing(result)
-    return ", ".join(filter(None, [sides, shared, _target(result), words])) + f" ({differing})" * bool(differing)
+    words = "by words" if result.unit == "word" else ""
+    differing = _differing(result)
+    said = ", ".join(filter(None, [sides, shared, _target(result), words]))
+    return f"{said} ({differing})" if differing else said
 
 
 def _differing(result: Comparison) -> str:
@@ -83,7 +83,8 @@ def _differing(result: Comparison) -> str:
     first = ", ".join(shortened_token(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
     more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
     number = f"{len(labels)} of {counted(len(result.rows.labels), result.unit)}"
-    return f"{number} differ{'s' * (len(labels) == 1)}: {first}{more}" if labels else ""
+    verb = "differs" if len(labels) == 1 else "differ"
+    return f"{number} {verb}: {first}{more}" if labels else ""
 
 
 def _target(result: Comparison) -> str:

@@ -21,7 +21,7 @@ from attnviz.present.figure_context import FigureContext
 from attnviz.present.report import View
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.published import PublishedHead
+from attnviz.profiles.published import PublishedHead, published_heads
 from attnviz.profiles.store import StoredProfile
 from attnviz.trace.checks import Verification
 from attnviz.trace.verify import VerifiedAttention
@@ -104,7 +104,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         syntax_note: reason why there is no parse, or ''.
         options: options that change numbers.
         profile: the stored profile of these weights, or None.
-        published: heads of this model that papers name.
         contexts: by layer, contexts other than ``context``: of other texts, or with a window shorter than the text,
             and baselines over the keys within it.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
@@ -123,7 +122,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     syntax_note: str
     options: Options
     profile: StoredProfile | None = None
-    published: tuple[PublishedHead, ...] = ()
     contexts: dict[int, TextContext] = field(default_factory=dict)
     target: Target | None = None
     continuation: Continuation | None = None
@@ -149,7 +147,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return _some(keys, [not sink for sink in keys.sink]) if self.without_sinks else keys
 
     @property
-    def between(self) -> bool:
+    def rows_differ_from_columns(self) -> bool:
         """Whether rows are other units than columns: in cross-attention, or with some queries alone."""
         return self.context.source is not None or self.context.queries is not None
 
@@ -178,6 +176,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """The :attr:`units` that the model wrote, wholly or in part."""
         first = None if self.continuation is None else self.continuation.first
         return () if first is None else tuple(max(members) >= first for members in self.units.members)
+
+    @property
+    def published(self) -> tuple[PublishedHead, ...]:
+        """Heads of this model that papers name, for cards."""
+        model = self.checkpoint
+        return published_heads(model.name, model.architecture.name, model.n_layers, model.n_heads, model.revision)
 
     @property
     def parts(self) -> "tuple[Analysis, ...]":

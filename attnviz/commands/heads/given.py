@@ -47,10 +47,7 @@ class RawAttention:
     _analysis: Analysis
 
     def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]") -> "Figure":
-        """A new figure: ``overview``, ``heads``, ``lines``, ``map``, ``mean`` or ``text``.
-
-        Arguments and errors as for the ``figure`` of :func:`attnviz.analyze`'s result.
-        """
+        """A new figure: ``overview``, ``heads``, ``lines``, ``map``, ``mean`` or ``text``; see ``Analysis.figure``."""
         return self._analysis.figure(name, style, **choices)
 
     def draw(
@@ -135,22 +132,16 @@ def _patterns(weights: Any) -> Tensor:
 
 
 def _no_weights(patterns: Tensor) -> str:
-    """The first number that is no attention weight, where it is, and what to do; or ''."""
+    """The first number that is no attention weight, and where it is; or ''."""
     sums = patterns.sum(-1)
-    wrong = {
-        "give softmax(scores), and 0 for keys that a query does not see": ~patterns.isfinite(),
-        "these may be scores: give softmax(scores)": patterns < 0,
-    }
-    for remedy, mask in wrong.items():
-        if mask.any():
-            layer, head, query, key = at = tuple(mask.nonzero()[0].tolist())
-            where = f"L{layer}H{head}, query #{query}, key #{key}"
-            return f"{float(patterns[at]):.4g} at {where} ({counted(int(mask.sum()), 'such number')}); {remedy}."
-    if (mask := sums > 1 + _ROUNDING).any():
-        layer, head, query = at = tuple(mask.nonzero()[0].tolist())
-        where = f"L{layer}H{head}, query #{query} ({counted(int(mask.sum()), 'such row')})"
-        remedy = "give softmax(scores), transposed if columns sum to 1."
-        return f"a row that sums to {float(sums[at]):.4g} at {where}; {remedy}"
+    wrong = (~patterns.isfinite() | (patterns < 0)).nonzero()
+    if len(wrong):
+        layer, head, query, key = at = tuple(wrong[0].tolist())
+        return f"{float(patterns[at]):.4g} at L{layer}H{head}, query #{query}, key #{key}; give softmax(scores)."
+    wrong = (sums > 1 + _ROUNDING).nonzero()
+    if len(wrong):
+        layer, head, query = at = tuple(wrong[0].tolist())
+        return f"a row that sums to {float(sums[at]):.4g} at L{layer}H{head}, query #{query}; give softmax(scores)."
     return ""
 
 

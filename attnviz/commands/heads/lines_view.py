@@ -19,7 +19,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
 from attnviz.models.tokens import find_positions, sinks_in_words, text_at
-from attnviz.models.wording import shortened_token, visible
+from attnviz.models.wording import percent, shortened_token, visible
 from attnviz.present.view import Drawing, ViewOptions
 
 MOST_HEADS = 8
@@ -38,16 +38,11 @@ _LONGEST_LABEL = 20
 
 
 def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
-    """Message on selected heads or weights without lines, or ''."""
+    """Message on selected heads without lines, or ''."""
     requested = len(analysis.select(choices.select))
     kept = sum(len(_heads_drawn(part, choices)) for part in parts_selected(analysis, choices))
     if kept == requested:
-        shown = analysis.drawn(choices.drop_special)
-        n_keys = len(shown.keys)
-        strongest = _strongest(requested if requested <= MOST_HEADS else 1, len(shown.units), n_keys)
-        if choices.token is not None or strongest >= n_keys or analysis.target:
-            return ""
-        return f"lines show {_keys(strongest)} of each {analysis.units.name}; --token follows one."
+        return ""
     return (
         f"lines are drawn of {kept} of the {requested} heads, those of the clearest labels; choose others with "
         f"--select (up to {MOST_HEADS} share one picture)."
@@ -114,7 +109,6 @@ class StrongestKeys:
         sinks: keys without lines, boolean [n_keys].
 
     Attributes:
-        largest: weight on any key that may have a line.
         rest: attention of all other keys.
         to_sinks: attention of the keys without lines.
     """
@@ -122,7 +116,7 @@ class StrongestKeys:
     def __init__(self, starts: NDArray[np.bool_], count: int, sinks: NDArray[np.bool_]) -> None:
         self._starts, self._count, self._sinks = starts, count, sinks
         self._keys, self._weights = list[Array](), list[Array]()
-        self.largest, self.rest, self.to_sinks = 0.0, 0.0, 0.0
+        self.rest, self.to_sinks = 0.0, 0.0
 
     def add(self, first: int, rows: Tensor) -> None:
         """Add the next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may be missing."""
@@ -130,7 +124,6 @@ class StrongestKeys:
         sinks, starts = self._sinks[: weights.shape[1]], self._starts[first : first + len(weights)]
         self.to_sinks += float(weights[starts][:, sinks].sum(dtype=np.float64))
         weights = np.where(sinks, 0, weights)
-        self.largest = max(self.largest, float(weights.max(initial=0)))
         weights = weights[starts]
         weights = np.pad(weights, [(0, 0), (0, max(0, self._count - weights.shape[1]))])
         if self._count == 1:  # of equal ones the first, as below, and many times faster
@@ -183,59 +176,53 @@ def _plan(
 ) -> LinesPlan:
     """Plan one picture of up to eight heads, with at most ``most`` lines."""
     shown = analysis.drawn(choices.drop_special)
-    style = choices.style.scaled_for()  # what would be faint has no line
-    about, scale, units, heads = shown.figure_context, style.scale, shown.units, [head for head, _ in of_heads]
-    largest = np.array([each.largest for _, each in of_heads], np.float32)
+    about, units, heads = shown.figure_context, shown.units, [head for head, _ in of_heads]
     start, chosen = start_of(shown, choices.token)
-    n_keys, between = len(shown.keys), analysis.between
     candidates = np.stack([each.weights for _, each in of_heads])
     strongest = candidates.shape[-1]
     least = _threshold(candidates, most)
-    from_sinks, to_sinks = _without_lines(shown)
     head, row, column = (candidates >= least).nonzero()
+    order = np.argsort(candidates[head, row, column], kind="stable")
+    head, row, column = head[order], row[order], column[order]
     drawn_weights = candidates[head, row, column]
-    order = np.argsort(drawn_weights, kind="stable")
-    head, row, column, drawn_weights = head[order], row[order], column[order], drawn_weights[order]
+    from_sinks, _ = _without_lines(shown)
     query = (np.flatnonzero(~from_sinks) if start is None else np.array(sorted(start)))[row]
     key = np.stack([each.keys for _, each in of_heads])[head, row, column]
-    breaks = _breaks([shown.row_tokens.segments[members[0]] for members in units.members])
     non_sink, onto = (
         frozenset(position for position, sink in enumerate(each.sink) if not sink) for each in (units, shown.keys)
     )
-    keys = f"of each {about.unit} {_keys(strongest)} only, " if strongest < n_keys else ""
-    rest, sinks = (np.array([getattr(each, name) for _, each in of_heads]) for name in ("rest", "to_sinks"))
-    chosen_units = "" if start is None else f" from the chosen {about.unit}{'s' if len(start) > 1 else ''}"
     said = []
-    if to_sinks.any():
-        hidden = _shares(sinks, sinks + rest + candidates.sum((1, 2), dtype=np.float64))
-        said += [f"no lines to {sinks_in_words(shown.keys, about.unit)}: {hidden} of the attention{chosen_units}"]
-    said += [keys + _hidden(candidates, rest, sinks, least, chosen_units)]
-    names = [each.title for each in heads]
-    if scale == "per-head":
-        names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
+    rest, sinks = (np.array([getattr(each, name) for _, each in of_heads]) for name in ("rest", "to_sinks"))
+    totals = sinks + rest + candidates.sum((1, 2), dtype=np.float64)
+    if sinks.any():
+        said.append(f"no lines to {sinks_in_words(shown.keys, about.unit)}: {_shares(sinks, totals)} of the attention")
+    left_out = rest + np.where(candidates < least, candidates, 0).sum((1, 2), dtype=np.float64)
+    keys = f"of each {about.unit} its {strongest} strongest only, " if strongest < len(shown.keys) else ""
+    said.append(f"{keys}weights below {least:.3g} are not drawn: {_shares(left_out, totals)} of the attention")
+    written: dict[int, str] = {}
+    if start is not None and len(start) == len(heads) == 1:
+        written = {int(to): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True)}
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
-    whose = "this head" if len(heads) == 1 else "each head"
-    single = start is not None and len(start) == len(heads) == 1
     return LinesPlan(
         stem=stem,
-        **about.caption_and_notes(_what(shown, heads, chosen, scale, bool(to_sinks.any())), *said),
+        **about.caption_and_notes(_what(shown, heads, chosen), *said),
         title=f"{about.model}: {title}{f', from {chosen}' if chosen else ''}",
         labels=tuple(shortened_token(label, _LONGEST_LABEL) for label in units.labels),
         bright=(non_sink, onto) if start is None else (frozenset(start), frozenset(key.tolist())),
-        breaks=breaks,
-        heads=tuple(names),
+        breaks=_breaks([shown.row_tokens.segments[members[0]] for members in units.members]),
+        heads=tuple(each.title for each in heads),
         head=head,
         query=query,
         key=key,
         weights=drawn_weights,
-        strengths=_strengths(drawn_weights, largest[head], scale, least),
-        scale=f"attention weight{f' ({style.scale_of(whose)})' * (scale != 'shared')}",
-        samples=_samples(scale, least, largest),
-        written={int(to): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
+        samples=tuple(sorted({least, *(weight for weight in (0.1, 0.5, 1.0) if weight > 1.5 * least)})),
+        written=written,
         unit=about.unit,
-        keys=tuple(shortened_token(label, _LONGEST_LABEL) for label in shown.keys.labels) if between else None,
+        keys=tuple(shortened_token(label, _LONGEST_LABEL) for label in shown.keys.labels)
+        if analysis.rows_differ_from_columns
+        else None,
         one_text=analysis.context.source is None,
-    )  # fmt: skip
+    )
 
 
 def start_of(shown: Analysis, token: str | int | None) -> tuple[tuple[int, ...] | None, str]:
@@ -269,81 +256,27 @@ def _strongest(n_heads: int, n: int, n_keys: int) -> int:
     return min(n_keys, max(1, READABLE_LINES // (n_heads * n)))
 
 
-def _keys(strongest: int) -> str:
-    return "the strongest key" if strongest == 1 else f"the {strongest} strongest keys"
-
-
 def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
     """Positions at which another text begins; special tokens do not count."""
     known = [(position, segment) for position, segment in enumerate(segments) if segment is not None]
     return tuple(after for (_, one), (after, other) in itertools.pairwise(known) if one != other)
 
 
-def _strengths(weights: Array, largest: Array | float, scale: str, least: float) -> Array:
-    """Strengths of lines, 0-1; on the logarithmic scale 0 for the faintest one drawn."""
-    if scale == "log":
-        strengths = 1 - np.log(np.maximum(weights, least)) / math.log(least)
-    else:
-        strengths = weights / (np.where(largest, largest, 1) if scale == "per-head" else 1)
-    clipped: Array = np.clip(strengths, 0, 1)
-    return clipped
-
-
-def _samples(scale: str, least: float, largest: Array) -> tuple[tuple[float, str], ...]:
-    """Legend of strengths: strength and the weight it stands for."""
-    if scale == "per-head":
-        shares = (0.25, 0.5, 1.0)
-        if len(largest) > 1:
-            return tuple(zip(shares, ("¼ of its largest", "½", "largest"), strict=True))
-        return tuple((share, f"{share * largest[0]:.2g}") for share in shares)
-    weights = sorted({least, *(weight for weight in (0.1, 0.5, 1.0) if weight > 1.5 * least)})
-    strengths = _strengths(np.array(weights), 1.0, scale, least)
-    return tuple((float(strength), f"{weight:.3g}") for strength, weight in zip(strengths, weights, strict=True))
-
-
-def _hidden(candidates: Array, rest: Array, sinks: Array, least: float, chosen: str) -> str:
-    """Sentence on the threshold, and the share of attention below it; ``rest`` and ``sinks``, [n_heads], have no lines.
-
-    ``chosen``: what the attention is from, if not from all.
-    """
-    totals = sinks + rest + candidates.sum((1, 2), dtype=np.float64)
-    left_out = rest + np.where(candidates < least, candidates, 0).sum((1, 2), dtype=np.float64)
-    if left_out.max() == 0:
-        others = " other" if sinks.any() else ""
-        return f"all{others} weights are drawn, none is below {least:.3g}"
-    each = "" if len(candidates) == 1 else " of each head"
-    return f"weights below {least:.3g} are not drawn: {_shares(left_out, totals)} of the attention{chosen}{each}"
-
-
 def _shares(parts: Array, totals: Array) -> str:
     """Share of the attention, or the least and the largest of several heads."""
     shares = parts / np.where(totals, totals, 1)
-    low, high = _percent(shares.min()), _percent(shares.max())
-    if low != high and low.startswith("under") and not high.startswith("over"):
-        return f"up to {high}"
+    low, high = percent(shares.min()), percent(shares.max())
     return high if low == high else f"{low} to {high}"
 
 
-def _percent(share: float) -> str:
-    if 0 < share < 0.01:
-        return "under 1%"
-    return f"{100 * share:.0f}%" if share <= 0.99 or share == 1 else "over 99%"
-
-
-def _what(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str, without_sinks: bool) -> str:
+def _what(shown: Analysis, heads: Sequence[HeadFindings], chosen: str) -> str:
     """The first part of the caption."""
     about = shown.figure_context
-    same = ", the same for every head" if len(heads) > 1 else ""
-    scales = {
-        "shared": f"on a scale from 0 to 1{same}",
-        "per-head": "on a scale from 0 to the head's own largest weight" + " on other tokens" * without_sinks,
-        "log": f"on a logarithmic scale from the least weight drawn to 1{same}",
-    }
     return (
-        f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, head{'s' * (len(heads) > 1)} "
+        f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, "
         f"{', '.join(f'{head.id} ({label_and_role(shown, head)})' for head in heads)}: lines run from the "
         f"{about.unit} that attends (left) to the {about.unit} attended to (right), their width and opacity the "
-        f"attention weight {scales[scale]}"
+        "attention weight on a scale from 0 to 1"
     )
 
 

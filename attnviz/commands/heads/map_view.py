@@ -1,34 +1,31 @@
 """The view ``map``: one statistic of every head, with uniform attention marked on the colour bar."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import Normalize
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import ReferenceValue, written
-from attnviz.figures.style import Style
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import statistic_named
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.statistics import STATISTICS, filled
 from attnviz.present.view import Drawing, ViewOptions
 
-_DECADES = 2
-
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     for name in dict.fromkeys(map(statistic_named, choices.maps or ("entropy",))):
-        yield _plan(analysis, name, choices.style)
+        yield _plan(analysis, name)
 
 
-def _plan(analysis: Analysis, statistic: str, style: Style) -> HeadMapPlan:
+def _plan(analysis: Analysis, statistic: str) -> HeadMapPlan:
     """Plan the map of all heads; of an encoder-decoder one per kind of attention that has the statistic."""
     parts = [part for part in analysis.parts if np.isfinite(_values(part, statistic)).any()] or analysis.parts[-1:]
-    maps, facts, alone = zip(*(_map(part, statistic, style) for part in parts), strict=True)
+    maps, facts, alone = zip(*(_map(part, statistic) for part in parts), strict=True)
     about, (name, meaning, unit) = analysis.figure_context, statistic_meaning(parts[0], statistic)
     sizes = (f"{_name_of(part)} {part.shape[0]} × {part.shape[1]}".strip() for part in parts)
     return HeadMapPlan(
@@ -36,7 +33,7 @@ def _plan(analysis: Analysis, statistic: str, style: Style) -> HeadMapPlan:
         **about.caption_and_notes(
             f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)})",
             f"{meaning}{f', in {unit}' if unit else ''}",
-            *dict.fromkeys(chain(*facts)),
+            *dict.fromkeys(facts),
             alone=tuple(dict.fromkeys(chain(*alone))),
         ),
         title=f"{about.model}: {name}, head by head",
@@ -54,26 +51,27 @@ def _name_of(part: Analysis) -> str:
     return f"{part.stack.letter}: {part.stack.name}" if part.stack else ""
 
 
-def _map(analysis: Analysis, statistic: str, style: Style) -> tuple[HeadMap, Sequence[str], Sequence[str]]:
-    """The map of one kind of attention, facts, and parts of the caption alone."""
+def _map(analysis: Analysis, statistic: str) -> tuple[HeadMap, str, tuple[str, ...]]:
+    """The map of one kind of attention, a fact, and parts of the caption alone."""
     values, uniform = _values(analysis, statistic), uniform_value(analysis, statistic)
     measured = values[np.isfinite(values)]
     name, _, unit = statistic_meaning(analysis, statistic)
-    largest = float(measured.max(initial=0.0))
     unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
-    top = (max(uniform or 0.0, largest) if unbounded else 0.0) or 1.0
-    norm, colours = _scale(measured, top, style)
+    top = (max(uniform or 0.0, float(measured.max(initial=0.0))) if unbounded else 0.0) or 1.0
     several = len({analysis.context_of(layer).window for layer in range(analysis.shape[0])}) > 1
-    mean, whose = " (mean of layers)" * several, f" ({analysis.stack.name})" if analysis.stack else ""
-    bar = f"{name} ({unit or '0–1'}; {style.scale_of('this map')})" if len(measured) else ""
-    reference = None if uniform is None else ReferenceValue(uniform, f"uniform attention{mean}")
-    colours = f"{colours}{whose}" if len(measured) else ""
-    uniform_is = "" if uniform is None else f"uniform attention would give {written(uniform)}{whose}{mean}"
+    mean = " (mean of layers)" if several else ""
+    whose = f" ({analysis.stack.name})" if analysis.stack else ""
+    reference, alone = None, list[str]()
+    if len(measured):
+        alone.append(f"colours from 0 to {written(top)}{whose}")
+    if uniform is not None:
+        reference = ReferenceValue(uniform, f"uniform attention{mean}")
+        alone.append(f"uniform attention would give {written(uniform)}{whose}{mean}")
     lacking = values.size - len(measured)
     hatched = f"hatched: not measurable on this text for {lacking} of {values.size} heads" if lacking else ""
-    drawn = HeadMap(values, _name_of(analysis), norm=norm, bar=bar, reference=reference)
-    facts = (hatched, colours) if style.scale == "log" else (hatched,)
-    return drawn, facts, (colours, uniform_is) if style.scale != "log" else (uniform_is,)
+    bar = f"{name} ({unit or '0–1'})" if len(measured) else ""
+    norm = Normalize(0, top, clip=True)
+    return HeadMap(values, _name_of(analysis), norm=norm, bar=bar, reference=reference), hatched, tuple(alone)
 
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
@@ -87,19 +85,6 @@ def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str
     }
     name, reading, of = (filled(part, **words) for part in STATISTICS[statistic][:3])
     return name, reading, of
-
-
-def _scale(measured: Array, top: float, style: Style) -> tuple[Normalize, str]:
-    """Norm, and the scale in words."""
-    largest = float(measured.max(initial=0.0))
-    if style.scale == "log":
-        low = top / 10**_DECADES
-        below = int((measured < low).sum())
-        same = f"; what is smaller looks the same ({below} of {len(measured)} heads)" if below else ""
-        return LogNorm(low, top, clip=True), f"logarithmic colours from {low:.2g} to {written(top)}{same}"
-    if style.scale == "per-head" and largest > 0:  # one number a head has no scale of its own; the map has
-        return Normalize(0, largest, clip=True), f"colours from 0 to the largest head, {largest:.2g}"
-    return Normalize(0, top, clip=True), f"colours from 0 to {written(top)}"
 
 
 def uniform_value(analysis: Analysis, statistic: str) -> float | None:

@@ -22,7 +22,6 @@ from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse
 from attnviz.models.sources import Source
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
 from attnviz.options import ModelOptions, checked
-from attnviz.profiles.published import published_heads
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress
 from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
@@ -154,31 +153,32 @@ class Reader:
         attention = verify_attention(
             checkpoint, tokens, measure_rows, progress, decoded, self.memory, rows, keep_outputs=False
         )
-        heads = tuple(_judged(measured, relations, contexts, context, self.stored))
-        papers = published_heads(
-            checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
-        )
         return Analysis(
-            text, pair, checkpoint, tokens, context, attention, heads, parse, note, options, self.stored,
-            papers, contexts, of_target, continuation,
-        )  # fmt: skip
+            text=text,
+            pair=pair,
+            checkpoint=checkpoint,
+            tokens=tokens,
+            context=context,
+            attention=attention,
+            heads=tuple(_judged(measured, relations, contexts, context, self.stored)),
+            parse=parse,
+            syntax_note=note,
+            options=options,
+            profile=self.stored,
+            contexts=contexts,
+            target=of_target,
+            continuation=continuation,
+        )
 
     def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
         """The model's continuation of a text, and the tokens of both; UsageError unless it is a decoder."""
-        checkpoint = self.checkpoint
-        kind, requested = checkpoint.architecture.name, int(generate)  # it may be NumPy's
-        if checkpoint.stacks or not checkpoint.architecture.causal:
-            own = "writes its target itself (--max-new-tokens)" if checkpoint.stacks else "writes no text"
-            raise TextError(
-                f"a continuation was asked for, but a model of the architecture {kind!r} {own}; leave out --generate "
-                "(generate=...), or choose a decoder such as GPT-2 or a Llama."
-            )
+        checkpoint, requested = self.checkpoint, int(generate)  # it may be NumPy's
         if pair is not None:
             raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
-        if checkpoint.language_head is None:
+        if checkpoint.stacks or not checkpoint.architecture.causal or checkpoint.language_head is None:
             raise TextError(
-                "this checkpoint has no language-modelling head that attnviz knows, so it cannot write; leave out "
-                " --generate (generate=...)."
+                "a continuation takes a decoder with a language-modelling head that attnviz knows, such as GPT-2 or a "
+                f"Llama, found {checkpoint.architecture.name}; leave out --generate (generate=...)."
             )
         tokens = checkpoint.tokenize(text, truncate=self.truncate)
         new, hit_eos = continue_greedily(checkpoint, tokens, requested)

@@ -8,8 +8,6 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
-from attnviz.commands.heads.relations import relations_of
-from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.commands.heads.summary import role_text, unless_seen
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
@@ -46,7 +44,6 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
     index = {head: at for at, head in enumerate(kept)}
     recomputed = "verified" if analysis.verification.level else "recomputed"
-    pairs = _pairs(analysis, choices)
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
     return {
         "command": "heads",
@@ -76,7 +73,6 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
                 **_head_entry(analysis, head),
                 "kind": of_layer[head.id.layer],
                 "patterns": [index[head.id]] if head.id in index else [],
-                **pairs.get(head.id, {}),
             }
             for head in analysis.heads
         ],
@@ -117,21 +113,6 @@ def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
     """Entry of a pattern, with the numbers of its axes: the source, then the target."""
     of_target = {"rows": int(part.stack_letter in ("D", "X")), "columns": int(part.stack_letter == "D")}
     return {**of_target, "data": packed, "triangle": part.context.causal}
-
-
-def _pairs(analysis: Analysis, choices: ViewOptions) -> dict[HeadId, dict[str, Any]]:
-    """Pairs of each head with a relation, by positions of the axis; empty unless requested."""
-    of_heads = relations_of(analysis, analysis.heads, choices.relation) if choices.relation else ()
-    return {
-        each.head.id: {
-            "outlined": f"Outlined: {each.arrow}, {each.count} (solid; missed: dashed).",
-            "pairs": [
-                {"rows": outline.rows, "columns": outline.columns, "found": outline.found}
-                for outline in outlines_of(analysis, each, 1)
-            ],
-        }
-        for each in of_heads
-    }
 
 
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
@@ -206,8 +187,12 @@ def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
 
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
-    more = [*[DIAGONALITY] * bool(analysis.target), *[NOWHERE] * analysis.context.learned_sinks]
-    for name in (*SCALARS, *more):
+    names = list(SCALARS)
+    if analysis.target is not None:
+        names.append(DIAGONALITY)
+    if analysis.context.learned_sinks:
+        names.append(NOWHERE)
+    for name in names:
         uniform = (uniform_value(part, name) for part in analysis.parts)
         values = (head.statistics.get(name) for head in analysis.heads)
         yield statistic_entry(name, *statistic_meaning(analysis, name), uniform, values)

@@ -71,7 +71,6 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
     heads = "; ".join(
         f"{each.head.id} ({label_and_role(analysis, each.head)}): {each.arrow}, {each.count}" for each in relations
     )
-    missed = any(pair.guess is not None and not pair.found for each in relations for pair in each.pairs)
     blocks, words = tuple(_block(parse, each) for each in relations), tuple(_words(analysis, parse))
     on = "; one at an edge goes on in the next line" if in_several_lines(words, style) else ""
     title = {0: "the parse", 1: "".join(f"{each.head.id}  {each.arrow}: {each.count}" for each in relations)}
@@ -82,7 +81,6 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
             f"arcs from dependent to head{on}; {relations_note(analysis)}",
             _FOUND if relations else _NO_RELATION,
             "lines without a pair are left out (…)" if relations and _is_long(parse) else "",
-            alone=("of a missed pair, the dotted line below goes to the word attended to instead" if missed else "",),
         ),
         title=f"{about.model}: {title.get(len(relations), f'{len(relations)} heads')}",
         words=words,
@@ -112,8 +110,6 @@ def _block(parse: syntax.Parse, relation: HeadRelation) -> Sentence:
             *((pair.query, pair.key) if forwards else (pair.key, pair.query)),
             name=visible(relation.name),
             found=pair.found,
-            query=pair.query,
-            instead=None if pair.found else pair.guess,
         )
         for pair in relation.pairs
     ]

@@ -23,7 +23,6 @@ from attnviz.present.documents import model_entry, target_entry, tokens_entry, v
 from attnviz.present.fields import entry
 from attnviz.present.report import CommandSpec
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.published import published_entries
 
 
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
@@ -59,7 +58,6 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "parse": None if analysis.parse is None else _parse(analysis.parse),
         "syntax_note": analysis.syntax_note or None,
         "profile": None if analysis.profile is None else analysis.profile.origin,
-        "published": published_entries(head for head in analysis.published if head.id in listed),
     }
 
 

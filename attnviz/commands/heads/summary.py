@@ -25,7 +25,7 @@ def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
     """
     if head.role is None:
         return UNNAMED
-    rests = f"{SINK}{BOTH}" * (head.role.role != SINK in dict(head.over_corpus))
+    rests = f"{SINK}{BOTH}" if head.role.role != SINK and SINK in dict(head.over_corpus) else ""
     name, where = head.role.role, unless_seen(analysis, head)
     whole, brief = (f"{rests}{role_name(name, direction)}{where}" for direction in (head.role.direction, None))
     return first_that_fits((whole, on_two_lines(whole), brief, on_two_lines(brief)), room)

@@ -30,7 +30,7 @@ from attnviz.models.wording import counted, rounded, visible
 from attnviz.plugins import live
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, beside, published_table, role_name
+from attnviz.present.published import ARROWS, beside, role_name
 from attnviz.present.statistics import filled, statistic_field
 from attnviz.present.tables import (
     column_table,
@@ -86,7 +86,7 @@ _OF_ALL_HEADS = ("sink", "entropy", "confidence", "confidence_non_sink")
 
 
 def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    """What the heads do, verification, the heads to look at, patterns, published heads, and notes.
+    """What the heads do, verification, the heads to look at, patterns, and notes.
 
     With a number of heads to list also the table of statistics, and what every column means.
     """
@@ -120,8 +120,6 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
         if len(heads) > 1:
             yield _pattern_table(heads, whole, width)
     ids = {head.id for _, heads in parts for head in heads}
-    if published := [head for head in analysis.published if head.id in ids]:
-        yield published_table(published, width)
     yield Group(_notes(analysis, whole), *[_next(heads, choices) for _, heads in told[:1] if len(ids) > 1])
 
 

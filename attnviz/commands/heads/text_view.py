@@ -14,15 +14,13 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.lines_view import MOST_HEADS, parts_selected, start_of
 from attnviz.commands.heads.summary import label_and_role
-from attnviz.figures.matrix import Array
+from attnviz.figures.matrix import Array, scale_end
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted, percent, visible
 from attnviz.models.words import OTHERS, WORDPIECE
-from attnviz.present.figure_context import colours_in_words
 from attnviz.present.view import Drawing, ViewOptions
 
-_TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _JOINER = "\u200d"
 _WIDE = 0x2E80
 """First code point of scripts without spaces, between whose characters a line may end."""
@@ -44,54 +42,42 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
 
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, stem: str) -> TextPlan:
     """Plan one picture of up to eight heads, or of the mean of more."""
-    shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where shares do
-    about, scale, between = shown.figure_context, style.scale, shown.between
+    shown = part.drawn(choices.drop_special)
+    about, other_rows = shown.figure_context, shown.rows_differ_from_columns
     start, chosen = start_of(shown, choices.token)
     non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = non_sink if start is None else list(start)
     pieces, units_of = pieces_of(*_source(part), shown.keys)
     received = [each.mean for _, each in shown.read(heads, lambda _: _Received(queries, shown))]
-    blocks = _blocks(heads, received, units_of)
+    is_mean = len(heads) > MOST_HEADS
+    if is_mean:
+        blocks = [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), units_of)]
+    else:
+        blocks = [_block(head.title, values, units_of) for head, values in zip(heads, received, strict=True)]
     sinks = [all(shown.keys.sink[unit] for unit in units) for units in units_of]
     top, cut = _top(blocks, sinks)
-    if scale == "per-head":
-        blocks = [_of_own_scale(block) for block in blocks]
-    mean = "a mean: no head need look like it" if len(heads) > MOST_HEADS else ""
     named = ", ".join(f"{head.id} ({label_and_role(part, head)})" for head in heads)
-    said = [
-        f"shade: the attention that each {about.unit} receives, {_whose(shown, queries, chosen)}",
-        mean,
-        "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
-        "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
-        "framed: where the attention comes from" if start is not None and not between else "",
-    ]
-    shared = f"{top:g}{' or more' * cut}{', the same for all' * (len(blocks) > 1)}"
-    colours = colours_in_words(style, shared, "the largest value of each block")
+    whose = f"from {chosen}" if chosen else f"mean over the {counted(len(queries), shown.units.name)} that attend"
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
     return TextPlan(
         stem=stem,
         **about.caption_and_notes(
-            f"Attention received in {about.subject}, {blocks[0].name if mean else f'heads {named}'}",
-            *said,
-            alone=(colours,),
+            f"Attention received in {about.subject}, {blocks[0].name if is_mean else named}",
+            f"shade: the attention that each {about.unit} receives, {whose}",
+            "a mean: no head need look like it" if is_mean else "",
+            "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
+            "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
+            "framed: where the attention comes from" if start is not None and not other_rows else "",
+            alone=(f"colours from 0 to {top:g}{' or more' if cut else ''}",),
         ),
-        title=f"{about.model}: {'mean of ' * bool(mean)}{title}{f', from {chosen}' if chosen else ''}",
+        title=f"{about.model}: {'mean of ' if is_mean else ''}{title}{f', from {chosen}' if chosen else ''}",
         pieces=pieces,
         blocks=tuple(blocks),
-        framed=frozenset(at for at, units in enumerate(units_of) if start and not between and {*units} & {*start}),
-        norm=Normalize(0.0, top, clip=True) if scale == "shared" else style.norm(),  # per-head: shares of the largest
-        bar=f"attention received{' (share of the largest of each block)' * (scale == 'per-head')}",
-        cut=cut and scale == "shared",
+        framed=frozenset(at for at, units in enumerate(units_of) if start and not other_rows and {*units} & {*start}),
+        norm=Normalize(0.0, top, clip=True),
+        bar="attention received",
+        cut=cut,
     )
-
-
-def _whose(shown: Analysis, queries: Sequence[int], chosen: str) -> str:
-    """Words for the queries."""
-    if chosen:
-        pieces = f", the mean of its {counted(len(queries), 'piece')}" if len(queries) > 1 else ""
-        return f"from {chosen}{pieces}"
-    left_out = " (sinks left out)" if len(queries) < len(shown.units) else ""
-    return f"mean over the {counted(len(queries), shown.units.name)} that attend{left_out}"
 
 
 class _Received:
@@ -113,16 +99,6 @@ class _Received:
         return mean
 
 
-def _blocks(
-    heads: Sequence[HeadFindings], received: Sequence[Array], units_of: Sequence[Sequence[int]]
-) -> list[ShadedText]:
-    """Shaded texts of each head, or of the mean of many."""
-    if len(heads) > MOST_HEADS:
-        return [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), units_of)]
-    names = [head.title for head in heads]
-    return [_block(name, values, units_of) for name, values in zip(names, received, strict=True)]
-
-
 def _block(name: str, received: Array, units_of: Sequence[Sequence[int]]) -> ShadedText:
     """Shaded text of one head: the sum over each piece's units, and the share of special tokens."""
     values = np.array([received[list(units)].sum() for units in units_of])
@@ -136,16 +112,6 @@ def _top(blocks: Sequence[ShadedText], sinks: Sequence[bool]) -> tuple[float, bo
     non_sink = values[:, ~np.array(sinks)] if not all(sinks) else values
     top = scale_end(non_sink.max())
     return top, bool(values.max() > top)
-
-
-def scale_end(value: float) -> float:
-    """Round a value up to the end of a colour scale."""
-    return next((top for top in _TOPS if top >= value), 1.0)
-
-
-def _of_own_scale(block: ShadedText) -> ShadedText:
-    end = float(block.values.max()) or 1.0
-    return replace(block, largest=end, beside=" · ".join(filter(None, (block.beside, f"largest {end:.2g}"))))
 
 
 def _source(part: Analysis) -> tuple[Tokens, list[str]]:

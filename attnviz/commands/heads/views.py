@@ -12,19 +12,17 @@ from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
 from attnviz.commands.heads.summary import over_corpus, unless_seen
-from attnviz.commands.heads.text_view import scale_end
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, has_numbers, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
-from attnviz.figures.style import Style
+from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool, scale_end
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import NOWHERE
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import sinks_in_words
-from attnviz.models.wording import counted, visible
+from attnviz.models.wording import visible
 from attnviz.present.figure_context import colours_in_words
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
@@ -33,21 +31,19 @@ from attnviz.profiles.parts import SYNTACTIC
 _FEW = 12
 """Most heads of an overview that names their tokens."""
 
-_TILE, _ALONE = 1.6, 6.4
+_TILE, _FULL_NAMES = 1.6, {"all": "all layers", "selected": "all selected"}
 _COVERED = 0.995
 """Share of the cells that the shared scale of means covers."""
 
 _LEARNED = "what rows lack to 1 goes nowhere, to a learned sink"
 
 
-def _scale_in_words(style: Style, several: bool, own: str) -> tuple[str, str]:
-    """Name of the colour bar, and the scale for the caption; ``several``: whether more than one head is drawn."""
-    bars = {
-        "shared": f"attention weight{' (same scale for every head)' if several else ''}",
-        "per-head": f"share of the head’s largest weight{' (own scales)' if several else ''}",
-        "log": "attention weight (log scale)",
-    }
-    return bars[style.scale], colours_in_words(style, "1, the same for every head" if several else "1", own)
+_BARS = {
+    "shared": "attention weight",
+    "per-head": "share of the head’s largest weight",
+    "log": "attention weight (log scale)",
+}
+"""Names of the colour bar, by scale."""
 
 
 def pooled_patterns(
@@ -71,9 +67,8 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
     why_log = choices.style.why_log(analysis.longest)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts_of(choices.select)]
-    about, model = analysis.drawn(choices.drop_special).figure_context, analysis.checkpoint
+    about = analysis.drawn(choices.drop_special).figure_context
     own = style.scale == "per-head"
-    bar, colours = _scale_in_words(style, len(heads) > 1, "the largest weight of each head")
     # a small selection, whose tokens are named
     few = len(shown) == 1 and len(heads) <= min(_FEW, len(analysis.heads) - 1)
     labels, keys = _labels(shown[0]) if few else (None, None)
@@ -85,49 +80,42 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         sinks = frozenset(position // pooled for position, sink in enumerate(part.keys.sink) if sink)
         for head, values in pooled_patterns(part, part.select(choices.select), pooled, own):
             cells.append(_cell(analysis, head, values, sinks))
-    all_of_them = len(heads) == len(analysis.heads)
     count = f"{len(heads)} of {len(analysis.heads)} heads"
-    whole = f"{model.n_layers} layers × {model.n_heads} heads"
-    if analysis.target is not None:
-        encoder, decoder = (part.shape[0] for part in analysis.parts[:2])
-        whole = f"{len(heads)} heads of {encoder} encoder and {decoder} decoder layers"
-    ticks = f"ticks: {sinks_in_words(shown[0].keys, about.unit)}"
+    if len(heads) == len(analysis.heads):
+        count = f"all {len(heads)} heads"
+    ticks = f"; ticks: {sinks_in_words(shown[0].keys, about.unit)}" if sinks else ""
     of_source = few and shown[0].context.source is not None
     rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
     rows = rows if keys is None else f"{rows}, stretched to squares"
-    unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
-    profile = analysis.profile
-    corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
+    roles, corpus = "", ""
+    if analysis.profile is not None:
+        roles = "On the right: the role over a corpus (hollow: not in this text; half: not looked for)."
+        corpus = (
+            f"on the right the role over a corpus ({visible(analysis.profile.measured_on)}; a stored profile), hollow "
+            "where this text has no case of it, half where that is not known"
+        )
     yield HeadGridPlan(
         stem="overview",
         **about.caption_and_notes(
-            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {about.subject}"
-            f"{f' ({counted(about.n, about.unit)})' if analysis.target is None else ''}"
-            f"{'' if few else ', one row per layer, one column per head'}",
-            f"{rows}{f'; {ticks}' if sinks else ''}",
+            f"Attention of {count} of {about.model} on {about.text_line}",
+            f"{rows}{ticks}",
             "" if few else kinds_in_words(analysis),
-            f"below an id: the label on this text{unsure}",
+            "below an id: the label on this text (?: an indication only)",
             f"bold: generated {about.unit}s" if labels is not None and labels.bold else "",
             why_log,
             about.pooled(pooled),
             _LEARNED if analysis.context.learned_sinks else "",
-            alone=(
-                colours,
-                corpus
-                and f"on the right {corpus}, hollow where this text has no case of it, half where that is not known",
-            ),
+            alone=(colours_in_words(style, "1", "the largest weight of each head"), corpus),
         ),
-        title=f"{about.model}: {whole if all_of_them else count}",
-        roles="On the right: the role over a corpus (hollow: not in this text; half: not looked for)."
-        if corpus
-        else "",
+        title=f"{about.model}: {count}",
+        roles=roles,
         cells=tuple(cells),
         sinks=sinks,
         labels=labels,
         keys=keys,
         pooled=pooled,
         norm=Normalize(0, 1, clip=True) if own else style.norm(),
-        bar=bar,
+        bar=_BARS[style.scale],
     )
 
 
@@ -153,7 +141,7 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
 def _labels(shown: Analysis) -> tuple[Labels, Labels | None]:
     """Labels of rows, and of columns if these are another text."""
     rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
-    if not shown.between:
+    if not shown.rows_differ_from_columns:
         return rows, None
     return rows, Labels(shown.keys.labels, shown.keys.sink)
 
@@ -183,7 +171,6 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
         findings = " · ".join(filter(None, (on_text, over, lost)))
         relation = relations.get(head.id)
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
-        bar, colours = _scale_in_words(style, len(heads) > 1, f"the head's largest weight, {most:.2g}")
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             **about.caption_and_notes(
@@ -195,7 +182,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 pairs and f"{pairs}, {relations_note(analysis)}",
                 first=f"{about.model} on {about.text_line}",
                 alone=(
-                    colours,
+                    colours_in_words(style, "1", f"the head's largest weight, {most:.2g}"),
                     "weights of at least 0.005 are written in the cells" * has_numbers(values, labels.texts, style),
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
@@ -211,7 +198,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=style.norm(most),
             bar_norm=style.norm(),
-            bar=bar,
+            bar=_BARS[style.scale],
             pooled=pooled,
         )
 
@@ -222,32 +209,63 @@ def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -
 
 
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan the means of layers and of all heads, ``mean``; then the latter alone, large, ``mean-all``.
-
-    Of a selection the means of its heads. Of an encoder-decoder both of each kind of attention.
+    """Plan the means of each layer's heads and of all; of an encoder-decoder those of each kind of attention.
 
     A mean hides what its heads do: twelve heads that each look elsewhere have the mean of one that looks everywhere.
-    So every picture says that no head need look like it.
+    So the picture says that no head need look like it.
     """
     for part in analysis.parts_of(choices.select):
-        shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where means do
-        labels, keys = _labels(shown)
-        heads = [head.id for head in part.select(choices.select)]
-        of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
-        given = visible(", ".join(part.strip() for text in choices.select for part in text.split(",")))
-        chosen = f"selected: {given}" if len(heads) < len(part.heads) else ""
-        names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "selected" if chosen else "all"]
-        pooled, _ = tile_pooling(labels.texts, len(names), _TILE, style, keys.texts if keys else ())
-        means, of_all = _mean_patterns(shown, of_layers, pooled)
-        means.append(max_pool(of_all, pooled))
-        top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
-        yield _mean(shown, names, means, top, style, len(heads), chosen)
-        pooled, _ = tile_pooling(labels.texts, 1, _ALONE, style, keys.texts if keys else ())
-        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, style, len(heads), chosen)
+        yield _mean(part, choices)
 
 
-def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> tuple[list[Array], Array]:
-    """Mean over these heads of each layer, pooled, and over all of them, [n_queries, n_keys], float64.
+def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
+    """Plan the means of one kind of attention, over the selected heads."""
+    shown = part.drawn(choices.drop_special)
+    about, style = shown.figure_context, choices.style
+    labels, keys = _labels(shown)
+    heads = [head.id for head in part.select(choices.select)]
+    of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
+    pooled, every = tile_pooling(labels.texts, len(of_layers) + 1, _TILE, style, keys.texts if keys else ())
+    means = _mean_patterns(shown, of_layers, pooled)
+    top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
+    cut = max(float(mean.max()) for mean in means) > top
+    kind = f"{shown.stack_name} " if shown.stack_name else ""
+    names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "all"]
+    whose, title = f"each {kind}layer’s heads, and of all", f"mean pattern of each {kind}layer’s heads"
+    selected = ""
+    if len(heads) < len(part.heads):
+        names[-1], whose = "selected", f"{len(heads)} of {len(part.heads)} {kind}heads, by layer and of all of them"
+        title = f"mean pattern of {len(heads)} of {len(part.heads)} {kind}heads"
+        selected = f"selected: {visible(', '.join(choices.select).replace(',', ', ').replace(',  ', ', '))}"
+    rows = "Rows attend to columns." if shown.context.source is None else "Rows (target) attend to columns (source)."
+    larger = " (larger weights look the same)" if cut else ""
+    return TilesPlan(
+        stem=shown.stem("mean"),
+        **about.caption_and_notes(
+            f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
+            selected,
+            f"a mean: no head need look like it. {rows}",
+            about.named(every),
+            about.pooled(pooled),
+            alone=(f"colours from 0 to {top:g}{larger}",),
+        ),
+        title=f"{about.model}: {title}",
+        tiles=tuple(
+            Tile(_FULL_NAMES.get(name, f"layer {name.removeprefix('L')}"), mean, (name,))
+            for name, mean in zip(names, means, strict=True)
+        ),
+        labels=labels,
+        keys=keys,
+        norm=Normalize(0, top, clip=True),
+        bar="mean attention weight",
+        pooled=pooled,
+        cut=cut,
+        target=_TILE,
+    )
+
+
+def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> list[Array]:
+    """Mean over these heads of each layer, and over all of them, pooled, float64.
 
     The latter is the only pattern of a long text in memory as a whole: its largest weights are known when the last
     layer has been added.
@@ -261,62 +279,7 @@ def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pool
             of_layer.add(first, mean)
             total[first : first + len(mean), : mean.shape[1]] += len(heads) * mean.numpy()
         means.append(of_layer.cells)
-    total /= sum(map(len, of_layers.values()))
-    return means, total
-
-
-def _mean(
-    shown: Analysis, names: list[str], means: list[Array], top: float, style: Style, n_heads: int, chosen: str
-) -> TilesPlan:
-    """Plan pooled means, a tile each, over ``n_heads`` heads; ``chosen``: how they were, '' for all."""
-    about, alone, target = shown.figure_context, len(means) == 1, _ALONE if len(means) == 1 else _TILE
-    labels, keys = _labels(shown)
-    pooled, every = tile_pooling(labels.texts, len(means), target, style, keys.texts if keys else ())
-    kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows attend to columns."
-    rows = rows if shown.context.source is None else "Rows (target) attend to columns (source)."
-    most = max(float(mean.max()) for mean in means)
-    own, cut = style.scale == "per-head" and not alone, style.scale == "shared" and most > top
-    of_layer, of_all = counted(shown.shape[1], "head"), counted(n_heads, f"{kind}head")
-    of_all = f"all {of_all}" if n_heads > 1 and not chosen else of_all
-    of_layer, of_all = (
-        ("selected heads", f"{n_heads} of {len(shown.heads)} {kind}heads") if chosen else (of_layer, of_all)
-    )
-    whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all {'of them' if chosen else 'layers'}"
-    larger, each = " (larger weights look the same)" * cut, "" if alone else " of each picture"
-    colours = colours_in_words(style, f"{top:g}{larger}", f"the largest weight{each}")
-    tiles = tuple(_mean_tile(name, mean, own) for name, mean in zip(names, means, strict=True))
-    return TilesPlan(
-        stem=shown.stem("mean-all" if alone else "mean"),
-        **about.caption_and_notes(
-            f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
-            chosen,
-            f"a mean: no head need look like it. {rows}",
-            about.named(every),
-            about.pooled(pooled),
-            alone=(colours,),
-        ),
-        title=f"{about.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
-        tiles=tiles,
-        labels=labels,
-        keys=keys,
-        norm=Normalize(0, 1 if own else top, clip=True) if own or style.scale == "shared" else style.norm(most),
-        bar="share of each picture’s largest weight (own scales)"
-        if own
-        else f"mean attention weight ({style.scale_of('this picture')})",
-        pooled=pooled,
-        cut=cut,
-        target=target,
-    )
-
-
-def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
-    """The tile of a mean, with its own scale if requested."""
-    full = {"all": "all layers", "selected": "all selected"}.get(name, f"layer {name.removeprefix('L')}")
-    if not own:
-        return Tile(full, mean, (name,))
-    end = f"0–{mean.max():.2f}"
-    shorter = f"{name} · {end}", f"{name}·{end}".replace("0.", ".")
-    return Tile(f"{full} · {end}", mean, shorter, Normalize(0, _largest(mean), clip=True))
+    return [*means, max_pool(total / sum(map(len, of_layers.values())), pooled)]
 
 
 def _no_page(analysis: Analysis) -> str:

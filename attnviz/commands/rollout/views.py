@@ -7,12 +7,11 @@ from matplotlib.colors import Normalize
 
 from attnviz.commands.rollout.measure import Rollout
 from attnviz.commands.rollout.report import last_layer, method_text, spread_sentence
-from attnviz.figures.matrix import Labels, max_pool
+from attnviz.figures.matrix import Labels, max_pool, scale_end
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted
 from attnviz.present.view import Drawing, ViewOptions
 
-_TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _COVERED = 0.99
 _TARGET = 2.0
 
@@ -28,7 +27,7 @@ def _plan(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
     pooled, _ = tile_pooling(units.labels, len(matrices), _TARGET, choices.style)
     tiles = tuple(Tile(name, max_pool(matrix.float().numpy(), pooled), shorter) for name, shorter, matrix in matrices)
     every = np.concatenate([tile.values.ravel() for tile in tiles])
-    top, largest = next((top for top in _TOPS if top >= np.quantile(every, _COVERED)), 1.0), float(every.max())
+    top, largest = scale_end(np.quantile(every, _COVERED)), float(every.max())
     cut = f" (larger ones, up to {largest:.2g}, look the same)" if largest > 1.001 * top else ""
     yield TilesPlan(
         stem="rollout",

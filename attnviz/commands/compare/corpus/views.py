@@ -85,28 +85,27 @@ def _inches_between(ax: Axes, heads: Sequence[HeadChange]) -> float:
 
 
 def _name_heads(ax: Axes, highest: Sequence[float], heads: Sequence[HeadChange], style: Style) -> None:
-    """Write the ids of heads that moved and fit side by side, the most different first, above all marks there."""
+    """Write the ids of heads that moved and fit side by side, the most different first, above their marks."""
     apart, last = _ID_INCHES / _inches_between(ax, heads), -math.inf
     halo = withStroke(linewidth=2, foreground=style.greys.paper)  # where the line of the largest possible crosses
     neighbours = math.ceil(apart / 2)
     for at, head in enumerate(heads, start=1):
-        if head.distance and at - last >= apart:
-            last = at
-            top = max(highest[max(0, at - 1 - neighbours) : at + neighbours])
-            ax.vlines(at, highest[at - 1], top, colors=style.greys.muted, lw=0.5, linestyles="dotted", zorder=1)
-            ax.annotate(
-                str(head.id),
-                (at, top),
-                xytext=(0, 4),
-                textcoords="offset points",
-                rotation=90,
-                ha="center",
-                va="bottom",
-                fontsize=6,
-                color=style.greys.ink,
-                zorder=5,
-                path_effects=[halo],
-            )
+        if not head.distance or at - last < apart:
+            continue
+        last, top = at, max(highest[max(0, at - 1 - neighbours) : at + neighbours])
+        ax.annotate(
+            str(head.id),
+            (at, top),
+            xytext=(0, 4),
+            textcoords="offset points",
+            rotation=90,
+            ha="center",
+            va="bottom",
+            fontsize=6,
+            color=style.greys.ink,
+            zorder=5,
+            path_effects=[halo],
+        )
 
 
 def _name_largest(ax: Axes, largest: float, top: float, style: Style) -> None:

@@ -225,7 +225,7 @@ def analyze_each(
     verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
     heads = tuple(_spread(of_head) for of_head in zip(*rows, strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
-    notes = tuple(filter(None, [unknown]))
+    notes = (unknown,) if unknown else ()
     return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, notes)
 
 
@@ -268,7 +268,11 @@ class _Row:
 def _row(head: HeadFindings, analysis: Analysis) -> _Row:
     context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
-    names = (*SCALARS, *[DIAGONALITY] * bool(analysis.checkpoint.stacks), *[NOWHERE] * context.learned_sinks)
+    names = list(SCALARS)
+    if analysis.checkpoint.stacks:
+        names.append(DIAGONALITY)
+    if context.learned_sinks:
+        names.append(NOWHERE)
     statistics = {name: head.statistics.get(name) for name in names}
     return _Row(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
 
