@@ -89,19 +89,10 @@ class LayerContributions:
         """What each of the heads adds to the residual stream, [n_heads, n, d_model]."""
         return torch.cat([torch.stack(list(map(self.added, heads, rows))) for _, rows in self.rows(heads)], dim=1)
 
-    def outputs_at(self, position: int) -> Tensor:
-        """What every head adds at one position, [n_heads, d_model]."""
-        return self._one_query(position).outputs(range(self.n_heads))[:, 0]
-
-    def keys_at(self, position: int, head: int) -> Tensor:
-        """What one head adds at one position for each key, A[q, k] f(x_k), [n_keys, d_model]."""
-        weights = self._one_query(position).pattern(head)[position]
-        with without_gradients(weights.device):
-            added: Tensor = weights[:, None] * attention.transformed_values(self.value[head], self.output_weight[head])
-            return added
-
-    def _one_query(self, position: int) -> "LayerContributions":
-        return replace(self, attention=replace(self.attention, queries=(position,)))
+    def pattern_row(self, position: int, head: int) -> Tensor:
+        """The pattern of one head at one position, [n_keys that it sees]."""
+        ((_, rows),) = replace(self, attention=replace(self.attention, queries=(position,))).rows([head])
+        return rows[0, 0]
 
     def value_norms(self, head: int) -> Tensor:
         """||f(x_k)|| of every key, [n]."""

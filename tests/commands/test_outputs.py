@@ -233,4 +233,4 @@ def test_heads_are_visited_layer_by_layer_with_what_the_layer_writes():
     visited = list(result.by_layer(result.select(["L1", "L0H3"])))
     of_layers = [(layer.layer, [head.id for head in heads]) for layer, heads in visited]
     assert of_layers == [(0, [HeadId(0, 3)]), (1, [HeadId(1, head) for head in range(N_HEADS)])]
-    assert torch.allclose(visited[-1][0].outputs_at(3)[2], result.output("L1H2")[3], atol=1e-6)
+    assert torch.allclose(visited[-1][0].pattern_row(3, 2), result.pattern("L1H2")[3, :4])

@@ -15,15 +15,15 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import LayerNorm
 from attnviz.reference.tolerances import TOLERANCES
-from attnviz.trace import direct_effects
+from attnviz.trace import direct_effects, residual_parts
 from attnviz.trace.contributions import LayerContributions
 from attnviz.trace.direct_effects import MOST_TOKENS
-from attnviz.trace.residual_stream import recording_stream
+from attnviz.trace.residual_parts import Term, WrittenParts, recording_parts
 from tests.conftest import SENTENCE
 from tests.support.ablations import masked_token_model
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
-from tests.support.outputs import D_MODEL, N_HEADS, N_LAYERS, of_head, own_numbers, sharper_gpt2
+from tests.support.outputs import N_HEADS, N_LAYERS, of_head, own_numbers, sharper_gpt2
 
 TOKENIZER = gpt2_tokenizer()
 DTYPES = [(torch.float32, 1e-4), (torch.float64, 1e-11)]
@@ -178,25 +178,30 @@ def test_a_head_that_writes_nothing_promotes_nothing():
 
 def _final_norm(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Change the final norm's parameters, or what it divides by, for the parts alone."""
-    right, scale = direct_effects._State.normalise, changes.pop("scale", LayerNorm.scale)
+    right, scale = residual_parts._Reading.through, changes.pop("scale", None)
 
-    def wrong(self, norm, layer, own=None):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LayerNorm, "scale", scale)
-            copies = {name: change(getattr(norm, name).detach().clone()) for name, change in changes.items()}
-            return right(self, replace(norm, **copies), layer, own)
+    def wrong(self, norm, given, bias):
+        copies = {name: change(getattr(norm, name).detach().clone()) for name, change in changes.items()}
+        return right(self, replace(norm, **copies), given if scale is None else scale(given), bias)
 
-    monkeypatch.setattr(direct_effects._State, "normalise", wrong)
+    monkeypatch.setattr(residual_parts._Reading, "through", wrong)
+
+
+def _terms(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    """Change the terms of the final state, or leave out those for which ``change`` is None."""
+    right = WrittenParts.final_terms
+    monkeypatch.setattr(
+        WrittenParts, "final_terms", lambda self: (term for each in right(self) if (term := change(each)) is not None)
+    )
 
 
 def _without(monkeypatch: pytest.MonkeyPatch, *part: Any) -> None:
-    right = direct_effects._State.add
+    _terms(monkeypatch, lambda term: None if term.sources[0][: len(part)] == part else term)
 
-    def add(self, vectors, *names):
-        kept = [row for row, name in enumerate(names) if name[: len(part)] != part]
-        right(self, vectors[kept], *(names[row] for row in kept))
 
-    monkeypatch.setattr(direct_effects._State, "add", add)
+def _heads_at_the_next_position(term: Term) -> Term:
+    is_of_heads = isinstance(term.sources[0], HeadId)
+    return replace(term, vectors=term.vectors.roll(-1, 0)) if is_of_heads else term
 
 
 def _bias_of_another_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,33 +213,25 @@ def _bias_of_another_token(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def _outputs_at_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = LayerContributions.outputs_at
-    monkeypatch.setattr(LayerContributions, "outputs_at", lambda self, position: right(self, position + 1))
-
-
-SCALE = LayerNorm.scale
 MUTANTS: dict[str, Any] = {
     "no gamma": lambda patch: _final_norm(patch, weight=torch.ones_like),
     "no beta": lambda patch: _final_norm(patch, bias=torch.zeros_like),
-    "no scale": lambda patch: _final_norm(patch, scale=lambda _, x: torch.ones_like(x[..., :1])),
-    "no number": lambda patch: _final_norm(patch, scale=lambda _, x: x[..., :1] * torch.nan),
-    "variance for deviation": lambda patch: _final_norm(patch, scale=lambda norm, x: SCALE(norm, x) ** 2),
+    "no scale": lambda patch: _final_norm(patch, scale=torch.ones_like),
+    "no number": lambda patch: _final_norm(patch, scale=lambda scale: scale * torch.nan),
+    "variance for deviation": lambda patch: _final_norm(patch, scale=torch.square),
     "no b_O": lambda patch: _without(patch, "attention bias"),
     "no feed-forward of layer 1": lambda patch: _without(patch, "feed-forward", 1),
-    "heads at the next position": _outputs_at_the_next_position,
+    "heads at the next position": lambda patch: _terms(patch, _heads_at_the_next_position),
     "mean not subtracted": lambda patch: patch.setattr(
-        LayerNorm, "linear_part", lambda norm, x, scale: x / scale * norm.weight
+        LayerNorm, "read_by", lambda norm, weight: norm.weight[:, None] * weight
     ),
-    "no position embedding": lambda patch: patch.setattr(
-        direct_effects, "_embeddings", lambda *given: EMBEDDINGS(*given)[:1]
-    ),
+    "no position embedding": lambda patch: _without(patch, "position embedding"),
     "words shuffled": lambda patch: patch.setattr(
         direct_effects, "_linearised", lambda *given: (LINEARISED(*given)[0].flip(0), LINEARISED(*given)[1])
     ),
     "bias of another token": _bias_of_another_token,
 }
-EMBEDDINGS, LINEARISED = direct_effects._embeddings, direct_effects._linearised
+LINEARISED = direct_effects._linearised
 
 
 @pytest.mark.draws
@@ -303,7 +300,7 @@ def test_effects_of_a_head_and_of_its_keys_are_those_of_a_plain_loop(family):
                 vector = through(vector, behind, taken["written"][0, 3])
             vector = through(vector, final_norm, taken["last"][0, 3])
             by_key.append((vector @ (model.lm_head.weight[7] - model.lm_head.weight[11])).item())
-        found = direct_effects.direct_effects(result.attention, result.stream, 3, 7, 11, HeadId(1, head))
+        found = direct_effects.direct_effects(result.attention, result.written, 3, 7, 11, HeadId(1, head))
         assert found.keys == pytest.approx(by_key, abs=1e-5 * found.scale)
         assert sum(found.keys) == found.heads[HeadId(1, head)]
         assert result.effects.heads[HeadId(1, head)] == pytest.approx(sum(by_key), abs=1e-5 * found.scale)
@@ -311,10 +308,10 @@ def test_effects_of_a_head_and_of_its_keys_are_those_of_a_plain_loop(family):
 
 def test_keys_that_do_not_sum_to_the_head_are_refused(monkeypatch):
     result = promoted_by(sharper_gpt2())
-    right = LayerContributions.keys_at
-    monkeypatch.setattr(LayerContributions, "keys_at", lambda self, *given: 1.01 * right(self, *given))
+    right = LayerContributions.pattern_row
+    monkeypatch.setattr(LayerContributions, "pattern_row", lambda self, *given: 1.01 * right(self, *given))
     with pytest.raises(VerificationError, match="what L1H1 adds for each key does not sum to its output"):
-        direct_effects.direct_effects(result.attention, result.stream, 3, by_key=HeadId(1, 1))
+        direct_effects.direct_effects(result.attention, result.written, 3, by_key=HeadId(1, 1))
 
 
 def test_a_masked_language_head_is_linearised_along_its_gradient():
@@ -380,7 +377,7 @@ def test_a_word_that_a_vocabulary_lacks_is_no_answer():
 def test_a_bare_bert_says_why_it_has_none():
     result = attnviz.head_outputs(SENTENCE, sharp_bert(), tokenizer=bert_tokenizer())
     assert result.effects is None
-    assert result.stream.feed_forward == []
+    assert result.written is None
     assert result.no_effects in " ".join(result.report(width=400).split())
     for call in (result.effects_at, lambda: result.promoted("L0H0"), lambda: result.figure("effects")):
         with pytest.raises(UsageError, match="Direct effects are not given: the model has no head for tokens"):
@@ -399,12 +396,10 @@ def test_hooks_are_gone_and_a_second_pass_starts_anew():
     model = sharper_gpt2()
     result = promoted_by(model)
     assert not [module for module in model.modules() if module._forward_hooks or module._forward_pre_hooks]
-    assert len(result.stream.feed_forward) == N_LAYERS
-    assert result.stream.last.shape == result.stream.normed.shape == (len(result.tokens), D_MODEL)
-    with recording_stream(result.checkpoint) as stream, torch.no_grad():
+    with recording_parts(result.checkpoint, result.tokens) as written, torch.no_grad():
         for _ in range(2):
             result.checkpoint.model(torch.tensor([[1, 2, 3]]))
-    assert len(stream.feed_forward) == N_LAYERS
+    assert {len(tensor) for tensor in written.sites.values()} == {3}
 
 
 def test_entries_of_the_vocabulary_as_they_are_shown():

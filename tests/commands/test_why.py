@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[str, Any, str, Any]] = {
     "the positions lost": ("gpt2", WrittenParts, "terms", _without("position embedding")),
     "the scale of a norm": (
         "bert", residual_parts._Reading, "through",
-        lambda self, read_by, _: setattr(self, "weight", read_by(self.weight)),
+        lambda self, norm, *_: iter(setattr(self, "weight", norm.read_by(self.weight)) or ()),
     ),
     "a norm that subtracts no mean": (
         "gpt2", LayerNorm, "read_by", lambda self, weight: self.weight[:, None] * weight,

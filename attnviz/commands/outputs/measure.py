@@ -5,6 +5,7 @@ tokens, in GPT-2 the first and those of :mod:`attnviz.trace.sinks`); means and s
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -29,7 +30,7 @@ from attnviz.trace.contributions import LayerContributions, layer_contributions
 from attnviz.trace.direct_effects import DirectEffects, Promotion, answer_ids, direct_effects
 from attnviz.trace.generation import TargetTokens, target_tokens
 from attnviz.trace.recorder import block_memory
-from attnviz.trace.residual_stream import ResidualStream, recording_stream, why_no_effects
+from attnviz.trace.residual_parts import WrittenParts, recording_parts, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
 
@@ -52,7 +53,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         attention: the verified heads, from which tensors are recomputed on demand.
         layers: first layer first.
         heads: by share of the output's norm, the largest first.
-        stream: the other modules' outputs in the same forward pass, for direct effects.
+        written: the residual stream in parts, for direct effects; None where there are none.
         effects: the logit of an answer minus that of a foil at one position, decomposed: of two tokens, or of a
             classifier's two classes; None if ``no_effects`` gives a reason.
         target: of an encoder-decoder, what its decoder reads.
@@ -64,7 +65,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     attention: VerifiedAttention
     layers: tuple[OutputShares, ...]
     heads: tuple[HeadContribution, ...]
-    stream: ResidualStream
+    written: WrittenParts | None
     effects: DirectEffects | None
     no_effects: str
     target: TargetTokens | None = None
@@ -162,10 +163,10 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
             UsageError: there is no such position, token or class, or the model gives no logits.
             VerificationError: the parts do not sum to the model's logits.
         """
-        if self.no_effects:
+        if self.written is None:
             raise UsageError(self.no_effects)
         position, ids = _position(self.checkpoint, self.read, token), answer_ids(self.checkpoint, answer, foil)
-        return direct_effects(self.attention, self.stream, position, *ids)
+        return direct_effects(self.attention, self.written, position, *ids)
 
     def promoted(self, head: str | HeadId, token: str | int | None = None) -> Promotion:
         """The tokens that a head's output promotes and suppresses.
@@ -254,8 +255,9 @@ def head_outputs(
     ids = answer_ids(checkpoint, answer, foil)
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
-    position = _position(checkpoint, tokens if read is None else read.tokens, token)
-    with recording_stream(checkpoint) as stream:
+    reading = tokens if read is None else read.tokens
+    position = _position(checkpoint, reading, token)
+    with recording_parts(checkpoint, reading) if not why_not else nullcontext() as written:
         verified = verify_attention(checkpoint, tokens, progress=progress, target=read and read.tokens, memory=of_block)
     layers, heads = [], []
     for layer in checkpoint.layers:
@@ -264,8 +266,8 @@ def head_outputs(
         heads += of_heads
         tell(progress, "measuring", layer + 1, n_layers)
     ranked = tuple(sorted(heads, key=lambda head: (-(head.projection_share or 0.0), head.id)))
-    effects = None if why_not else direct_effects(verified, stream, position, *ids)
-    return HeadOutputs(text, pair, checkpoint, tokens, verified, tuple(layers), ranked, stream, effects, why_not, read)
+    effects = None if written is None else direct_effects(verified, written, position, *ids)
+    return HeadOutputs(text, pair, checkpoint, tokens, verified, tuple(layers), ranked, written, effects, why_not, read)
 
 
 def _position(checkpoint: Checkpoint, tokens: Tokens, token: str | int | None) -> int:

@@ -20,8 +20,7 @@ from attnviz.progress import Progress
 from attnviz.trace.direct_effects import DirectEffects, answer_ids, direct_effects
 from attnviz.trace.recorder import AttentionCall, block_memory
 from attnviz.trace.removal import difference_without
-from attnviz.trace.residual_parts import recording_parts
-from attnviz.trace.residual_stream import recording_stream, why_no_effects
+from attnviz.trace.residual_parts import recording_parts, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
 
@@ -145,10 +144,9 @@ def why(
     no_effects = _why_no_effects(checkpoint, tokens, at_query)
     if no_effects and ids != (None, None):
         raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
-    normed = not no_effects and any(layer.attention_output_norm is not None for layer in checkpoint.modules)
-    with recording_parts(checkpoint, tokens, chosen.layer) as written, recording_stream(checkpoint) as stream:
+    with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
         verified = verify_attention(
-            checkpoint, tokens, progress=progress, memory=of_block, keep_outputs=normed, called=called
+            checkpoint, tokens, progress=progress, memory=of_block, keep_outputs=False, called=called
         )
 
     @cache
@@ -159,7 +157,7 @@ def why(
     chain = follow(scores_of, scores, depth)
     effects, ablated = None, {}
     if not no_effects:
-        effects = direct_effects(verified, stream, at_query, *ids, by_key=chosen)
+        effects = direct_effects(verified, written, at_query, *ids, by_key=chosen)
         for method in ("zero", "mean"):
             two = effects.answer.id, effects.foil.id
             left = difference_without(checkpoint, tokens, chosen, at_query, method, *two)
