@@ -1,6 +1,7 @@
 """Measure every step of a layer on one text, verified."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
@@ -17,6 +18,7 @@ from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
+from attnviz.trace.residual_parts import recording_parts
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -137,11 +139,12 @@ def explain(
     # of a word of several pieces the last
     position = last if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]
     kept: list[VerifiedStages] = []
-    verify_stages(checkpoint, tokens, [followed.layer], kept.append)
+    split = followed.layer == 0 and embeds_positions(checkpoint)
+    with recording_parts(checkpoint, tokens, 0) if split else nullcontext() as written:
+        verify_stages(checkpoint, tokens, [followed.layer], kept.append)
     tell(progress, "verifying", 1, 1)
     (stages,) = kept
-    split = followed.layer == 0 and embeds_positions(checkpoint)
-    positions = position_shares(checkpoint, tokens, stages) if split else None
+    positions = None if written is None else position_shares(checkpoint, tokens, stages, written)
     return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions)
 
 
