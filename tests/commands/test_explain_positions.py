@@ -154,12 +154,6 @@ def test_a_share_is_the_shapley_value_of_the_variance() -> None:
         assert found.heads[1].terms[name] == pytest.approx(value / whole, abs=1e-9)
 
 
-def test_token_types_have_a_share_of_a_pair_alone() -> None:
-    alone, pair = shares_of(bert()), shares_of(bert(), pair="the dog ran")
-    assert all(groups["segment"] is None for groups in groups_of(alone))
-    assert any(abs(groups["segment"] or 0) > 1e-3 for groups in groups_of(pair))
-
-
 def test_where_no_score_differs_there_is_nothing_to_tell_apart() -> None:
     one = shares_of(gpt2(), "the")
     assert set(one.layer.terms.values()) == set(one.layer.groups.values()) == {None}

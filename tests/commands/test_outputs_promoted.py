@@ -22,7 +22,7 @@ from attnviz.trace.residual_parts import Term, WrittenParts, recording_parts
 from tests.conftest import SENTENCE
 from tests.support.ablations import masked_token_model
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
-from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert
 from tests.support.outputs import N_HEADS, N_LAYERS, of_head, own_numbers, sharper_gpt2
 
 TOKENIZER = gpt2_tokenizer()
@@ -105,20 +105,6 @@ def test_other_positions_are_asked_for_by_token_or_number():
     assert result.promoted("L1H1") == result.effects.promotions[HeadId(1, 1)]
 
 
-@pytest.mark.parametrize(
-    ("at", "message"),
-    [
-        ("dog", "no token “dog” in the text: expected one of"),
-        (99, "the text has positions 0 to 4, found 99"),
-        (True, "expected token .* found True"),
-        ("cat", r"the token “cat” stands in the text 2 times; name one: cat#1 \(#1\), cat#2 \(#3\)\."),
-    ],
-)
-def test_positions_that_are_none_or_several(at, message):
-    with pytest.raises(UsageError, match=message):
-        promoted_by(sharper_gpt2(), "the cat the cat the", token=at)
-
-
 # --- a head known by design -------------------------------------------------------------------------------
 
 
@@ -139,28 +125,21 @@ def hand_built(target: int, layer: int = 0, head: int = 1) -> Any:
     return model
 
 
-@pytest.mark.parametrize("word", [" cat", " that"])
 @pytest.mark.parametrize("layer", [0, 1])
-def test_a_head_that_writes_a_tokens_unembedding_promotes_that_token(word, layer):
-    (target,) = TOKENIZER(word)["input_ids"]
-    result = promoted_by(hand_built(target, layer))
+def test_a_head_that_writes_a_tokens_unembedding_promotes_it_and_its_opposite_suppresses_it(layer):
+    (target,) = TOKENIZER(" cat")["input_ids"]
+    model = hand_built(target, layer)
+    result = promoted_by(model)
     promotion = result.promoted(HeadId(layer, 1))
-    assert promotion.promoted[0].id == target
-    assert promotion.promoted[0].text == word.strip()
+    assert (promotion.promoted[0].id, promotion.promoted[0].text) == (target, "cat")
     assert promotion.promoted[0].logit > 2 * promotion.promoted[1].logit
     assert result.effects.predicted.id == target
     assert result.effects.heads[HeadId(layer, 1)] > 0.9 * result.effects.difference
     assert {head for head, effect in result.effects.heads.items() if effect} == {HeadId(layer, 1)}
-    assert result.heads[0].id == HeadId(layer, 1)
     assert result.heads[0].norm_share == pytest.approx(1)
-
-
-def test_a_head_that_writes_the_opposite_suppresses_the_token():
-    (target,) = TOKENIZER(" cat")["input_ids"]
-    model = hand_built(target)
     with torch.no_grad():
-        model.transformer.h[0].attn.c_proj.weight.neg_()
-    assert promoted_by(model).promoted("L0H1").suppressed[0].id == target
+        model.transformer.h[layer].attn.c_proj.weight.neg_()
+    assert promoted_by(model).promoted(HeadId(layer, 1)).suppressed[0].id == target
 
 
 def test_a_head_that_writes_nothing_promotes_nothing():
@@ -339,36 +318,24 @@ def test_a_masked_language_head_is_linearised_along_its_gradient():
         assert found.heads[HeadId(2, head)] == pytest.approx(float((part @ gradient).detach()), abs=1e-5 * found.scale)
     total = sum(found.heads.values()) + sum(part.direct_effect for part in found.parts)
     assert total == pytest.approx(float(difference.detach()), abs=1e-5 * found.scale)
-    with pytest.raises(UsageError, match="Promoted tokens are not given: they need logits of tokens that are linear"):
+    with pytest.raises(UsageError, match="Promoted tokens"):
         result.promoted("L0H0")
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "word"),
     [
-        ({"answer": "unseen"}, r"answer 'unseen'|--answer \(answer=...\) 'unseen' is \d tokens \(“.*”\), expected one"),
-        ({"foil": ""}, r"--foil \(foil=...\) '' is 0 tokens \(none\), expected one"),
-        ({"answer": " cat", "foil": "Ġcat"}, r"expected two tokens, found ' cat' for both --answer and --foil"),
-        ({"answer": 10**6}, r"--answer \(answer=...\) 1000000 is no id of a token: the vocabulary has 0 to 399"),
-        ({"foil": True}, "expected foil .* found True"),
+        ({"answer": "unseen"}, "expected one"),
+        ({"answer": " cat", "foil": "Ġcat"}, "two tokens"),
+        ({"answer": 10**6}, "no id"),
+        ({"foil": True}, "foil"),
+        ({"token": "dog"}, "dog"),
+        ({"token": 99}, "99"),
     ],
 )
-def test_answers_that_are_no_token_or_several(options, message):
-    with pytest.raises(UsageError, match=message):
+def test_answers_that_are_no_token_or_several(options, word):
+    with pytest.raises(UsageError, match=word):
         promoted_by(sharper_gpt2(), **options)
-
-
-def test_an_answer_without_its_leading_space_says_so():
-    with pytest.raises(UsageError, match="expected one: try ' three', with a leading space"):
-        attnviz.head_outputs("one two", "tiny-gpt2", device="cpu", answer="three")
-
-
-def test_a_word_that_a_vocabulary_lacks_is_no_answer():
-    model, tokenizer = masked_token_model()
-    with pytest.raises(UsageError, match="'☃' is not in the model's vocabulary; expected one token of it"):
-        attnviz.head_outputs("the cat", model, tokenizer=tokenizer, answer="☃")
-    found = attnviz.head_outputs("the cat", model, tokenizer=tokenizer, answer="##able", foil="cat").effects
-    assert (found.answer.text, found.foil.text) == ("##able", "cat")
 
 
 # --- models without ----------------------------------------------------------------------------------------
@@ -380,16 +347,8 @@ def test_a_bare_bert_says_why_it_has_none():
     assert result.written is None
     assert result.no_effects in " ".join(result.report(width=400).split())
     for call in (result.effects_at, lambda: result.promoted("L0H0"), lambda: result.figure("effects")):
-        with pytest.raises(UsageError, match="Direct effects are not given: the model has no head for tokens"):
+        with pytest.raises(UsageError, match="no head for tokens"):
             call()
-
-
-def test_a_bare_gpt2_in_memory_has_no_head_but_its_checkpoint_has(tmp_path):
-    model = sharp_gpt2()
-    result = promoted_by(model)
-    assert "no head for tokens" in result.no_effects
-    folder = save_checkpoint(model, TOKENIZER, tmp_path / "bare")  # the unembedding is tied to the embedding
-    assert attnviz.head_outputs(SENTENCE, folder, device="cpu").effects is not None
 
 
 def test_hooks_are_gone_and_a_second_pass_starts_anew():
