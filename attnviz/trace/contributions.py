@@ -73,10 +73,7 @@ class LayerContributions:
         return len(self.value)
 
     def rows(self, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
-        """The first query of each block of rows of A, and the rows, [n_heads, rows, n_keys]; of all or some heads.
-
-        Keys after the last of them are hidden from all these rows.
-        """
+        """The first query of each block of rows of A, and the rows, [n_heads, rows, keys that these rows see]."""
         for rows in self.attention.rows(self.layer, heads):
             yield rows.first, rows.wide[0]
 
@@ -108,7 +105,7 @@ class LayerContributions:
         return pattern
 
     def norms(self, head: int) -> Tensor:
-        """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n]; A is never negative, so it is A[q, k] ||f(x_k)||."""
+        """Norm-weighted attention ||A[q, k] f(x_k)|| = A[q, k] ||f(x_k)||, [n, n]."""
         return self.pattern(head) * self.value_norms(head)
 
 
@@ -130,10 +127,7 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
 
 
 def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:
-    """Compare a sum of parts and b_O, [n, d_model], with the model's own attention output of a layer.
-
-    ``parts`` say what was summed, with the verb, for a message: ``... do not sum``. As :func:`check_total`.
-    """
+    """Compare a sum of ``parts`` and b_O, [n, d_model], with the model's own attention output of a layer."""
     own, labels = verified.model_output(layer)[0].to(total.dtype), verified.tokens_of(layer)[0].labels
 
     def where(worst: int) -> str:

@@ -1,18 +1,14 @@
 """Direct effects of heads on an answer minus a foil: two tokens of the vocabulary, or two classes.
 
 Direct effects alone: what later layers make of a head's output is in their parts (Elhage et al. 2021; answer minus
-foil as in Wang et al. 2022, "Interpretability in the Wild"). The final state x at a position is a sum of what the
-embeddings, every head, every b_O, every feed-forward network and the biases of norms put there, once each norm on the
-way is held at the scale that it has in the model (in BERT and its relatives all later ones, in GPT-2 and Llama the
-final one, in Gemma also that behind W_O)::
+foil as in Wang et al. 2022, "Interpretability in the Wild"). The final state x is a sum of parts c
+(:mod:`attnviz.trace.residual_parts`); with f(x) = logit of the answer - logit of the foil, c adds g·c, g = df/dx.
 
-    x = sum of parts c,     f(x) = logit of the answer - logit of the foil
-
-Where the unembedding or the classifier is one linear map (GPT-2, Llama), c adds g·c with g = df/dx, exactly. BERT's
-masked-language head, its pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient
-at this x, a linearisation (exact for a ReLU), and what it leaves out stands beside the parts as a part of its own; that
-the head moves along the parts as they say is checked by a finite difference. That the parts sum to the model's own x,
-and to f(x), and that its head gives the logits that the whole model returns, is checked too, or nothing is given.
+Where the unembedding or the classifier is one linear map (GPT-2, Llama) that is exact. BERT's masked-language head, its
+pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient at this x, and what it
+leaves out is a part of its own; that the head moves along the parts as they say is checked by a finite difference. That
+the parts sum to the model's own x, and to f(x), and that its head gives the logits that the whole model returns, is
+checked too, or nothing is given.
 
 Promoted tokens: those whose logits a head raises most (nostalgebraist 2020), where logits are linear in x. From its
 part of the logits the mean over the vocabulary is removed, since a number added to all changes no probability.
@@ -68,7 +64,7 @@ class TokenLogit:
 
 @dataclass(frozen=True)
 class Promotion:
-    """Tokens whose logit a head's output raises (``promoted``), or lowers, most, the most first; may be empty."""
+    """Tokens whose logit a head's output raises, or lowers, most, the most first; may be empty."""
 
     promoted: tuple[TokenLogit, ...]
     suppressed: tuple[TokenLogit, ...]

@@ -245,7 +245,7 @@ def test_pairs_and_sources_of_the_document_sum_to_the_difference() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "qwen2"])
-def test_what_a_head_does_is_that_of_outputs_by_key_and_of_a_hook_that_removes_it(family: str) -> None:
+def test_what_a_head_does_is_that_of_outputs_by_key(family: str) -> None:
     whole = sharper_gpt2() if family == "gpt2" else sharp_llama(family)
     tokenizer = gpt2_tokenizer() if family == "gpt2" else sentencepiece_tokenizer()
     result = attnviz.why(TEXT, whole, tokenizer=tokenizer, head="L0H1", query=4, answer=7, foil=11)
@@ -254,28 +254,6 @@ def test_what_a_head_does_is_that_of_outputs_by_key_and_of_a_hook_that_removes_i
     assert of_all is not None
     assert sum(result.effects.keys) == pytest.approx(of_all.heads[HeadId(0, 1)], abs=1e-5 * of_all.scale)
     assert result.effects.keys[5:] == (0.0,) * (len(result.tokens) - 5)  # which the query does not see
-    joined = whole.transformer.h[0].attn.c_proj if family == "gpt2" else whole.model.layers[0].self_attn.o_proj
-    ids, mine = torch.tensor([result.tokens.ids]), slice(result.checkpoint.d_head, 2 * result.checkpoint.d_head)
-
-    def difference(method: str) -> float:
-        def remove(_: Any, args: Any) -> Any:
-            values = args[0].clone()
-            values[0, 4, mine] = 0.0 if method == "zero" else args[0][0, :, mine].mean(0)
-            return (values,)
-
-        handle = joined.register_forward_pre_hook(remove) if method else None
-        with torch.no_grad():
-            logits = whole(ids).logits[0, 4]
-        if handle is not None:
-            handle.remove()
-        return float(logits[7] - logits[11])
-
-    own = difference("")
-    assert own == pytest.approx(result.effects.difference, abs=1e-5 * of_all.scale)
-    for method in ("zero", "mean"):
-        expected = own - difference(method)
-        assert result.ablated[method] == pytest.approx(expected, abs=1e-5 * of_all.scale)
-        assert abs(expected - result.effects.heads[HeadId(0, 1)]) > 1e-4 * of_all.scale  # later layers react
     assert len(result.document()["effects"]["direct_effect_by_key"]) == len(result.tokens)
 
 
@@ -289,6 +267,6 @@ def test_what_a_head_does_in_a_classifier_is_where_the_classifier_reads(kind: st
     assert outputs is not None
     assert sum(result.effects.keys) == pytest.approx(outputs.heads[HeadId(1, 2)], abs=1e-5 * outputs.scale)
     other = attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=1)
-    assert (other.effects, other.ablated) == (None, {})
+    assert other.effects is None
     with pytest.raises(UsageError, match=f"add --query '#{result.query}'"):
         attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=1, answer="good")

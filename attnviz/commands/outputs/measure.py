@@ -46,9 +46,6 @@ NO_PROMOTIONS = (
 class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """Result of :func:`head_outputs`; nothing in it comes from an unverified head.
 
-    On the scale ``auto`` a head's colours end at its own largest norm; from 41 tokens on all are logarithmic. Views:
-    ``overview``, ``shares``, ``effects`` (language models, classifiers), ``heads``.
-
     Attributes:
         attention: the verified heads, from which tensors are recomputed on demand.
         layers: first layer first.
@@ -123,23 +120,27 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
             UsageError: the model has no such head.
             VerificationError: the model was changed since.
         """
-        id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).outputs([id.head])[0].cpu()
+        layer, number = self._written_by(head)
+        return layer.outputs([number])[0].cpu()
 
     def norms(self, head: str | HeadId) -> Tensor:
         """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n], row = query, on the CPU; raises as :meth:`output`."""
-        id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).norms(id.head).cpu()
+        layer, number = self._written_by(head)
+        return layer.norms(number).cpu()
 
     def value_norms(self, head: str | HeadId) -> Tensor:
         """||f(x_k)|| of every key, [n], on the CPU; raises as :meth:`output`."""
-        id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).value_norms(id.head).cpu()
+        layer, number = self._written_by(head)
+        return layer.value_norms(number).cpu()
 
     def pattern(self, head: str | HeadId) -> Tensor:
         """The raw pattern A, [n, n], row = query, on the CPU; raises as :meth:`output`."""
+        layer, number = self._written_by(head)
+        return layer.pattern(number).cpu()
+
+    def _written_by(self, head: str | HeadId) -> tuple[LayerContributions, int]:
         id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).pattern(id.head).cpu()
+        return layer_contributions(self.attention, id.layer), id.head
 
     def by_layer(
         self, heads: Sequence[HeadContribution]
@@ -151,13 +152,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def effects_at(
         self, token: str | int | None = None, answer: str | int | None = None, foil: str | int | None = None
     ) -> DirectEffects:
-        """Direct effects at another position, or on another answer minus a foil.
-
-        Args:
-            token: a token or word of the text, ``cat#2``, ``#3`` or a position counted from 0; None as for
-                :func:`head_outputs`.
-            answer: as for :func:`head_outputs`.
-            foil: likewise.
+        """Direct effects at another position, or on another answer minus a foil; arguments as of :func:`head_outputs`.
 
         Raises:
             UsageError: there is no such position, token or class, or the model gives no logits.
@@ -169,11 +164,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         return direct_effects(self.attention, self.written, position, *ids)
 
     def promoted(self, head: str | HeadId, token: str | int | None = None) -> Promotion:
-        """The tokens that a head's output promotes and suppresses.
-
-        Args:
-            head: by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
-            token: another position than that of :attr:`effects`, as for :meth:`effects_at`.
+        """The tokens that a head's output promotes and suppresses, by default at the position of :attr:`effects`.
 
         Raises:
             UsageError: no such head or position, or a model or a head of which no logits are a linear map.
@@ -241,9 +232,8 @@ def head_outputs(
         opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
-        AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do not reproduce the
-            model, do not sum to its attention outputs, or the parts of its logits do not sum to these; UsageError for
-            a class that the model lacks.
+        AttnvizError: VerificationError where the heads do not reproduce the model, do not sum to its attention outputs,
+            or the parts of its logits do not sum to these; UsageError for what the model or text lacks.
     """
     of_block = block_memory(memory)
     checkpoint, _ = open_checkpoint(model, **opening)
