@@ -13,7 +13,7 @@ def why(run: Run, text: str, pair: str | None, **options: Any) -> Job:
 
     Sources are embeddings, every earlier head, every feed-forward network and biases; they sum to the model's own
     score, which is checked on every run. With a head for tokens or classes it also shows what the attention head adds
-    to the logit of an answer minus that of a foil, key by key, and what is missing when it is ablated.
+    to the logit of an answer minus that of a foil, key by key.
 
     It writes why.png, captions, why.json and why.csv.
 

@@ -73,10 +73,7 @@ class LayerContributions:
         return len(self.value)
 
     def rows(self, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
-        """The first query of each block of rows of A, and the rows, [n_heads, rows, n_keys]; of all or some heads.
-
-        Keys after the last of them are hidden from all these rows.
-        """
+        """The first query of each block of rows of A, and the rows, [n_heads, rows, keys that these rows see]."""
         for rows in self.attention.rows(self.layer, heads):
             yield rows.first, rows.wide[0]
 
@@ -89,19 +86,10 @@ class LayerContributions:
         """What each of the heads adds to the residual stream, [n_heads, n, d_model]."""
         return torch.cat([torch.stack(list(map(self.added, heads, rows))) for _, rows in self.rows(heads)], dim=1)
 
-    def outputs_at(self, position: int) -> Tensor:
-        """What every head adds at one position, [n_heads, d_model]."""
-        return self._one_query(position).outputs(range(self.n_heads))[:, 0]
-
-    def keys_at(self, position: int, head: int) -> Tensor:
-        """What one head adds at one position for each key, A[q, k] f(x_k), [n_keys, d_model]."""
-        weights = self._one_query(position).pattern(head)[position]
-        with without_gradients(weights.device):
-            added: Tensor = weights[:, None] * attention.transformed_values(self.value[head], self.output_weight[head])
-            return added
-
-    def _one_query(self, position: int) -> "LayerContributions":
-        return replace(self, attention=replace(self.attention, queries=(position,)))
+    def pattern_row(self, position: int, head: int) -> Tensor:
+        """The pattern of one head at one position, [n_keys that it sees]."""
+        ((_, rows),) = replace(self, attention=replace(self.attention, queries=(position,))).rows([head])
+        return rows[0, 0]
 
     def value_norms(self, head: int) -> Tensor:
         """||f(x_k)|| of every key, [n]."""
@@ -117,7 +105,7 @@ class LayerContributions:
         return pattern
 
     def norms(self, head: int) -> Tensor:
-        """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n]; A is never negative, so it is A[q, k] ||f(x_k)||."""
+        """Norm-weighted attention ||A[q, k] f(x_k)|| = A[q, k] ||f(x_k)||, [n, n]."""
         return self.pattern(head) * self.value_norms(head)
 
 
@@ -139,10 +127,7 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
 
 
 def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:
-    """Compare a sum of parts and b_O, [n, d_model], with the model's own attention output of a layer.
-
-    ``parts`` say what was summed, with the verb, for a message: ``... do not sum``. As :func:`check_total`.
-    """
+    """Compare a sum of ``parts`` and b_O, [n, d_model], with the model's own attention output of a layer."""
     own, labels = verified.model_output(layer)[0].to(total.dtype), verified.tokens_of(layer)[0].labels
 
     def where(worst: int) -> str:

@@ -1,25 +1,22 @@
 """Direct effects of heads on an answer minus a foil: two tokens of the vocabulary, or two classes.
 
 Direct effects alone: what later layers make of a head's output is in their parts (Elhage et al. 2021; answer minus
-foil as in Wang et al. 2022, "Interpretability in the Wild"). The final state x at a position is a sum of what the
-embeddings, every head, every b_O, every feed-forward network and the biases of norms put there, once each norm on the
-way is held at the scale that it has in the model (in BERT and its relatives all later ones, in GPT-2 and Llama the
-final one, in Gemma also that behind W_O)::
+foil as in Wang et al. 2022, "Interpretability in the Wild"). The final state x is a sum of parts c
+(:mod:`attnviz.trace.residual_parts`); with f(x) = logit of the answer - logit of the foil, c adds g·c, g = df/dx.
 
-    x = sum of parts c,     f(x) = logit of the answer - logit of the foil
-
-Where the unembedding or the classifier is one linear map (GPT-2, Llama), c adds g·c with g = df/dx, exactly. BERT's
-masked-language head, its pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient
-at this x, a linearisation (exact for a ReLU), and what it leaves out stands beside the parts as a part of its own; that
-the head moves along the parts as they say is checked by a finite difference. That the parts sum to the model's own x,
-and to f(x), and that its head gives the logits that the whole model returns, is checked too, or nothing is given.
+Where the unembedding or the classifier is one linear map (GPT-2, Llama) that is exact. BERT's masked-language head, its
+pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient at this x, and what it
+leaves out is a part of its own; that the head moves along the parts as they say is checked by a finite difference. That
+the parts sum to the model's own x, and to f(x), and that its head gives the logits that the whole model returns, is
+checked too, or nothing is given.
 
 Promoted tokens: those whose logits a head raises most (nostalgebraist 2020), where logits are linear in x. From its
 part of the logits the mean over the vocabulary is removed, since a number added to all changes no probability.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,12 +29,11 @@ from attnviz.models.encoding import token_id
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
 from attnviz.models.words import vocabulary_labels
-from attnviz.reference.attention import Norm, upcast
-from attnviz.trace.contributions import check_total, layer_contributions, without_gradients
+from attnviz.reference.attention import upcast
+from attnviz.trace.contributions import check_total, without_gradients
 from attnviz.trace.logits import check_logits
 from attnviz.trace.recorder import refuse_not_finite
-from attnviz.trace.residual_parts import embeddings_of
-from attnviz.trace.residual_stream import ResidualStream, last_stream, why_no_effects
+from attnviz.trace.residual_parts import Source, WrittenParts, parts_at, why_no_effects
 from attnviz.trace.verify import VerifiedAttention
 
 MOST_TOKENS = 10
@@ -68,7 +64,7 @@ class TokenLogit:
 
 @dataclass(frozen=True)
 class Promotion:
-    """Tokens whose logit a head's output raises (``promoted``), or lowers, most, the most first; may be empty."""
+    """Tokens whose logit a head's output raises, or lowers, most, the most first; may be empty."""
 
     promoted: tuple[TokenLogit, ...]
     suppressed: tuple[TokenLogit, ...]
@@ -163,13 +159,13 @@ def answer_ids(
 
 def direct_effects(
     verified: VerifiedAttention,
-    stream: ResidualStream,
+    written: WrittenParts,
     position: int,
     answer: int | None = None,
     foil: int | None = None,
     by_key: HeadId | None = None,
 ) -> DirectEffects:
-    """Decompose an answer minus a foil; ``stream`` was recorded while the heads were verified.
+    """Decompose an answer minus a foil; ``written`` was recorded while the heads were verified.
 
     ``answer``, ``foil``: by :func:`answer_ids`; None for the model's first choice, and for the first of the others.
     ``by_key``: a head whose effect is divided among the keys that it attends to, too.
@@ -180,41 +176,49 @@ def direct_effects(
             moves; the whole model returns other logits; or the model was changed.
     """
     checkpoint, tolerance = verified.checkpoint, verified.verification.tolerance.output
-    tokens, _ = verified.tokens_of(last_stream(checkpoint)[0])
+    tokens, _ = verified.tokens_of(written.layers[0])
     head, classifier = checkpoint.prediction_head, checkpoint.classifier
     assert head is not None
-    assert stream.normed is not None
+    state = written.sites[None, "final"][position]
     with without_gradients(checkpoint.device):
-        own = upcast(head(stream.normed[position][None])[0])
+        own = upcast(head(state[None])[0])
         refuse_not_finite(own, f"logits at position {position}")
-        check_logits(checkpoint, verified.inputs, stream.normed[position][None], [position])
+        check_logits(checkpoint, verified.inputs, state[None], [position])
         best, probabilities = own.sort(descending=True, stable=True).indices[:3].tolist(), own.softmax(-1)
         one, other = _two(best, answer, foil)
-        state, deviation = _final_state(verified, stream, position, by_key)
-        final = upcast(stream.normed[position])
+        final = upcast(state)
+        gradient, rest = _linearised(head, "unembedding" if classifier is None else "classifier", final, one, other)
+        terms = list(written.final_terms())
+        names, found = parts_at(terms, torch.tensor([position]))
+        parts = found[:, 0]
+        keys: tuple[float, ...] = ()
+        if by_key is not None:
+            (term,) = [term for term in terms if by_key in term.sources]
+            of_keys = (term.by_key(verified, by_key, position) @ _wide(gradient)).tolist()
+            hidden = len(verified.tokens_of(by_key.layer)[1]) - len(of_keys)
+            keys = (*of_keys, *[0.0] * hidden)
         no_sum = (
             "embeddings, heads, biases and feed-forward networks do not sum to the model's own final state at position "
             f"{position} ({tokens.labels[position]!r})"
         )
-        check_total(state.parts.sum(0), _wide(final), tolerance, no_sum, lambda at: f"in dimension {at}")
-        gradient, rest = _linearised(head, "unembedding" if classifier is None else "classifier", final, one, other)
-        values = state.parts @ _wide(gradient)
+        check_total(parts.sum(0), _wide(final), tolerance, no_sum, lambda at: f"in dimension {at}")
+        values = parts @ _wide(gradient)
         logits = _wide_logits(head, final)
         if _linear_map(head) is None:
-            _check_slope(head, final, (one, other), state.parts.to(final), values, rest[:-1], position)
-        promotions = {} if classifier or by_key else dict(_promotions(checkpoint, state))
-    named = list(zip(state.names, values.tolist(), strict=True))
+            _check_slope(head, final, (one, other), parts.to(final), values, rest[:-1], position)
+        promotions = {} if classifier or by_key else dict(_promotions(checkpoint, names, parts))
+    named = list(zip(names, values.tolist(), strict=True))
     heads = {name: value for name, value in named if isinstance(name, HeadId)}
-    keys = tuple(value for name, value in named if name[0] == _KEY)
+    others = [PartEffect(*name, value) for name, value in named if not isinstance(name, HeadId)]
+    others = [*sorted(others, key=partial(_place, written.layers)), *rest]
     if by_key is not None:
         heads[by_key] = sum(keys)
-    parts = [PartEffect(*name, value) for name, value in named if not isinstance(name, HeadId) and name[0] != _KEY]
-    parts += rest
-    total = sum([*heads.values(), *(part.direct_effect for part in parts)])
+    last = checkpoint.architecture.final_norm(checkpoint.model)
+    total = sum([*heads.values(), *(part.direct_effect for part in others)])
     difference = float(logits[one] - logits[other])
     scale = max(map(abs, [*heads.values(), difference])) or 1.0
     error = abs(total - difference) / scale
-    spread = float((_wide(gradient).square() * state.parts.square().sum(0)).sum().sqrt())
+    spread = float((_wide(gradient).square() * parts.square().sum(0)).sum().sqrt())
     limit = max(tolerance, _ROUNDINGS * torch.finfo(checkpoint.dtype).eps * spread / scale)
     if not error <= limit:  # a NaN is a failure, too
         raise VerificationError(
@@ -229,12 +233,30 @@ def direct_effects(
 
     next_token = not classifier and (checkpoint.architecture.causal or bool(checkpoint.stacks))
     return DirectEffects(
-        position, choice(one), choice(other), choice(best[0]),
+        position=position,
+        answer=choice(one),
+        foil=choice(other),
+        predicted=choice(best[0]),
         actual=choice(tokens.ids[position + 1]) if next_token and position + 1 < len(tokens) else None,
         classes=tuple(map(choice, range(len(own)))) if classifier else (),
-        difference=difference, heads=dict(sorted(heads.items())), keys=keys, parts=tuple(parts), promotions=promotions,
-        linear=_linear_map(head) is not None, deviation=deviation, error=error, scale=scale, tolerance=limit,
-    )  # fmt: skip
+        difference=difference,
+        heads=dict(sorted(heads.items())),
+        keys=keys,
+        parts=tuple(others),
+        promotions=promotions,
+        linear=_linear_map(head) is not None,
+        deviation=None if last is None else float(written.final_scale(checkpoint.norm(last))[position]),
+        error=error,
+        scale=scale,
+        tolerance=limit,
+    )
+
+
+def _place(layers: Sequence[int], part: PartEffect) -> tuple[int, int]:
+    """Where a part comes in a table: embeddings, layers in running order, and the final norm."""
+    if part.layer is None:
+        return (len(layers) if part.name == "final norm bias" else -1), 0
+    return layers.index(part.layer), ("attention bias", "norm bias", "feed-forward").index(part.name)
 
 
 def _two(best: Sequence[int], answer: int | None, foil: int | None) -> tuple[int, int]:
@@ -308,101 +330,19 @@ def _check_slope(
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """In float64 on the CPU, where a large number that a norm takes from all parts leaves no rounding."""
+    """In float64 on the CPU, as the parts are."""
     return tensor.detach().cpu().double()
 
 
-_KEY = "key"
-_Name = HeadId | tuple[str, int | None]
-
-
-class _State:
-    """The residual stream at one position as parts that sum to it, [n_parts, d_model], float64 on the CPU."""
-
-    def __init__(self, parts: Sequence[tuple[str, Tensor]]) -> None:
-        self.names: list[_Name] = [(name, None) for name, _ in parts]
-        self.parts = torch.stack([_wide(vector) for _, vector in parts])
-
-    def add(self, vectors: Tensor, *names: _Name) -> None:
-        self.parts = torch.cat([self.parts, _wide(vectors)])
-        self.names += names
-
-    def normalise(self, norm: Norm, layer: int | None, own: Tensor | None = None) -> float:
-        """Apply a norm to every part at the scale of their sum, or of the model's ``own`` stream; returns the scale."""
-        scale = norm.scale(self.parts.sum(0) if own is None else _wide(own))
-        if norm.weight is not None:
-            norm = replace(norm, weight=_wide(norm.weight))
-        self.parts = norm.linear_part(self.parts, scale)
-        if norm.bias is not None:
-            name: _Name = ("final norm bias" if layer is None else "norm bias", layer)
-            if name in self.names:  # the biases of a layer's norms are one part
-                self.parts[self.names.index(name)] += _wide(norm.bias)
-            else:
-                self.add(norm.bias[None], name)
-        return float(scale)
-
-
-def _final_state(
-    verified: VerifiedAttention, stream: ResidualStream, position: int, by_key: HeadId | None
-) -> tuple[_State, float | None]:
-    """Parts that sum to the final state at a position, and what the final norm divides by."""
-    checkpoint, architecture = verified.checkpoint, verified.checkpoint.architecture
-    assert stream.first is not None
-    assert stream.last is not None
-    state = _State(_embeddings(verified, stream.first[position], position))
-    modules: Any = checkpoint.modules
-    layers, factor = last_stream(checkpoint), architecture.residual_multiplier(checkpoint.config)
-    of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
-    for count, layer in enumerate(layers, start=1):
-        writing, first = layer_contributions(verified, layer), layers[count - of_block]
-        vectors = writing.outputs_at(position)
-        names: list[_Name] = [HeadId(layer, head) for head in range(writing.n_heads)]
-        if by_key is not None and by_key.layer == layer:
-            keys, own = writing.keys_at(position, by_key.head), vectors[by_key.head]
-            what = f"what {by_key} adds for each key does not sum to its output"
-            tolerance = verified.verification.tolerance.output
-            check_total(keys.sum(0), own, tolerance, what, lambda dimension: f"in dimension {dimension}")
-            own.zero_()  # they stand in its place
-            vectors, names = torch.cat([vectors, keys]), [*names, *((_KEY, key) for key in range(len(keys)))]
-        if architecture.parameters(checkpoint.model, layer).output_bias is not None:
-            vectors, names = torch.cat([vectors, writing.output_bias[None]]), [*names, ("attention bias", layer)]
-        if modules[layer].attention_output_norm is not None:  # at the scale that it has in the model
-            norm = checkpoint.norm(modules[layer].attention_output_norm)
-            vectors = norm.linear_part(vectors, norm.scale(verified.model_output(layer)[0, position]))
-        state.add(vectors * factor, *names)
-        if not architecture.pre_norm:
-            state.normalise(checkpoint.norm(modules[layer].attention_norm), layer)
-        if count % of_block == 0:
-            network = stream.feed_forward[count // of_block - 1][position]
-            state.add(_wide(network)[None] * factor, ("feed-forward", first))
-            if not architecture.pre_norm:
-                state.normalise(checkpoint.norm(modules[first].feed_forward_norm), first)
-    last, mapped = architecture.final_norm(checkpoint.model), architecture.output_map(checkpoint.model)
-    deviation = None if last is None else state.normalise(checkpoint.norm(last), None, stream.last[position])
-    if mapped is not None:
-        state.parts = state.parts @ _wide(parameter_of(mapped, "weight")).T
-    return state, deviation
-
-
-def _embeddings(verified: VerifiedAttention, first: Tensor, position: int) -> list[tuple[str, Tensor]]:
-    """The parts of the first layer's input at a position, [d_model] each; one, if their sum is normed."""
-    checkpoint = verified.checkpoint
-    tables = checkpoint.architecture.embeddings(checkpoint.model)
-    if not checkpoint.architecture.pre_norm or tables.project is not None or tables.norm is not None:
-        return [("embeddings", first)]
-    parts = embeddings_of(checkpoint, verified.tokens_of(last_stream(checkpoint)[0])[0])
-    return [(f"{name} embedding", of[position]) for name, of in parts.items()]
-
-
-def _promotions(checkpoint: Checkpoint, state: _State) -> Iterator[tuple[HeadId, Promotion]]:
+def _promotions(checkpoint: Checkpoint, names: Sequence[Source], parts: Tensor) -> Iterator[tuple[HeadId, Promotion]]:
     """What heads promote by their parts of the final state; nothing where logits are not linear in it."""
     if (linear := _linear_map(checkpoint.prediction_head)) is None:
         return
-    heads = [(row, name) for row, name in enumerate(state.names) if isinstance(name, HeadId)]
+    heads = [(row, name) for row, name in enumerate(names) if isinstance(name, HeadId)]
     weight = upcast(parameter_of(linear, "weight")).T
     for first in range(0, len(heads), _AT_ONCE):
         some = heads[first : first + _AT_ONCE]
-        logits = state.parts[[row for row, _ in some]].to(weight) @ weight
+        logits = parts[[row for row, _ in some]].to(weight) @ weight
         for (_, head), of_head in zip(some, logits - logits.mean(-1, keepdim=True), strict=True):
             yield head, Promotion(*(_most_moved(of_head, checkpoint.tokenizer, raised) for raised in (True, False)))
 

@@ -17,9 +17,7 @@ from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import HeadId
-from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
-from attnviz.reference.attention import upcast
 from attnviz.trace.recorder import at_site, in_blocks, own_run
 
 
@@ -163,10 +161,8 @@ def removed_heads(
     replacement: Replacement,
     attention_mask: Tensor,
     decoder_mask: Tensor | None = None,
-    *,
-    query: int | None = None,
 ) -> Iterator[None]:
-    """Remove the heads of one variant from each copy of a batch, inside the block; at all queries, or at one alone.
+    """Remove the heads of one variant from each copy of a batch, inside the block.
 
     ``attention_mask``: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
     copies, [n_variants * rows, n]. ``decoder_mask``: likewise of what a decoder reads.
@@ -194,8 +190,6 @@ def removed_heads(
             uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), mask)
             instead = uniform.reshape(*copies.shape[:2], -1, *copies.shape[3:])  # of cross-attention for all queries
         where = torch.tensor(missing, device=values.device)[:, None, None, :, None]
-        if query is not None:
-            where = where & (torch.arange(values.shape[1], device=values.device) == query)[:, None, None]
         replaced = torch.where(where, instead, copies)
         return replaced.reshape(values.shape).contiguous()
 
@@ -213,18 +207,6 @@ def removed_heads(
             f"expected every layer with a removed head to run once, found {wrong} (runs by layer); "
             "the model without these heads cannot be measured."
         )
-
-
-def difference_without(
-    checkpoint: Checkpoint, tokens: Tokens, head: HeadId, query: int, method: str, answer: int, foil: int
-) -> float:
-    """Logit of an answer minus that of a foil (ids of tokens or classes) at a query, where alone a head is removed."""
-    inputs, prediction_head = tokens.model_inputs(checkpoint.device), checkpoint.prediction_head
-    assert prediction_head is not None
-    mask = torch.ones_like(inputs["input_ids"])
-    with running(checkpoint), removed_heads(checkpoint, [{head}], Replacement(method), mask, query=query):
-        logits = upcast(prediction_head(final_states(checkpoint, inputs)[:, query]))[0]
-    return float(logits[answer] - logits[foil])
 
 
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:

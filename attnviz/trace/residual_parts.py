@@ -1,16 +1,16 @@
-"""What linear maps read from the residual stream, as a sum over everything that wrote into it.
+"""The residual stream of one text as a sum over everything that wrote into it.
 
-The input of an attention layer is a sum of embeddings, outputs of heads, feed-forward networks and biases, once each
-norm on the way is held at the scale that it has in the model (Elhage et al. 2021, "A Mathematical Framework for
-Transformer Circuits"). At a fixed scale s a norm is (x - mean of x) / s * weight + bias: a linear map, divided by one
-number a position. So a map W [d_model, d] of this input reads from what was written early in the model through one
-matrix [d_model, d], and from a head through W_O of that head and this matrix, [d_head, d]: nothing of the size
-n × parts × d_model is ever made.
+The input of an attention layer, and the final state, are sums of embeddings, outputs of heads, feed-forward networks
+and biases, once each norm on the way is held at the scale that it has in the model (Elhage et al. 2021, "A Mathematical
+Framework for Transformer Circuits"). At a fixed scale s a norm is (x - mean of x) / s * weight + bias: a linear map,
+divided by one number a position. So a map W [d_model, d] of this input reads from what was written early in the model
+through one matrix [d_model, d], and from a head through W_O of that head and this matrix, [d_head, d]: nothing of the
+size n × parts × d_model is ever made.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.classifier import classification_class
 from attnviz.models.families.base import position_rows
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
-from attnviz.reference.attention import upcast
+from attnviz.reference.attention import Norm, upcast
+from attnviz.trace.contributions import check_total, layer_contributions
 from attnviz.trace.recorder import at_site, own_run
+from attnviz.trace.verify import VerifiedAttention
 
 Source = HeadId | tuple[str, int | None]
 """What wrote a part: a head, or a name with its layer (None for what belongs to no layer)."""
@@ -37,34 +40,77 @@ def source_name(source: Source) -> str:
     return name if layer is None else f"{name} {HeadId(layer, 0).layer_name}"
 
 
+def why_no_effects(checkpoint: Checkpoint) -> str:
+    """Sentence on why no logits of this model can be divided into direct effects, or ''."""
+    if checkpoint.classifier is not None:
+        why = checkpoint.classifier.why_no_classes
+        return why and f"Direct effects are not given: {why}."
+    if checkpoint.encoder_only:
+        return "Direct effects are not given: the encoder of an encoder-decoder makes no logits."
+    if checkpoint.language_head is None:
+        return (
+            "Direct effects are not given: the model has no head for tokens or classes; expected a checkpoint that was "
+            f"saved as {checkpoint.architecture.language_class} or {classification_class(checkpoint.architecture)}."
+        )
+    return ""
+
+
+def layers_of_stream(checkpoint: Checkpoint) -> list[int]:
+    """Layers that write into one residual stream, in running order: of an encoder-decoder that of the logits."""
+    if checkpoint.encoder_only:
+        return list(checkpoint.layers)
+    layers = [layer for layer in checkpoint.layers if not isinstance(layer, LayerId) or layer.stack.letter != "E"]
+    return sorted(layers, key=lambda layer: layer.number if isinstance(layer, LayerId) else layer)
+
+
 @dataclass(frozen=True, eq=False)
 class Term:
     """What a map reads of some sources at every position: vectors, a matrix for each source, and a factor.
 
     Attributes:
         vectors: [n, n_sources, d_in], in the model's number format.
-        weight: [n_sources, d_in, d_out].
+        weight: [n_sources, d_in, d_out], or [n_sources, d_in, d_model] with ``then``.
         scale: [n, 1].
+        then: [d_model, d_out], where it is as wide as the stream: the product of both is never made.
     """
 
     sources: tuple[Source, ...]
     vectors: Tensor
     weight: Tensor
     scale: Tensor
+    then: Tensor | None = None
 
     def at(self, positions: Tensor) -> Tensor:
         """The parts at some positions, [n_sources, n_positions, d_out]."""
-        read = torch.einsum("nsi,sio->sno", upcast(self.vectors[positions]), self.weight)
-        return read * self.scale[positions]
+        vectors = self.vectors[positions.to(self.vectors.device)].to(self.scale)
+        read = torch.einsum("nsi,sio->sno", vectors, self.weight.to(self.scale))
+        return (read if self.then is None else read @ self.then) * self.scale[positions]
+
+    def by_key(self, verified: VerifiedAttention, head: HeadId, position: int) -> Tensor:
+        """What the part of one of its heads at a position took from each key that it sees, [n_keys, d_out].
+
+        VerificationError if these do not sum to what the model's head weighted its values to.
+        """
+        contributions, number = layer_contributions(verified, head.layer), self.sources.index(head)
+        row = contributions.pattern_row(position, head.head)
+        value = row[:, None] * contributions.value[head.head][: len(row)]
+        what = f"what {head} adds for each key does not sum to its output"
+        tolerance = verified.verification.tolerance.output
+        check_total(value.sum(0), upcast(self.vectors[position, number]), tolerance, what, "in dimension {}".format)
+        read = value.to(self.scale) @ self.weight[number].to(self.scale)
+        return (read if self.then is None else read @ self.then) * self.scale[position]
 
 
 def parts_at(terms: Iterable[Term], positions: Tensor) -> tuple[list[Source], Tensor]:
     """The sources of some terms, each once, and their parts at some positions, [n_sources, n_positions, d_out]."""
-    listed = list(terms)
-    every = [source for term in listed for source in term.sources]
+    every: list[Source] = []
+    parts: list[Tensor] = []
+    for term in terms:
+        every += term.sources
+        parts.append(term.at(positions))
     sources = list(dict.fromkeys(every))
     numbers = {source: number for number, source in enumerate(sources)}
-    read = torch.cat([term.at(positions) for term in listed])
+    read = torch.cat(parts)
     where = torch.tensor([numbers[source] for source in every], device=read.device)
     return sources, read.new_zeros(len(sources), *read.shape[1:]).index_add_(0, where, read)
 
@@ -72,44 +118,80 @@ def parts_at(terms: Iterable[Term], positions: Tensor) -> tuple[list[Source], Te
 class WrittenParts:
     """What modules wrote into the residual stream of one text in one pass, and the scales of the norms it went through.
 
-    Tensors are by the layer and the name of a site, [n, ..]; those of norms are scales, [n, 1].
+    Attributes:
+        layers: that write into the stream, in running order.
+        sites: by the layer and the name of a site, [n, ..]; those of norms are scales, [n, 1].
     """
 
     def __init__(self, checkpoint: Checkpoint, tokens: Tokens) -> None:
         self._checkpoint, self._tokens = checkpoint, tokens
-        self.sites: dict[tuple[int, str], Tensor] = {}
+        self.layers = layers_of_stream(checkpoint)
+        self.sites: dict[tuple[int | None, str], Tensor] = {}
 
     def terms(self, weight: Tensor, layer: int) -> Iterator[Term]:
         """What ``weight`` [d_model, d] reads from the attention's input of a layer, from its norm down."""
+        reading = _Reading.of(upcast(weight), len(self._tokens))
+        if self._checkpoint.architecture.pre_norm:
+            yield from self._through(reading, layer, "attention_norm")
+        yield from self._below(reading, self.layers.index(layer), embeddings_apart=not self._checkpoint.stacks)
+
+    def final_terms(self) -> Iterator[Term]:
+        """What wrote the final state, in float64 on the CPU: a large number that a norm takes out leaves no rounding.
+
+        Embeddings that are normed or projected are one part.
+        """
+        checkpoint, architecture = self._checkpoint, self._checkpoint.architecture
+        tables, last = architecture.embeddings(checkpoint.model), architecture.final_norm(checkpoint.model)
+        width = self.sites[None, "final"].shape[-1]
+        reading = _Reading.of(torch.eye(width, dtype=torch.float64), len(self.sites[None, "final"]))
+        if (mapped := architecture.output_map(checkpoint.model)) is not None:
+            reading.weight = parameter_of(mapped, "weight").to(reading.weight).T @ reading.weight
+        if last is not None:
+            norm = checkpoint.norm(last)
+            yield from reading.through(norm, self.final_scale(norm), ("final norm bias", None))
+        apart = architecture.pre_norm and tables.project is None and tables.norm is None
+        yield from self._below(reading, len(self.layers), embeddings_apart=apart)
+
+    def final_scale(self, norm: Norm) -> Tensor:
+        """What the final norm divides by, [n, 1]."""
+        return norm.scale(self.sites[None, "last"].cpu().double())
+
+    def _below(self, reading: "_Reading", end: int, *, embeddings_apart: bool) -> Iterator[Term]:
+        """What is read from what the first ``end`` layers and the embeddings wrote."""
         checkpoint, architecture = self._checkpoint, self._checkpoint.architecture
         modules, factor = checkpoint.modules, architecture.residual_multiplier(checkpoint.config)
-        reading = _Reading(upcast(weight), torch.ones(len(self._tokens), 1, dtype=upcast(weight).dtype))
-        if architecture.pre_norm:
-            yield from self._through(reading, layer, "attention_norm")
-        for below in range(layer - 1, -1, -1):
+        per_block = 2 if checkpoint.stacks and not checkpoint.encoder_only else 1  # self- and cross-attention
+        for number in reversed(range(end)):
+            layer, first = self.layers[number], self.layers[number - number % per_block]
+            if (number + 1) % per_block == 0:
+                if not architecture.pre_norm:
+                    yield from self._through(reading, first, "feed_forward_norm")
+                network = self.sites[first, "network"][:, None]
+                yield Term((("feed-forward", first),), network, factor * reading.weight[None], reading.scale)
             if not architecture.pre_norm:
-                yield from self._through(reading, below, "feed_forward_norm")
-            network = self.sites[below, "network"][:, None]
-            yield Term((("feed-forward", below),), network, factor * reading.weight[None], reading.scale)
-            if not architecture.pre_norm:
-                yield from self._through(reading, below, "attention_norm")
-            parameters = architecture.parameters(checkpoint.model, below)
+                yield from self._through(reading, layer, "attention_norm")
+            parameters = architecture.parameters(checkpoint.model, layer)
             of_output = _Reading(factor * reading.weight, reading.scale)
-            if modules[below].attention_output_norm is not None:
-                yield from self._through(of_output, below, "attention_output_norm")
-            written = self.sites[below, "weighted"].reshape(len(self._tokens), parameters.n_heads, -1)
-            heads = tuple(HeadId(checkpoint.layers[below], head) for head in range(parameters.n_heads))
-            yield Term(heads, written, upcast(parameters.output_weight) @ of_output.weight, of_output.scale)
+            if modules[layer].attention_output_norm is not None:
+                yield from self._through(of_output, layer, "attention_output_norm")
+            weighted = self.sites[layer, "weighted"]
+            vectors = weighted.reshape(len(weighted), parameters.n_heads, -1)
+            heads = tuple(HeadId(layer, head) for head in range(parameters.n_heads))
+            output, then = upcast(parameters.output_weight), of_output.weight
+            if then.shape[1] < then.shape[0]:
+                yield Term(heads, vectors, output.to(then) @ then, of_output.scale)
+            else:
+                yield Term(heads, vectors, output, of_output.scale, then)
             if parameters.output_bias is not None:
-                yield of_output.constant(("attention bias", below), parameters.output_bias)
-        yield from self._embedding_terms(reading)
+                yield of_output.constant(("attention bias", layer), parameters.output_bias)
+        yield from self._embedding_terms(reading, embeddings_apart)
 
-    def _embedding_terms(self, reading: "_Reading") -> Iterator[Term]:
-        """What is read from the embeddings; of an encoder in one, since tables are those of its decoder."""
-        tables = self._checkpoint.architecture.embeddings(self._checkpoint.model)
-        if self._checkpoint.stacks:
-            yield Term((("embeddings", None),), self.sites[0, "first"][:, None], reading.weight[None], reading.scale)
+    def _embedding_terms(self, reading: "_Reading", apart: bool) -> Iterator[Term]:
+        if not apart:
+            first = self.sites[None, "first"][:, None]
+            yield Term((("embeddings", None),), first, reading.weight[None], reading.scale)
             return
+        tables = self._checkpoint.architecture.embeddings(self._checkpoint.model)
         if tables.project is not None:
             project: Any = tables.project
             if (bias := parameter_of(project, "bias")) is not None:
@@ -117,21 +199,16 @@ class WrittenParts:
             reading.weight = upcast(parameter_of(project, "weight")).T @ reading.weight
         if tables.norm is not None:
             norm = self._checkpoint.norm(tables.norm)
-            if norm.bias is not None:
-                yield reading.constant(("embedding bias", None), norm.bias)
-            reading.through(norm.read_by, self.sites[0, "embedding_norm"])
+            yield from reading.through(norm, self.sites[None, "embedding_norm"], ("embedding bias", None))
         for name, vectors in embeddings_of(self._checkpoint, self._tokens).items():
             yield Term(((f"{name} embedding", None),), vectors[:, None], reading.weight[None], reading.scale)
 
     def _through(self, reading: "_Reading", layer: int, name: str) -> Iterator[Term]:
         """Read what a norm was given instead of what it gave; yields its bias."""
         module = getattr(self._checkpoint.modules[layer], name)
-        if module is None:
-            return
-        norm = self._checkpoint.norm(module)
-        if norm.bias is not None:
-            yield reading.constant(("norm bias", layer), norm.bias)
-        reading.through(norm.read_by, self.sites[layer, name])
+        if module is not None:
+            norm = self._checkpoint.norm(module)
+            yield from reading.through(norm, self.sites[layer, name], ("norm bias", layer))
 
 
 @dataclass
@@ -141,15 +218,19 @@ class _Reading:
     weight: Tensor
     scale: Tensor
 
-    def __post_init__(self) -> None:
-        self.scale = self.scale.to(self.weight)
+    @classmethod
+    def of(cls, weight: Tensor, n: int) -> "_Reading":
+        return cls(weight, weight.new_ones(n, 1))
 
-    def through(self, read_by: Callable[[Tensor], Tensor], scale: Tensor) -> None:
-        self.weight, self.scale = read_by(self.weight), self.scale / scale
+    def through(self, norm: Norm, scale: Tensor, bias: Source) -> Iterator[Term]:
+        if norm.bias is not None:
+            yield self.constant(bias, norm.bias)
+        on_device = norm if norm.weight is None else replace(norm, weight=norm.weight.to(self.weight.device))
+        self.weight, self.scale = on_device.read_by(self.weight), self.scale / scale.to(self.scale)
 
     def constant(self, source: Source, vector: Tensor) -> Term:
         """The term of a vector that is the same at all positions, [d_model]."""
-        return constant_term(source, upcast(vector) @ self.weight, self.scale)
+        return constant_term(source, vector.to(self.weight) @ self.weight, self.scale)
 
 
 def constant_term(source: Source, part: Tensor, scale: Tensor) -> Term:
@@ -158,29 +239,44 @@ def constant_term(source: Source, part: Tensor, scale: Tensor) -> Term:
 
 
 @contextmanager
-def recording_parts(checkpoint: Checkpoint, tokens: Tokens, layer: int) -> Iterator[WrittenParts]:
-    """Record what is written up to the attention of a layer, in the last forward pass inside."""
-    written = WrittenParts(checkpoint, tokens)
+def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = None) -> Iterator[WrittenParts]:
+    """Record what is written into the stream in the last forward pass inside.
 
-    def keep(key: tuple[int, str], tensor: Tensor) -> None:
+    ``tokens`` are those that the stream reads. Up to the attention of the layer ``last``; None for the final state.
+    """
+    written = WrittenParts(checkpoint, tokens)
+    layers = written.layers if last is None else written.layers[: written.layers.index(last) + 1]
+    modules, architecture = checkpoint.modules, checkpoint.architecture
+
+    def keep(key: tuple[int | None, str], tensor: Tensor) -> None:
         written.sites[key] = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
 
-    def keep_scale(key: tuple[int, str], norm: nn.Module, tensor: Tensor) -> None:
+    def keep_scale(key: tuple[int | None, str], norm: nn.Module, tensor: Tensor) -> None:
         written.sites[key] = checkpoint.norm(norm).scale(tensor.flatten(0, -2))
 
-    modules, embedding_norm = checkpoint.modules, checkpoint.architecture.embeddings(checkpoint.model).norm
     with ExitStack() as stack:
-        stack.enter_context(at_site(modules[0].block, "input", own_run(stack, modules[0])(partial(keep, (0, "first")))))
+
+        def record(of: nn.Module, side: str, visit: Any) -> None:
+            stack.enter_context(at_site(of, side, visit))
+
+        start, embedding_norm = modules[layers[0]], architecture.embeddings(checkpoint.model).norm
+        record(start.block, "input", own_run(stack, start)(partial(keep, (None, "first"))))
         if embedding_norm is not None and not checkpoint.stacks:
-            visit = partial(keep_scale, (0, "embedding_norm"), embedding_norm)
-            stack.enter_context(at_site(embedding_norm, "input", visit))
-        for below, of in enumerate(modules[: layer + 1]):
+            record(embedding_norm, "input", partial(keep_scale, (None, "embedding_norm"), embedding_norm))
+        for layer in layers:
+            of = modules[layer]
             own, network = own_run(stack, of), of.feed_forward_output_norm or of.network_output
-            stack.enter_context(at_site(of.o_proj, "input", own(partial(keep, (below, "weighted")))))
-            stack.enter_context(at_site(network, "output", own(partial(keep, (below, "network")))))
+            record(of.o_proj, "input", own(partial(keep, (layer, "weighted"))))
+            record(network, "output", own(partial(keep, (layer, "network"))))
             for name in ("attention_norm", "attention_output_norm", "feed_forward_norm"):
                 if (norm := getattr(of, name)) is not None:
-                    stack.enter_context(at_site(norm, "input", own(partial(keep_scale, (below, name), norm))))
+                    record(norm, "input", own(partial(keep_scale, (layer, name), norm)))
+        if last is None:
+            final: Any = architecture.final_norm(checkpoint.model)
+            if final is not None:
+                record(final, "input", partial(keep, (None, "last")))
+            whole: Any = architecture.output_map(checkpoint.model) or final or modules[layers[-1]].feed_forward_norm
+            record(whole, "output", partial(keep, (None, "final")))
         yield written
 
 

@@ -241,9 +241,13 @@ def test_classes_are_chosen_by_name_or_number() -> None:
 
 def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = sharp_classifier("bert")
-    linearised, add = decisions._linearised, decisions._State.add
+    linearised, parts_at = decisions._linearised, decisions.parts_at
     for of, name, wrong in (
-        (decisions._State, "add", lambda state, part, *names: add(state, 1.1 * part, *names)),
+        (
+            decisions,
+            "parts_at",
+            lambda *given: [part if at == 0 else 1.1 * part for at, part in enumerate(parts_at(*given))],
+        ),
         (decisions, "_linearised", lambda *given: (1.1 * linearised(*given)[0], linearised(*given)[1])),
     ):
         with monkeypatch.context() as patched:

@@ -37,14 +37,7 @@ def gpt2() -> Explanation:
 
 @pytest.mark.parametrize(
     ("options", "head"),
-    [
-        ({}, "L0H0"),
-        ({"layer": 2}, "L2H0"),
-        ({"head": "3"}, "L0H3"),
-        ({"head": 2, "layer": 1}, "L1H2"),
-        ({"head": " 1.2 ", "layer": 1}, "L1H2"),
-        ({"head": HeadId(1, 2)}, "L1H2"),
-    ],
+    [({}, "L0H0"), ({"layer": 2}, "L2H0"), ({"head": "3"}, "L0H3"), ({"head": " 1.2 ", "layer": 1}, "L1H2")],
 )
 def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
     result = of_bert(**options)
@@ -57,18 +50,12 @@ def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
     ("options", "word"),
     [
         ({"layer": 3}, "layer 3"),
-        ({"layer": -1}, "layer -1"),
+        ({"layer": "0"}, "whole number"),
         ({"head": "4"}, "L0H4"),
-        ({"head": "L9H0"}, "L9H0"),
-        ({"head": "x"}, "the number of a head"),
+        *(({"head": head}, "the number of a head") for head in ("x", True, -1, "9" * 5000)),
         ({"head": "L1H0", "layer": 0}, "--layer"),
-        ({"token": "zebra"}, "“zebra”"),
-        ({"token": 9}, "found 9"),
-        *(({"head": head}, "the number of a head") for head in (True, 1.5, b"2", -1, "9" * 5000)),
-        ({"head": HeadId(-1, 0)}, "L-1H0"),
-        *(({"layer": layer}, "whole number") for layer in ("0", 1.5, True, [0])),
-        *(({"token": token}, "expected token") for token in (True, b"cat", ["cat"])),
-        ({"changes": {"type_vocab_size": 1}, "pair": "the dog"}, "one token type only"),
+        *(({"token": token}, str(token)) for token in ("zebra", 9, True)),
+        ({"changes": {"type_vocab_size": 1}, "pair": "the dog"}, "one token type"),
     ],
 )
 def test_what_cannot_be_followed(options: dict[str, Any], word: str) -> None:
@@ -78,13 +65,9 @@ def test_what_cannot_be_followed(options: dict[str, Any], word: str) -> None:
 
 @pytest.mark.parametrize(("token", "position"), [(None, 7), ("cat", 2), ("#0", 0), (3, 3)])
 def test_which_token(token: str | int | None, position: int) -> None:
-    """By default the last one before [SEP]."""
+    """By default the last that is not special, or the last."""
     assert of_bert(token=token).token == position
-
-
-def test_the_last_token_is_followed_where_all_or_none_are_special(gpt2: Explanation) -> None:
-    for result in (gpt2, of_gpt2("<|endoftext|>")):
-        assert result.token == len(result.tokens) - 1
+    assert of_gpt2("<|endoftext|>").token == 0
 
 
 def test_a_broken_layer_fails_only_where_it_is_looked_at() -> None:
@@ -118,87 +101,31 @@ def test_numbers_of_a_causal_head_leave_out_what_is_masked() -> None:
     assert "may attend to 1 of" in numbers_of(result, "mask")
 
 
-@pytest.mark.parametrize(
-    ("changes", "formula"),
-    [
-        ({}, "Q Kᵀ / √d_head = Q Kᵀ / √8"),
-        ({"scale_attn_weights": False}, "Q Kᵀ"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "Q Kᵀ · 0.1768"),
-    ],
-)
-def test_the_formula_of_the_scores_has_the_scale_of_the_layer(changes: dict[str, Any], formula: str) -> None:
-    assert step_of(of_gpt2(changes=changes, layer=1), "scores").formula == formula
-
-
-@pytest.mark.parametrize("which", ["bert", "gpt2"])
-def test_every_step_is_told_in_the_order_of_the_model(which: str, request: pytest.FixtureRequest) -> None:
-    result = request.getfixturevalue(which)
-    text = result.report(width=80)
-    titles = re.findall(r"^[ 1]\d  (\S.*?)  ", text, re.MULTILINE)
-    assert titles == [step_of(result, name).title for name in result.stages]
-    assert "{" not in text
-    assert text.count("✓") == len(result.stages.checks)
-
-
-def test_the_input_is_what_the_model_adds_up() -> None:
-    assert step_of(of_bert(pair="the dog"), "input").formula == "x = norm(word + position + segment)"
-    assert step_of(of_gpt2(), "input").formula == "x = word + position"
-
-
-def test_hostile_tokens_one_token_and_texts_that_were_cut() -> None:
-    text = of_gpt2("[/b] the " + "believ" * 4).report(80)
-    assert "[/b]" in text
-    assert max(len(line) for line in text.splitlines()) <= 80
-    one = of_gpt2("a")
-    assert "1 tokens" not in one.report(100) + repr(one)
-    cut = of_bert("the cat " * 40, truncate=True)
-    assert "last 42 tokens were left out" in cut.report()
-
-
 # --- documents ----------------------------------------------------------------------------------------------------
 
 
 def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
     content = gpt2.save(tmp_path, figures=[], tensors=True)
-    assert (content["norm_order"], content["positions"]) == ("pre-norm", None)
     stages, n = {stage["name"]: stage for stage in content["stages"]}, len(gpt2.tokens)
     assert list(stages) == list(gpt2.stages)
     assert stages["split"]["shape"] == [3, 4, n, 8]
     assert stages["scores"]["error"] is None
-    assert stages["output"]["place"] == "input of ln_f"
     assert stages["output"]["error"] <= stages["output"]["tolerance"] == 1e-4
     query = gpt2.tensor("query")
     assert (stages["query"]["min"], stages["query"]["max"]) == (float(query.min()), float(query.max()))
     assert stages["query"]["norm"] == pytest.approx(float(query.square().sum(-1).sqrt().mean()))
     assert stages["mask"]["mean"] == pytest.approx((n + 1) / (2 * n))
-    assert stages["mask"]["norm"] is None
-    assert content["verification"]["stages_compared"] == 14
     with (tmp_path / "explain.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["name"] for row in rows] == list(stages)
-    assert (rows[0]["error"], rows[1]["shape"]) == ("", f"{n}x32")
+        assert [row["name"] for row in csv.DictReader(file)] == list(stages)
     tensors = load_file(tmp_path / "stages.safetensors")
-    assert set(tensors) == set(stages)
     assert torch.equal(tensors["output"], gpt2.stages["output"].tensor)
     assert tensors["mask"].dtype == torch.bool
 
 
-def test_positions_are_in_the_document_of_the_first_layer(bert: Explanation) -> None:
-    content = bert.document()
-    assert [head["id"] for head in content["positions"]["heads"]] == ["L0H0", "L0H1", "L0H2", "L0H3"]
-    terms = content["positions"]["layer"]["terms"]
-    assert terms["segment"] is None
-    assert sum(share or 0.0 for share in terms.values()) == pytest.approx(1, abs=1e-5)
-    assert content["norm_order"] == "post-norm"
-
-
 def test_steps_are_a_mapping(bert: Explanation) -> None:
     assert len(bert.stages) == len(list(bert.stages)) == 18
-    assert bert.stages.get("nothing") is None
-    for wrong in ("nothing", 0):
-        with pytest.raises(UsageError, match=r"^layer 0 has no step .*: expected one of input, query") as caught:
-            bert.stages[wrong]  # type: ignore[index]
-        assert isinstance(caught.value, KeyError)
+    with pytest.raises(UsageError, match="no step"):
+        bert.stages["nothing"]
 
 
 def test_half_precision_is_explained(tmp_path: Path) -> None:
@@ -249,6 +176,11 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
     )
     cohere = explain(LLAMAS_TEXT, sharp_llama("cohere"), tokenizer=sentencepiece_tokenizer())
     for result, step, formula in (
+        (of_bert(pair="the dog"), "input", "x = norm(word + position + segment)"),
+        (of_gpt2(), "input", "x = word + position"),
+        (of_gpt2(), "scores", "Q Kᵀ / √d_head = Q Kᵀ / √8"),
+        (of_gpt2(changes={"scale_attn_weights": False}), "scores", "Q Kᵀ"),
+        (of_gpt2(changes={"scale_attn_by_inverse_layer_idx": True}, layer=1), "scores", "Q Kᵀ · 0.1768"),
         (llama, "split", "Q: 64 = 4 × 16; K, V: 32 = 2 × 16"),
         (llama, "attention_norm", "norm(x) = x / √(mean(x²) + ε) · γ"),
         (llama, "gated", "f(g) · u"),
@@ -272,17 +204,18 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         assert step_of(result, step).formula == formula
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text", "olmo2", "gpt_neox"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "gemma2", "gemma3_text", "olmo2", "gpt_neox"])
 def test_the_report_and_the_document_have_every_step(family: str, llamas: dict[str, Explanation]) -> None:
-    result = llamas[family]
+    result = {"bert": of_bert, "gpt2": of_gpt2}[family]() if family in ("bert", "gpt2") else llamas[family]
     text, content = result.report(80), result.document()
+    titles = re.findall(r"^[ 12]\d  (\S.*?)  ", text, re.MULTILINE)
+    assert titles == [step_of(result, name).title for name in result.stages]
+    assert text.count("✓") == len(result.stages.checks)
     assert "{" not in text
-    assert "this model has no position embeddings" in text.replace("\n", " ")
     assert [stage["name"] for stage in content["stages"]] == list(result.stages)
-    assert content["positions"] is None
-    orders = {"olmo2": "reordered norm", "gpt_neox": "pre-norm, in parallel"}
+    assert (content["positions"] is None) == (family not in ("bert", "gpt2"))
+    orders = {"olmo2": "reordered norm", "gpt_neox": "pre-norm, in parallel", "bert": "post-norm"}
     assert content["norm_order"] == orders.get(family, "pre-norm")
-    assert ("in parallel (GPT-NeoX)" in text) == (family == "gpt_neox")
 
 
 def test_the_diagram_has_the_steps_of_the_model(llamas: dict[str, Explanation]) -> None:
@@ -294,7 +227,6 @@ def test_the_diagram_has_the_steps_of_the_model(llamas: dict[str, Explanation]) 
         for family, plan in plans.items()
     }
     assert [steps[family].count("RMS norm") for family in ("llama", "gemma3_text", "olmo2")] == [3, 5, 2]
-    assert [llamas[family].document()["norm_order"] for family in ("llama", "olmo2")] == ["pre-norm", "reordered norm"]
     assert steps["gemma3_text"][3:6] == ["split", "normed heads", "turned heads"]
     assert steps["gemma3_text"].count("attention_output_norm") == 1
     assert ["capped" in steps[family] for family in ("llama", "gemma2")] == [False, True]
@@ -313,8 +245,5 @@ def test_a_layer_with_experts_says_which_each_token_takes() -> None:
     assert weights[2, first] == weights[2].max() >= weights[2, second] == result.experts_of(2)[second] > 0
     entry = result.document()["tokens"][2]["experts"]
     assert entry == [{"expert": each, "weight": float(weights[2, each])} for each in (first, second)]
-    said = " ".join(result.report(width=100).split())
-    assert f"‘cat’ takes {first} ({weights[2, first]:.2f}), {second} ({weights[2, second]:.2f})" in said
     assert "experts" in planned(result).panels
-    dense = of_gpt2("the cat")
-    assert (dense.experts_of(0), "experts" in dense.document()["tokens"][0]) == ({}, False)
+    assert of_gpt2("the cat").experts_of(0) == {}

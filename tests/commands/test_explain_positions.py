@@ -9,12 +9,19 @@ import pytest
 import torch
 
 from attnviz.commands.explain import position_share
-from attnviz.commands.explain.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
+from attnviz.commands.explain.position_share import (
+    GROUPS,
+    TERMS,
+    PositionShares,
+    position_shares,
+    score_parts,
+    score_terms,
+)
 from attnviz.commands.explain.reference import embedded
-from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference.attention import upcast
+from attnviz.trace.residual_parts import recording_parts
 from tests.conftest import SENTENCE
 from tests.support.explained import BOTH, DTYPES, bert, gpt2, steps_of
 from tests.support.models import (
@@ -28,9 +35,14 @@ from tests.support.models import (
 )
 
 
+def recorded(checkpoint: Checkpoint, text: str = SENTENCE, pair: str | None = None) -> Any:
+    with recording_parts(checkpoint, checkpoint.tokenize(text, pair), 0) as written:
+        (stages,) = steps_of(checkpoint, [0], text, pair)
+    return stages, written
+
+
 def shares_of(checkpoint: Checkpoint, text: str = SENTENCE, pair: str | None = None) -> PositionShares:
-    (stages,) = steps_of(checkpoint, [0], text, pair)
-    return position_shares(checkpoint, checkpoint.tokenize(text, pair), stages)
+    return position_shares(checkpoint, checkpoint.tokenize(text, pair), *recorded(checkpoint, text, pair))
 
 
 def groups_of(found: PositionShares) -> list[dict[str, float | None]]:
@@ -52,14 +64,15 @@ def test_shares_of_every_head_sum_to_one(build: Any, dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize(("build", "pair"), [(bert, None), (bert, "the dog"), (gpt2, None)])
-def test_the_parts_add_up_to_the_input_of_the_attention(build: Any, pair: str | None) -> None:
+def test_the_parts_add_up_to_the_queries(build: Any, pair: str | None) -> None:
     checkpoint = build()
-    tokens, (stages,) = checkpoint.tokenize(SENTENCE, pair), steps_of(checkpoint, [0], pair=pair)
-    parts = input_parts(checkpoint, tokens)
-    expected = stages["attention_norm" if build is gpt2 else "input"].tensor
-    assert torch.allclose(torch.stack(list(parts.values())).sum(0), expected, atol=1e-5)
+    stages, written = recorded(checkpoint, pair=pair)
+    heads = checkpoint.architecture.parameters(checkpoint.model, 0)
+    with torch.no_grad():
+        parts = score_parts(written, heads.query, 1)
+    assert torch.allclose(torch.stack(list(parts.values())).sum(0), stages["split"].tensor[0, 1], atol=1e-5)
     assert (parts["segment"].abs().max() > 1e-5) == (pair is not None)
-    assert torch.allclose(embedded(checkpoint, tokens), stages["input"].tensor)
+    assert torch.allclose(embedded(checkpoint, checkpoint.tokenize(SENTENCE, pair)), stages["input"].tensor)
 
 
 def test_without_positions_everything_is_content() -> None:
@@ -120,14 +133,11 @@ def test_a_share_is_the_shapley_value_of_the_variance() -> None:
     checkpoint = bert()
     checkpoint.model.double()
     found = shares_of(checkpoint, "the cat ran", "a dog")
-    parts = input_parts(checkpoint, checkpoint.tokenize("the cat ran", "a dog"))
+    _, written = recorded(checkpoint, "the cat ran", "a dog")
     heads = checkpoint.architecture.parameters(checkpoint.model, 0)
-    with torch.inference_mode():
-        sides = (
-            position_share._mapped(parts, side.weight[1], None if side.bias is None else side.bias[1])
-            for side in (heads.query, heads.key)
-        )
-        terms = dict(position_share._terms(*sides, heads.scale))
+    with torch.no_grad():
+        sides = (score_parts(written, side, 1) for side in (heads.query, heads.key))
+        terms = dict(score_terms(*sides, heads.scale))
     centred = {name: (term - term.mean(-1, keepdim=True)).flatten().numpy() for name, term in terms.items()}
 
     def variance(names: tuple[str, ...]) -> float:
@@ -144,12 +154,6 @@ def test_a_share_is_the_shapley_value_of_the_variance() -> None:
         assert found.heads[1].terms[name] == pytest.approx(value / whole, abs=1e-9)
 
 
-def test_token_types_have_a_share_of_a_pair_alone() -> None:
-    alone, pair = shares_of(bert()), shares_of(bert(), pair="the dog ran")
-    assert all(groups["segment"] is None for groups in groups_of(alone))
-    assert any(abs(groups["segment"] or 0) > 1e-3 for groups in groups_of(pair))
-
-
 def test_where_no_score_differs_there_is_nothing_to_tell_apart() -> None:
     one = shares_of(gpt2(), "the")
     assert set(one.layer.terms.values()) == set(one.layer.groups.values()) == {None}
@@ -163,21 +167,14 @@ def test_where_no_score_differs_there_is_nothing_to_tell_apart() -> None:
 
 @pytest.mark.parametrize("lost", ["content", "position", "constant"])
 def test_parts_that_do_not_add_up_are_an_error(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = position_share.input_parts
+    right = position_share.score_parts
     monkeypatch.setattr(
         position_share,
-        "input_parts",
+        "score_parts",
         lambda *given: {name: part * (name != lost) for name, part in right(*given).items()},
     )
     with pytest.raises(VerificationError, match="do not add up"):
         shares_of(bert())
-
-
-def test_only_the_first_layer_has_embeddings() -> None:
-    checkpoint = bert()
-    later = VerifiedStages(1, steps_of(checkpoint, [0])[0].values())
-    with pytest.raises(ValueError, match="first layer alone"):
-        position_shares(checkpoint, checkpoint.tokenize(SENTENCE), later)
 
 
 def test_the_spread_is_that_of_the_scores() -> None:

@@ -1,17 +1,13 @@
 """Scores in parts: they sum to the model's own in every family, wrong parts are noticed, known heads are found."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import GPT2Config, GPT2Model
-from typer.testing import CliRunner
 
 import attnviz
-from attnviz.cli.program import app
 from attnviz.commands.why import scores
 from attnviz.commands.why.measure import Account
 from attnviz.errors import UsageError, VerificationError
@@ -110,7 +106,7 @@ WRONG: dict[str, tuple[str, Any, str, Any]] = {
     "the positions lost": ("gpt2", WrittenParts, "terms", _without("position embedding")),
     "the scale of a norm": (
         "bert", residual_parts._Reading, "through",
-        lambda self, read_by, _: setattr(self, "weight", read_by(self.weight)),
+        lambda self, norm, *_: iter(setattr(self, "weight", norm.read_by(self.weight)) or ()),
     ),
     "a norm that subtracts no mean": (
         "gpt2", LayerNorm, "read_by", lambda self, weight: self.weight[:, None] * weight,
@@ -211,28 +207,20 @@ def test_real_weights_and_half_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "word"),
     [
-        ({}, "expected --head (head=...), such as L2H8"),
-        ({"head": "L7H0"}, "the model has no head L7H0; it has L0H0 to L2H3."),
-        ({"head": "L2H1", "query": "zebra"}, "no token “zebra” in the text: expected one of the, cat"),
-        ({"head": "L2H1", "query": "the"}, "stands in the text 2 times; name one: the#1 (#0)"),
-        ({"head": "L2H1", "query": "cat", "key": "dog"},
-         "('cat') does not see the key #4 ('dog') in L2H1: expected one of #0 to #1."),
-        ({"head": "L2H1", "query": "#0"}, "#0 ('the') may attend to #0 alone in L2H1"),
-        ({"head": "L2H1", "depth": 0}, "expected depth as a whole number from 1"),
+        ({}, "--head"),
+        ({"head": "L7H0"}, "L7H0"),
+        ({"head": "L2H1", "query": "zebra"}, "zebra"),
+        ({"head": "L2H1", "query": "cat", "key": "dog"}, "does not see"),
+        ({"head": "L2H1", "query": "#0"}, "alone"),
+        ({"head": "L2H1", "depth": 0}, "depth"),
+        ({"head": "L2H1", "answer": "cat"}, "no head for tokens"),
     ],
-)  # fmt: skip
-def test_what_is_not_there_is_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as raised:
+)
+def test_what_is_not_there_is_named(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
         attnviz.why(TEXT, gpt2(), **options)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_key_outside_the_window_is_named() -> None:
-    with pytest.raises(UsageError, match=r"does not see the key #0 .* expected one of #7 to #10, its window of 4"):
-        attnviz.why(TEXT, model("mistral"), head="L1H1", key=0)
 
 
 def test_keys_that_get_no_attention_are_still_of_the_window() -> None:
@@ -244,34 +232,20 @@ def test_keys_that_get_no_attention_are_still_of_the_window() -> None:
     assert all(5 <= key.key <= 8 for key in result.keys)
 
 
-def test_a_report_begins_with_the_answer() -> None:
-    report = " ".join(attnviz.why(REPEATED, "tiny-gpt2", head="L1H0", query="#9", key="#5").report(80).split())
-    assert report.startswith("‘five’ #9 in L1H0 gives 0.73 of its attention to ‘one’ #5, whose score is 3.48 above")
-    assert "L0H3 (74 %) and feed-forward L0 (41 %) in the query; L0H2 (104 %)" in report
-    assert "Position bias: " in of("mpnet").report(80).partition("Verified")[0]
-
-
-def test_the_files_say_what_the_terminal_says(tmp_path: Path) -> None:
-    line = ["why", REPEATED, "-m", "tiny-gpt2", "--head", "L1H0", "--depth", "2", "-o", str(tmp_path), "--top", "4"]
-    done = CliRunner().invoke(app, line)
-    assert done.exit_code == 0, done.output
-    content = json.loads((tmp_path / "why.json").read_text())
-    assert content["figures"] == ["why.png"]
+def test_pairs_and_sources_of_the_document_sum_to_the_difference() -> None:
+    content = attnviz.why(REPEATED, "tiny-gpt2", head="L1H0", depth=2).document(top=4)
     first = content["keys"][0]
     assert sum(pair["difference"] for pair in first["pairs"]) == pytest.approx(first["difference"], abs=1e-4)
     for side in ("query", "key"):
         total = sum(source[f"{side}_share"] or 0 for source in first["sources"])
         assert total == pytest.approx(1, abs=1e-4)
-    header, *rows = (tmp_path / "why.csv").read_text().splitlines()
-    assert header == "key,query_source,key_source,difference,share,score"
-    assert len(rows) == sum(len(key["pairs"]) for key in content["keys"])
 
 
 # --- what it does -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["gpt2", "qwen2"])
-def test_what_a_head_does_is_that_of_outputs_by_key_and_of_a_hook_that_removes_it(family: str) -> None:
+def test_what_a_head_does_is_that_of_outputs_by_key(family: str) -> None:
     whole = sharper_gpt2() if family == "gpt2" else sharp_llama(family)
     tokenizer = gpt2_tokenizer() if family == "gpt2" else sentencepiece_tokenizer()
     result = attnviz.why(TEXT, whole, tokenizer=tokenizer, head="L0H1", query=4, answer=7, foil=11)
@@ -280,33 +254,7 @@ def test_what_a_head_does_is_that_of_outputs_by_key_and_of_a_hook_that_removes_i
     assert of_all is not None
     assert sum(result.effects.keys) == pytest.approx(of_all.heads[HeadId(0, 1)], abs=1e-5 * of_all.scale)
     assert result.effects.keys[5:] == (0.0,) * (len(result.tokens) - 5)  # which the query does not see
-    joined = whole.transformer.h[0].attn.c_proj if family == "gpt2" else whole.model.layers[0].self_attn.o_proj
-    ids, mine = torch.tensor([result.tokens.ids]), slice(result.checkpoint.d_head, 2 * result.checkpoint.d_head)
-
-    def difference(method: str) -> float:
-        def remove(_: Any, args: Any) -> Any:
-            values = args[0].clone()
-            values[0, 4, mine] = 0.0 if method == "zero" else args[0][0, :, mine].mean(0)
-            return (values,)
-
-        handle = joined.register_forward_pre_hook(remove) if method else None
-        with torch.no_grad():
-            logits = whole(ids).logits[0, 4]
-        if handle is not None:
-            handle.remove()
-        return float(logits[7] - logits[11])
-
-    own = difference("")
-    assert own == pytest.approx(result.effects.difference, abs=1e-5 * of_all.scale)
-    for method in ("zero", "mean"):
-        expected = own - difference(method)
-        assert result.ablated[method] == pytest.approx(expected, abs=1e-5 * of_all.scale)
-        assert abs(expected - result.effects.heads[HeadId(0, 1)]) > 1e-4 * of_all.scale  # later layers react
-    content = result.document()
-    assert content["effects"]["direct_effect"] == result.effects.heads[HeadId(0, 1)]
-    assert content["effects"]["ablated"] == result.ablated
-    assert len(content["effects"]["direct_effect_by_key"]) == len(content["tokens"])
-    assert "What it does (" in result.report()
+    assert len(result.document()["effects"]["direct_effect_by_key"]) == len(result.tokens)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
@@ -319,15 +267,6 @@ def test_what_a_head_does_in_a_classifier_is_where_the_classifier_reads(kind: st
     assert outputs is not None
     assert sum(result.effects.keys) == pytest.approx(outputs.heads[HeadId(1, 2)], abs=1e-5 * outputs.scale)
     other = attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=1)
-    assert (other.effects, other.ablated) == (None, {})
-    assert f"the classifier reads #{result.query}; add --query '#{result.query}'" in " ".join(other.report().split())
-    with pytest.raises(UsageError, match=f"cannot be read at #1. .* add --query '#{result.query}'"):
+    assert other.effects is None
+    with pytest.raises(UsageError, match=f"add --query '#{result.query}'"):
         attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=1, answer="good")
-
-
-def test_a_model_without_a_head_on_top_says_so_and_shows_the_rest() -> None:
-    result = of("bert")
-    assert result.document()["effects"] is None
-    assert "Direct effects are not given: the model has no head for tokens" in " ".join(result.report().split())
-    with pytest.raises(UsageError, match=r"leave out --answer and --foil .* no head for tokens or classes"):
-        of("bert", answer="cat")

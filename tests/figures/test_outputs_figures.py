@@ -7,8 +7,8 @@ from matplotlib.colors import LogNorm, Normalize
 
 import attnviz
 from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.views import HeadPlan
 from attnviz.figures.style import Style
+from attnviz.figures.tiles import TilesPlan
 from attnviz.present.report import views_of
 from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
@@ -36,39 +36,29 @@ def plan_of(result: HeadOutputs, name: str, style: Style = OWN, select: str = ""
     return next(view.drawing.plans(result, ViewOptions(style, select=(select,) if select else (), top=0)))
 
 
-def head_plan(result: HeadOutputs, head: str, style: Style = OWN) -> HeadPlan:
+def head_plan(result: HeadOutputs, head: str, style: Style = OWN) -> TilesPlan:
     return plan_of(result, "heads", style, head)
 
 
-def test_the_panels_hold_the_numbers_of_the_head_and_the_bars_stand_over_its_columns(bert):
+def test_the_tiles_are_weights_times_norms_of_values(bert):
     plan, figure = head_plan(bert, "L1H2"), bert.figure("heads", select="L1H2")
-    assert np.array_equal(plan.pattern, bert.pattern("L1H2").numpy())
-    assert np.array_equal(plan.weighted, bert.norms("L1H2").numpy())
-    assert np.array_equal(plan.value_norms, bert.value_norms("L1H2").numpy())
-    assert [norm.vmax for norm in plan.norms] == [float(bert.pattern("L1H2").max()), bert.head("L1H2").largest]
-    raw, weighted, *bars = figure.axes
-    assert len(bars) == 2
-    for ax, values in ((raw, plan.pattern), (weighted, plan.weighted)):
-        assert np.allclose(ax.images[0].get_array(), values)
-    (strip,) = weighted.child_axes
-    content, sinks = (patch.get_data().values for patch in strip.patches)
-    muted = np.array(bert.tokens.sink, float)
-    assert np.allclose(content, plan.value_norms * (1 - muted))
-    assert np.allclose(sinks, plan.value_norms * muted)
-    above, square, beside = (ax.get_window_extent() for ax in (strip, weighted, raw))
-    assert (above.x0, above.x1) == pytest.approx((square.x0, square.x1))
-    assert above.y0 > square.y1
-    assert square.width == pytest.approx(square.height)
-    assert (beside.y0, beside.height) == pytest.approx((square.y0, square.height))
-    assert [text.get_text() for text in raw.get_xticklabels()] == list(bert.tokens.labels)
-    written = {tuple(map(round, text.get_position()[::-1])): text.get_text() for text in weighted.texts}
-    assert written == {place: f"{value:.2f}" for place, value in np.ndenumerate(plan.weighted) if value >= 0.005}
+    weights, value_norms, weighted = (tile.values for tile in plan.tiles)
+    pattern, norms = bert.pattern("L1H2").numpy(), bert.norms("L1H2").numpy()
+    assert np.allclose(weights, pattern / pattern.max())
+    assert np.allclose(weighted, norms / bert.head("L1H2").largest)
+    assert np.allclose(value_norms, bert.value_norms("L1H2").numpy() / bert.value_norms("L1H2").max().item())
+    assert np.allclose(weights * value_norms / (weights * value_norms).max(), weighted, atol=1e-6)
+    drawn = [ax for ax in figure.axes if ax.images]
+    for ax, tile in zip(drawn, plan.tiles, strict=True):
+        assert np.allclose(ax.images[0].get_array(), tile.values)
+    assert [text.get_text() for text in drawn[0].get_xticklabels()] == list(bert.tokens.labels)
 
 
 def test_a_shared_scale_ends_at_the_largest_of_all_heads(bert):
     plan = head_plan(bert, "L1H2", SHARED)
-    assert plan.norms[0].vmax == 1
-    assert plan.norms[1].vmax == bert.largest == max(float(bert.norms(head.id).max()) for head in bert.heads)
+    assert bert.largest == max(float(bert.norms(head.id).max()) for head in bert.heads)
+    assert np.allclose(plan.tiles[0].values, bert.pattern("L1H2").numpy())
+    assert np.allclose(plan.tiles[2].values, bert.norms("L1H2").numpy() / bert.largest)
     assert plan_of(bert, "overview", SHARED).norm.vmax == bert.largest
 
 
@@ -77,16 +67,12 @@ def test_the_scale_is_logarithmic_from_41_tokens_on_and_says_so(n, scale):
     result = attnviz.head_outputs("cat " * (n - 2), sharp_bert(max_position_embeddings=41), tokenizer=bert_tokenizer())
     assert len(result.tokens) == n
     head, overview = head_plan(result, "L1H2", Style()), plan_of(result, "overview", Style())
-    assert {type(norm) for norm in (*head.norms, overview.norm)} == {scale}
+    assert {type(plan.norm) for plan in (head, overview)} == {scale}
     said = "logarithmic colours, since most weights of a text this long are near 0"
     assert {said in plan.caption.lower() for plan in (head, overview)} == {scale is LogNorm}
     if scale is LogNorm:
-        of_weights, of_norms = ((norm.vmin, norm.vmax) for norm in head.norms)
-        assert of_weights == (1e-4, 1)
-        assert of_norms == (overview.norm.vmin, overview.norm.vmax)
-        assert of_norms[0] <= 1e-4 * result.largest < 10 * of_norms[0]
-        assert of_norms[1] == result.largest
-        assert head_plan(result, "L1H2", SHARED).norms[1].vmax == result.largest
+        assert (head.norm.vmin, head.norm.vmax) == (1e-4, 1)
+        assert overview.norm.vmax == result.largest
 
 
 def test_captions_set_sinks_by_weight_beside_sinks_by_norm(bert, gpt2):
@@ -100,13 +86,12 @@ def test_long_texts_are_pooled_by_their_largest_and_say_so():
     model = sharp_bert(max_position_embeddings=1000, num_hidden_layers=1)
     long = attnviz.head_outputs("the cat saw " * 300, model, tokenizer=bert_tokenizer())
     plan, norms = head_plan(long, "L0H0"), long.norms("L0H0").numpy()
-    assert plan.pooled == 2
-    assert plan.weighted[3, 5] == norms[6:8, 10:12].max()
-    assert plan.value_norms[5] == long.value_norms("L0H0")[10:12].max()
-    assert "2 × 2" in plan.notes[-1]
-    weighted = long.figure("heads", select="L0H0").axes[1]
-    assert not weighted.texts
-    assert not weighted.child_axes[0].patches[1].get_data().values[0]  # [CLS] and a word
+    assert plan.pooled > 1
+    value_norms = long.value_norms("L0H0").numpy()
+    largest, p = long.head("L0H0").largest, plan.pooled
+    assert plan.tiles[2].values[3, 5] == pytest.approx(norms[3 * p : 4 * p, 5 * p : 6 * p].max() / largest)
+    assert plan.tiles[1].values[0, 5] == pytest.approx(value_norms[5 * p : 6 * p].max() / value_norms.max())
+    assert f"{p} × {p}" in plan.notes[-1]
     assert "8 × 8" in plan_of(long, "overview").caption
 
 
@@ -153,7 +138,6 @@ def test_a_head_that_writes_nothing_has_a_blank_picture():
     plan = head_plan(result, "L0H0")
     assert result.head("L0H0").largest == 0
     assert result.head("L0H0").sink_by_norm is None
-    assert plan.norms[1].vmax == 1
-    assert not plan.weighted.any()
+    assert not plan.tiles[2].values.any()
     assert not plan_of(result, "overview").cells[0].values.any()
-    assert not result.figure("heads", select="L0H0").axes[1].texts
+    assert result.figure("heads", select="L0H0")

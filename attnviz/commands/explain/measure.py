@@ -1,6 +1,7 @@
 """Measure every step of a layer on one text, verified."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
@@ -17,15 +18,12 @@ from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
+from attnviz.trace.residual_parts import recording_parts
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Explanation(TextResult):
-    """Result of :func:`explain`: every tensor of one layer from its input to its output, recomputed and verified.
-
-    ``stages`` has the tensors, ``positions`` the shares of content and position (layer 0 of models with position
-    embeddings).
-    """
+    """Result of :func:`explain`: every tensor of one layer from its input to its output, recomputed and verified."""
 
     command: ClassVar[str] = "explain"
 
@@ -42,11 +40,11 @@ class Explanation(TextResult):
 
     @property
     def norm_order(self) -> str:
-        """``pre-norm`` (GPT-2), ``pre-norm, in parallel`` (GPT-NeoX), ``post-norm`` (BERT) or ``reordered norm``: of
-        outputs alone (OLMo 2).
-        """  # noqa: D205
-        pre = "pre-norm" if "attention_norm" in self.stages else "reordered norm"
-        return f"{pre}{', in parallel' * self.parallel}" if self.pre_norm else "post-norm"
+        """``pre-norm`` (GPT-2; GPT-NeoX ``in parallel``), ``post-norm`` (BERT) or ``reordered norm`` (OLMo 2)."""
+        if not self.pre_norm:
+            return "post-norm"
+        order = "pre-norm" if "attention_norm" in self.stages else "reordered norm"
+        return f"{order}, in parallel" if self.parallel else order
 
     @property
     def pre_norm(self) -> bool:
@@ -115,8 +113,8 @@ def explain(
     >>> result.tensor("pattern").shape, result.stages["output"].check.error  # doctest: +SKIP
 
     Args:
-        text: the text.
-        model: a built-in name, a checkpoint's folder, a hub id, or a transformers model in memory.
+        text: one text.
+        model: see :data:`attnviz.models.opening.Model`.
         pair: a second segment (BERT).
         layer: counted from 0; default that of ``head``, or the first.
         head: to follow with numbers, as ``3``, ``L2H3`` or a HeadId; default the layer's first.
@@ -126,8 +124,8 @@ def explain(
         opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
-        AttnvizError: the model cannot be read or reproduced, or lacks the layer, head or token.
-        VerificationError: a step differs from the model's own by more than the tolerance.
+        AttnvizError: VerificationError where a step differs from the model's own; UsageError for a layer, head or token
+            that is not there.
     """
     checkpoint, _ = open_checkpoint(model, encoder_decoders=False, **opening)
     followed = _followed(layer, head, checkpoint)
@@ -137,11 +135,12 @@ def explain(
     # of a word of several pieces the last
     position = last if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]
     kept: list[VerifiedStages] = []
-    verify_stages(checkpoint, tokens, [followed.layer], kept.append)
+    split = followed.layer == 0 and embeds_positions(checkpoint)
+    with recording_parts(checkpoint, tokens, 0) if split else nullcontext() as written:
+        verify_stages(checkpoint, tokens, [followed.layer], kept.append)
     tell(progress, "verifying", 1, 1)
     (stages,) = kept
-    split = followed.layer == 0 and embeds_positions(checkpoint)
-    positions = position_shares(checkpoint, tokens, stages) if split else None
+    positions = None if written is None else position_shares(checkpoint, tokens, stages, written)
     return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions)
 
 

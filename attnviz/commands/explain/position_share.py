@@ -1,44 +1,30 @@
-r"""How much of the first layer's scores comes from content and how much from position embeddings.
+"""How much of the first layer's scores comes from content and how much from position embeddings.
 
-The first layer's attention input is a layer norm of word + position (+ segment) embeddings. With the mean and the
-standard deviation that the norm finds in the actual sum held fixed, the norm is linear, so that its output is exactly
+Queries and keys of the first layer are sums of what word, position and segment embeddings and biases give
+(:mod:`attnviz.trace.residual_parts`). Here the mean over the tokens of this text is taken out of each embedding and is,
+with the biases, the part ``constant``: a vector may be added to all words and taken from all positions without changing
+the model, and does not change the result. Every score is the sum of products of a part of the query with a part of the
+key (Ke et al. 2021, "Rethinking Positional Encoding in Language Pre-training"), to which a bias by distance (MPNet) is
+added.
 
-    x = content + position + segment + constant
-
-``content`` is the word embedding, ``position`` the position embedding, ``segment`` the token type's, each less its
-mean over the tokens of this text, through the norm; ``constant`` is the sum of these means through the norm, and the
-norm's bias. Taking the means out matters: a vector may be added to all words and taken from all positions without
-changing the model, and here it does not change the result. Queries and keys split alike (their biases are constant),
-and every score is exactly the sum of the products of a part of the query with a part of the key. Ke et al. 2021,
-"Rethinking Positional Encoding in Language Pre-training", split scores so (without the norm) into word-to-word,
-word-to-position, position-to-word and position-to-position, to which a bias by distance (MPNet) is added.
-
-The softmax ignores what all keys of a query have in common, so only the differences between the keys of a query
-count. The share of a term is
-
-    sum over queries and keys of (term - its mean over the query's keys) (score - its mean over the query's keys)
-    divided by the same sum of (score - its mean over the query's keys)^2
-
-over the keys that the query may attend to: the covariance of the term with the score by the variance of the score.
-Shares of all terms sum to 1; a term that works against the others has a negative one. They are the terms' Shapley
-values of that variance (Colini-Baldeschi, Scarsini & Vaccari 2018, "Variance Allocation and Shapley Value").
+The softmax ignores what all keys of a query have in common, so only differences between the keys of a query count. The
+share of a term is its covariance with the score by the variance of the score, both over the keys that each query may
+attend to: the terms' Shapley values of that variance (Colini-Baldeschi, Scarsini & Vaccari 2018, "Variance Allocation
+and Shapley Value"). Shares sum to 1; a term that works against the others has a negative one.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from attnviz.commands.explain.reference import layer_parameters, projection_of
 from attnviz.commands.explain.stages import VerifiedStages
-from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import Tokens
-from attnviz.reference.attention import upcast
-from attnviz.trace.contributions import without_gradients
-from attnviz.trace.residual_parts import embeddings_of
+from attnviz.reference.attention import Projection, upcast
+from attnviz.trace.contributions import check_total, without_gradients
+from attnviz.trace.residual_parts import WrittenParts
 
 GROUPS = {
     "content": ("content_content", "constant_content"),
@@ -93,82 +79,70 @@ def embeds_positions(checkpoint: Checkpoint) -> bool:
     return checkpoint.architecture.embeddings(checkpoint.model).positions is not None
 
 
-def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStages) -> PositionShares:
-    """Split the scores of the first layer on a text into shares, head by head.
+def position_shares(
+    checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStages, written: WrittenParts
+) -> PositionShares:
+    """Split the scores of the first layer on a text into shares, head by head; ``written`` is of the same pass.
 
     Raises:
         VerificationError: the terms do not add up to the scores that were verified.
-        ValueError: the stages are not those of the first layer.
     """
-    if stages.layer != 0:
-        raise ValueError(f"embeddings enter the first layer alone. Got layer {stages.layer}.")
+    scores, allowed = stages["scores"].tensor, stages["mask"].tensor
+    tolerance, sums, totals = checkpoint.tolerance.output, [], []
     with without_gradients(checkpoint.device):
-        parts, heads = input_parts(checkpoint, tokens), layer_parameters(checkpoint, 0).heads
-        factor = heads.scale * heads.query_scale
-        scores, allowed = stages["scores"].tensor, stages["mask"].tensor
-        error, sums = 0.0, []
-        for head, own in enumerate(scores):
-            query, key = (
-                _mapped(parts, of.weight[head], None if of.bias is None else of.bias[head])
-                for of in (heads.query, heads.key)
-            )
-            products = [0.0] * (len(TERMS) + 1)
-            for first in range(0, len(own), _ROWS):
+        heads = checkpoint.architecture.parameters(checkpoint.model, 0)
+        for head in range(len(scores)):
+            query, key = (score_parts(written, projection, head) for projection in (heads.query, heads.key))
+            products = torch.zeros(len(TERMS) + 1, dtype=torch.float64)
+            for first in range(0, len(allowed), _ROWS):
                 rows = slice(first, first + _ROWS)
-                terms = dict(_terms({name: part[rows] for name, part in query.items()}, key, factor))
+                of_rows = {name: part[rows] for name, part in query.items()}
+                terms = dict(score_terms(of_rows, key, heads.scale * heads.query_scale))
                 if heads.position_bias is not None:
-                    terms["position_position"] += heads.position_bias(first, len(own[rows]), len(own))[head]
-                total = torch.stack(list(terms.values())).sum(0)
-                error = max(error, float((total - upcast(own[rows])).abs().nan_to_num_(nan=torch.inf).max()))
+                    bias = heads.position_bias(first, len(allowed[rows]), len(allowed))
+                    terms["position_position"] += bias[head]
+                total = torch.stack([terms[term] for term in TERMS]).sum(0)
+                totals.append(total)
                 centred = _centred(total, allowed[rows])
-                of_rows = [*(_centred(terms[term], allowed[rows]) for term in TERMS), centred]
-                products = [
-                    so_far + float((each * centred).sum()) for so_far, each in zip(products, of_rows, strict=True)
-                ]
+                every = [*(_centred(terms[term], allowed[rows]) for term in TERMS), centred]
+                products += torch.stack([(each * centred).sum() for each in every]).cpu().double()
             sums.append(products)
-        scale, count = float(scores.abs().max()), int(allowed.sum())
-    relative, tolerance = error / scale if scale > 0 else error, checkpoint.tolerance.output
-    if not relative <= tolerance:
-        raise VerificationError(
-            "the scores of the first layer, split into what comes from content and from positions, do not add up: "
-            f"the sum of the terms is off by {relative:.2g} of the largest score (tolerance {tolerance:g}). "
-            "Nothing was written."
+        error, scale = check_total(
+            torch.cat(totals).view_as(scores),
+            upcast(scores),
+            tolerance,
+            "the scores of the first layer, split into what comes from content and from positions, do not add up",
+            "at score {} of all".format,
         )
     segments = checkpoint.architecture.segments and len(set(tokens.type_ids or ())) > 1
-    shares = tuple(_shares(of, count, float(own.abs().max()), segments) for of, own in zip(sums, scores, strict=True))
-    of_all = _shares([sum(of) for of in zip(*sums, strict=True)], count * len(scores), scale, segments)
-    return PositionShares(shares, of_all, relative, scale, tolerance, segments)
+    count = int(allowed.sum())
+    shares = [
+        _shares(of.tolist(), count, float(own.abs().max()), segments) for of, own in zip(sums, scores, strict=True)
+    ]
+    of_all = _shares(torch.stack(sums).sum(0).tolist(), count * len(scores), scale, segments)
+    return PositionShares(tuple(shares), of_all, error, scale, tolerance, segments)
 
 
-def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
-    """Split the input into parts, [n, d_model]: ``content``, ``position``, ``segment``, ``constant``; they add up."""
-    read = embeddings_of(checkpoint, tokens)
-    raw = {"content" if name == "word" else name: upcast(part) for name, part in read.items()}
-    raw.setdefault("segment", torch.zeros_like(raw["content"]))
-    architecture, means = checkpoint.architecture, {name: part.mean(0, keepdim=True) for name, part in raw.items()}
-    norm: Any = architecture.embeddings(checkpoint.model).norm
-    if norm is None and not architecture.pre_norm:
-        constant = torch.stack(list(means.values())).sum(0).expand_as(raw["content"])
-        return {name: part - means[name] for name, part in raw.items()} | {"constant": constant}
-    norm = norm or checkpoint.modules[0].attention_norm
-    parameters = checkpoint.norm(norm)
-    scale = parameters.scale(torch.stack(list(raw.values())).sum(0))
-    parts = {name: parameters.linear_part(part - means[name], scale) for name, part in raw.items()}
-    common = torch.stack(list(means.values())).sum(0)
-    parts["constant"] = parameters.linear_part(common, scale)
-    if parameters.bias is not None:
-        parts["constant"] = parts["constant"] + upcast(parameters.bias)
-    project = projection_of(checkpoint)
-    return parts if project is None else _mapped(parts, project.weight, project.bias)
+def score_parts(written: WrittenParts, projection: Projection, head: int) -> dict[str, Tensor]:
+    """A head's queries or keys of the first layer in parts, [n, d_head]: content, position, segment, constant."""
+    terms = list(written.terms(projection.weight[head], 0))
+    scale = terms[0].scale
+    every = torch.arange(len(scale), device=scale.device)
+    nothing = scale.new_zeros(len(scale), projection.weight.shape[-1])
+    parts = dict.fromkeys(("content", "position", "segment", "constant"), nothing)
+    if projection.bias is not None:
+        parts["constant"] = nothing + upcast(projection.bias[head])
+    for term in terms:
+        name = str(term.sources[0][0]).removesuffix(" embedding").replace("word", "content")
+        if name in parts:
+            mean = upcast(term.vectors).mean(0, keepdim=True)
+            parts[name] = replace(term, vectors=upcast(term.vectors) - mean).at(every)[0]
+            term = replace(term, vectors=mean.expand_as(term.vectors))  # noqa: PLW2901
+        parts["constant"] = parts["constant"] + term.at(every)[0]
+    return parts
 
 
-def _mapped(parts: dict[str, Tensor], weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
-    """Apply a linear map to every part of the input; the bias is constant."""
-    mapped = {name: part @ upcast(weight) for name, part in parts.items()}
-    return mapped if bias is None else {**mapped, "constant": mapped["constant"] + upcast(bias)}
-
-
-def _terms(query: dict[str, Tensor], key: dict[str, Tensor], scale: float) -> Iterator[tuple[str, Tensor]]:
+def score_terms(query: dict[str, Tensor], key: dict[str, Tensor], scale: float) -> Iterator[tuple[str, Tensor]]:
     """The terms of the scores of one head, [n_queries, n] each, from the parts of its queries and of its keys."""
     for one in ("content", "position", "constant"):
         for other in ("content", "position"):

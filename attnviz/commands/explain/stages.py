@@ -38,11 +38,8 @@ class Probe(NamedTuple):
     of: LayerModules  # in whose run the module is read
 
 
-class Shown(NamedTuple):
-    """The model's own tensor of a step, without the batch axis, and its hook point."""
-
-    place: str
-    tensor: Tensor
+Shown = dict[str, tuple[str, Tensor]]
+"""By step the hook point and the model's own tensor, without the batch axis."""
 
 
 def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
@@ -112,7 +109,7 @@ def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, s
     yield "activated" if of.activation is None else "gated", of.down_proj, "input"
 
 
-def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callable[[dict[str, Shown]], None]) -> None:
+def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callable[[Shown], None]) -> None:
     """Until the stack ends, call ``visit`` with the model's steps of a layer once it has run, and keep none."""
     seen: dict[str, list[Tensor]] = {}
 
@@ -127,31 +124,32 @@ def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callabl
                 )
             # a feed-forward network may run in chunks of tokens
             every = {stage: parts[0] if len(parts) == 1 else torch.cat(parts, dim=1) for stage, parts in seen.items()}
-            visit({each.stage: Shown(each.place, every[each.stage][0]) for each in probes})
+            visit({each.stage: (each.place, every[each.stage][0]) for each in probes})
             seen.clear()
 
     for probe in probes:
         stack.enter_context(at_site(probe.module, probe.side, own_run(stack, probe.of)(partial(keep, probe))))
 
 
-def _one_by_one(
-    shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModules, fused_by_head: bool
-) -> dict[str, Shown]:
+def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, fused_by_head: bool) -> Shown:
     """The model's tensors by recomputed step: joined tensors split, both head norms stacked."""
-    apart: dict[str, Shown] = {}
-    for names, (place, tensor) in shown.items():
-        sizes = [steps[name].shape[-1] for name in names.split("+")] if "+" in names else [tensor.shape[-1]]
+    apart: Shown = {}
+    for joined, (place, tensor) in shown.items():
+        names = joined.split("+")
+        if len(names) == 1:
+            apart[joined] = place, tensor
+            continue
+        sizes = [steps[name].shape[-1] for name in names]
         if sum(sizes) != tensor.shape[-1]:
             raise VerificationError(f"{place} is {tensor.shape[-1]} wide; expected {' + '.join(map(str, sizes))}.")
-        in_order = heads_apart(tensor.T, len(steps["scores"])).T if fused_by_head and len(sizes) > 1 else tensor
+        in_order = heads_apart(tensor.T, len(steps["scores"])).T if fused_by_head else tensor
         parts = torch.split(in_order, sizes, dim=-1)
-        apart |= {name: Shown(place, part) for name, part in zip(names.split("+"), parts, strict=True)}
+        apart |= {name: (place, part) for name, part in zip(names, parts, strict=True)}
     if of.head_norms:
         both = [apart.pop(f"head_norm.{number}") for number in range(2)]
         shape = (len(steps["input"]), -1, steps["split"].shape[-1])  # of all heads together they are flat
-        by_head = [each.tensor if of.heads_first else each.tensor.reshape(shape).transpose(0, 1) for each in both]
-        together = torch.stack([repeat_kv(part, len(steps["scores"])) for part in by_head])
-        apart["head_norm"] = Shown(both[0].place, together)
+        by_head = [tensor if of.heads_first else tensor.reshape(shape).transpose(0, 1) for _, tensor in both]
+        apart["head_norm"] = both[0][0], torch.stack([repeat_kv(part, len(steps["scores"])) for part in by_head])
     return apart
 
 
@@ -193,12 +191,6 @@ class Stage:
         return upcast(self.tensor).cpu()
 
 
-class UnknownStageError(UsageError, KeyError):
-    """The layer has no step of this name."""
-
-    __str__ = Exception.__str__  # a KeyError shows its message in quotes
-
-
 class VerifiedStages(dict[str, Stage]):
     """The steps of one layer by name, in the order of computing.
 
@@ -209,21 +201,13 @@ class VerifiedStages(dict[str, Stage]):
         super().__init__((stage.name, stage) for stage in stages)
         self.layer = layer
 
-    def __repr__(self) -> str:
-        return f"<{counted(len(self), 'step')} of layer {self.layer}: {', '.join(self)}>"
-
     def __missing__(self, name: object) -> Stage:
-        raise UnknownStageError(f"layer {self.layer} has no step {name!r}: expected one of {', '.join(self)}.")
+        raise UsageError(f"layer {self.layer} has no step {name!r}: expected one of {', '.join(self)}.")
 
     @property
     def checks(self) -> dict[str, StageCheck]:
         """Checks of the compared steps, by name."""
         return {name: stage.check for name, stage in self.items() if stage.check is not None}
-
-    @property
-    def worst(self) -> str:
-        """Name of the step with the largest error, as a share of its tolerance."""
-        return max(self.checks, key=lambda name: self.checks[name].error / self.checks[name].tolerance)
 
 
 def verify_stages(
@@ -243,7 +227,7 @@ def verify_stages(
         layer_parameters(checkpoint, layer)  # refuse what is not reproduced before the model runs
     verified: list[int] = []
 
-    def verify(layer: int, shown: dict[str, Shown]) -> None:
+    def verify(layer: int, shown: Shown) -> None:
         verified.append(layer)
         visit(_verified(checkpoint, tokens, layer, shown))
 
@@ -258,12 +242,12 @@ def verify_stages(
         )
 
 
-def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[str, Shown]) -> VerifiedStages:
+def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown) -> VerifiedStages:
     parameters, tolerance = layer_parameters(checkpoint, layer), checkpoint.tolerance
     heads, every = parameters.heads, torch.ones(1, len(tokens), device=checkpoint.device)
     allowed = allowed_positions(every, heads.causal, heads.window)[0, 0]
-    x = shown.pop("input").tensor if layer else embedded(checkpoint, tokens)
-    routing = None if parameters.experts is None else (shown["router"].tensor, shown["taken"].tensor)
+    x = shown.pop("input")[1] if layer else embedded(checkpoint, tokens)
+    routing = None if parameters.experts is None else (shown["router"][1], shown["taken"][1])
     steps = {"input": x, **recompute_layer(x, parameters, allowed, routing)}
     if parameters.experts is not None:
         _check_taken(parameters.experts, shown, layer, tolerance)
@@ -283,12 +267,12 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[st
     return VerifiedStages(layer, stages)
 
 
-def _check_taken(experts: Experts, shown: dict[str, Shown], layer: int, tolerance: Tolerance) -> None:
+def _check_taken(experts: Experts, shown: Shown, layer: int, tolerance: Tolerance) -> None:
     """Raise unless each token takes as many experts as the config says, of the highest logits up to rounding.
 
     Their numbers and weights are replaced by ``experts``, as :func:`recompute_layer` gives them.
     """
-    (place, taken), weights, logits = shown.pop("taken"), shown.pop("weights").tensor, shown["router"].tensor
+    (place, taken), (_, weights), (_, logits) = shown.pop("taken"), shown.pop("weights"), shown["router"]
     least = logits.gather(-1, taken).amin(-1)
     missed = (logits.scatter(-1, taken, -torch.inf).amax(-1) - least).clamp(min=0).max()
     if taken.shape[-1] != experts.n_taken or not missed <= tolerance.output * logits.abs().max():
@@ -296,10 +280,12 @@ def _check_taken(experts: Experts, shown: dict[str, Shown], layer: int, toleranc
             f"layer {layer} ({place}): a token takes {counted(taken.shape[-1], 'expert')}; expected the "
             f"{experts.n_taken} with the highest logits. Nothing was written."
         )
-    shown["experts"] = Shown(place, torch.zeros_like(logits, dtype=weights.dtype).scatter(-1, taken, weights))
+    shown["experts"] = place, torch.zeros_like(logits, dtype=weights.dtype).scatter(-1, taken, weights)
 
 
-def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Tolerance, tokens: Tokens) -> StageCheck:
+def _check(
+    name: str, tensor: Tensor, shown: tuple[str, Tensor], layer: int, tolerance: Tolerance, tokens: Tokens
+) -> StageCheck:
     """Compare one step; VerificationError if it differs."""
     place, own = shown
     where = f"{name.replace('_', ' ')} of layer {layer} ({place})"
@@ -325,10 +311,12 @@ def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Toler
     )
 
 
-def _check_activation(named: Activation, before: Shown, after: Shown, layer: int, checkpoint: Checkpoint) -> None:
+def _check_activation(
+    named: Activation, before: tuple[str, Tensor], after: tuple[str, Tensor], layer: int, checkpoint: Checkpoint
+) -> None:
     """Compare the activation on the model's own input: kinds of GELU differ by 5e-4, which rounding would hide."""
     place, own = after
-    difference = float((upcast(named(before.tensor)) - upcast(own)).abs().max())
+    difference = float((upcast(named(before[1])) - upcast(own)).abs().max())
     tolerance = _ACTIVATION_TOLERANCES.get(checkpoint.dtype, checkpoint.tolerance.output)
     scale = float(own.abs().max())
     if not difference <= tolerance * scale:

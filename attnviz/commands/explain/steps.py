@@ -1,7 +1,9 @@
 """The steps of a layer as data: title, formula and sentence of each."""
 
 import math
+import tomllib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,21 +16,9 @@ from attnviz.models.wording import counted, rounded, shortened_token, visible
 from attnviz.reference.attention import HeadParameters
 
 _FIRST, _STRONGEST, _LONGEST = 4, 4, 16
-_THROUGH_PATTERN = "the model does not show them: checked through the pattern"
 _NORMS = {
     "layer norm": "norm(x) = (x − mean) / √(var + ε) · γ + β",
     "RMS norm": "norm(x) = x / √(mean(x²) + ε) · γ",
-}
-
-_NORM_ORDERS = {
-    "pre-norm": "Pre-norm: a norm stands before the attention and one before the feed-forward network; what they give "
-    "is added to the residual stream, which itself is never normed inside a layer.",
-    "pre-norm, in parallel": "Pre-norm, in parallel (GPT-NeoX): attention and feed-forward network read the same "
-    "residual stream; what both give is added to it at once.",
-    "reordered norm": "Reordered norm (OLMo 2): attention and feed-forward network take the residual stream as it is; "
-    "a norm stands after each of them, before what they give is added to it.",
-    "post-norm": "Post-norm (BERT): the residual is added first, and a norm follows, after the attention and again "
-    "after the feed-forward network.",
 }
 
 
@@ -67,7 +57,7 @@ def _vector(vector: Tensor) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a layer. Names in braces are filled in for the model by :func:`step_of`."""
+    """One step of a layer, from data/layer_steps.toml; names in braces are filled in by :func:`step_of`."""
 
     title: str
     formula: str  # with this model's numbers
@@ -77,103 +67,27 @@ class Step:
     unseen: str = ""  # why it has no check of its own
 
 
-_STEPS = {
-    "input": Step("Input", "x = {input}", "The residual stream as it enters the layer: one vector per token.",
-                  "input x", unseen="taken from the model as it is"),
-    "query": Step("Queries", "Q = {x} W_Q{b_Q}", "What each token looks for; all heads side by side.", "Q"),
-    "key": Step("Keys", "K = {x} W_K{b_K}", "What each token offers to the queries.", "K"),
-    "value": Step("Values", "V = {x} W_V{b_V}", "What each token passes on when it is attended to.", "V"),
-    "split": Step("Split into heads", "{split}", "Q, K and V are cut into heads; heads that share keys and values have "
-                  "the same.", unseen="the same numbers, regrouped"),
-    "head_norm": Step("Norms of queries and keys", "{norm_q}{bound}, and likewise of k", "Queries and keys are brought "
-                      "to one scale, so that scores depend less on their lengths.", brief="norm"),
-    "rotated": Step("Rotary positions", "pair i of {turned} turned by position · f_i", "Each query and key is turned "
-                    "by angles that grow with its position: a score depends on how far apart the two are.",
-                    brief="rotated", unseen=_THROUGH_PATTERN),
-    "scores": Step("Scores", "{scores}", "How well each query fits each key: their dot product, scaled.", "scores",
-                   "{brief_scores}", _THROUGH_PATTERN),
-    "capped": Step("Capped scores", "{cap} · tanh(scores / {cap})", "Scores of any size are bounded; small ones hardly "
-                   "change.", "capped", "±{cap}", _THROUGH_PATTERN),
-    "mask": Step("Mask", "allowed: {allowed}", "Scores of keys that a token may not attend to become −∞.", "mask",
-                 "{brief_mask}", _THROUGH_PATTERN),
-    "pattern": Step("Attention pattern", "A = softmax({masked_scores})", "Every row of scores becomes weights: how "
-                    "much each query takes from each key.", "pattern A", "softmax"),
-    "weighted": Step("Weighted values", "A V", "Each token's new vector in a head: the values, mixed by the weights.",
-                     "A V", unseen="the model does not show them by head: checked side by side, in the next step"),
-    "concatenated": Step("Concatenation", "{n_heads} × {d_head} = {d_heads}", "The heads' results are laid side by "
-                         "side again; no number changes.", "concatenated", "{n_heads} heads"),
-    "attention_output": Step("Attention output", "concat W_O{b_O}", "One linear map mixes the heads: each head's "
-                             "slice of W_O says what it writes into the residual stream.", "attention", "· W_O{b_O}"),
-    "attention_output_norm": Step("RMS norm after the attention", "{norm_a}", "Only what the attention writes is "
-                                  "normed, before it is added.", "norm(a)"),
-    "attention_residual": Step("Residual", "h = x + {attention}", "The attention's output is added to the layer's "
-                               "input, which passes around it unchanged.", "h", "x + {attention}"),
-    "expanded": Step("Feed-forward: expand", "u = {h} W_1{b_1}", "Every token alone, from {d_model} to {d_ff} "
-                     "dimensions: no token sees another from here on.", "expanded u", "· W_1{b_1}"),
-    "activated": Step("Feed-forward: {activation}", "f(u), f(x) = {activation_formula}", "The feed-forward network's "
-                      "only step that is not linear.", "{activation}", "f(u)"),
-    "feed_forward_output": Step("Feed-forward: contract", "f(u) W_2{b_2}",
-                                "Back from {d_ff} to {d_model} dimensions.", "feed-forward", "· W_2{b_2}"),
-    "feed_forward_output_norm": Step("RMS norm after the feed-forward network", "{norm_f}", "Only what the "
-                                     "feed-forward network writes is normed, before it is added.", "norm(f)"),
-    "feed_forward_residual": Step("Residual", "y = norm(h) + feed forward",
-                                  "The feed-forward network's output is added to what went into it."),
-    "final_norm": Step("Final {norm_kind}", "{norm_out}", "After the last layer, outside of it: what the "
-                       "language-modelling head reads.", "final norm"),
-}  # fmt: skip
-_PRE_NORM = {
-    "attention_norm": Step("{Norm} before the attention", "{norm_x}", "Each token's vector is brought to one scale and "
-                           "weighted; the residual stream itself stays as it is.", "norm(x)"),
-    "feed_forward_norm": Step("{Norm} before the feed-forward network", "{norm_h}",
-                              "Only the feed-forward network sees it.", "{h}"),
-    "output": Step("Output", "h + {feed_forward}", "The feed-forward network's output is added to the residual stream: "
-                   "what the next layer takes in.", "output"),
-}  # fmt: skip
-_PARALLEL = {
-    "output": Step("Output", "x + {attention} + {feed_forward}", "Both outputs are added to the layer's input at once: "
-                   "neither half sees what the other writes here.", "output"),
-}  # fmt: skip
-_POST_NORM = {
-    "attention_norm": Step("{Norm} after the residual", "{norm_h}", "Each token's vector is brought to one scale and "
-                           "weighted: it is now the residual stream.", "norm(h)"),
-    "output": Step("Output", "{norm_y}", "The second {norm_kind}: what the next layer takes in.", "output"),
-}  # fmt: skip
-_GATED = {
-    "gate": Step("Feed-forward: gate", "g = {h} W_gate{b_gate}", "Every token alone, from {d_model} to {d_ff} "
-                 "dimensions: no token sees another from here on.", "gate g", "· W_gate, W_up"),
-    "expanded": Step("Feed-forward: expand", "u = {h} W_up{b_1}",
-                     "A second map to {d_ff} dimensions: the numbers that the gate lets through or holds back.", "u"),
-    "activated": Step("Feed-forward: {activation}", "f(g), f(x) = {activation_formula}", "The activation of the gate.",
-                      "{brief_activation}(g)"),
-    "gated": Step("Feed-forward: gated", "f(g) · u", "Each number of u is multiplied by that of its gate.", "gated",
-                  "{brief_activation}(g) · u"),
-    "feed_forward_output": Step("Feed-forward: contract", "(f(g) · u) W_down{b_2}",
-                                "Back from {d_ff} to {d_model} dimensions.", "feed-forward", "· W_down{b_2}"),
-}  # fmt: skip
-_ROUTED = {
-    "router": Step("Router", "r = norm(h) W_r{b_r}", "A logit for each of the {n_experts} experts, which are "
-                   "feed-forward networks of {d_expert} dimensions.", "router r", "· W_r{b_r}"),
-    "experts": Step("Experts", "{shares}", "Each token takes the {n_taken} experts of the highest logits: all others "
-                    "compute nothing for it.", "experts", "top {n_taken}"),
-    "experts_output": Step("Experts: output", "Σ weight_e · expert_e(norm(h))", "What the experts that a token takes "
-                           "make of it, weighted.", "experts' sum"),
-    "shared_gate": Step("Shared expert: weight", "s = norm(h) w_s", "The logit of the weight of the expert that every "
-                        "token takes.", "s"),
-    "feed_forward_output": Step("Feed-forward: output", "Σ weight_e · expert_e(norm(h)){and_shared}",
-                                "expert(x) = {expert_network}, each with its own matrices.",
-                                "feed-forward", "weighted sum"),
-}  # fmt: skip
+_TABLES = tomllib.loads((Path(__file__).parents[2] / "data" / "layer_steps.toml").read_text(encoding="utf-8"))
+
+
+def _steps(group: str) -> dict[str, Step]:
+    return {name: Step(**texts) for name, texts in _TABLES[group].items()}
 
 
 def _steps_of(result: Explanation) -> dict[str, Step]:
     """The steps of the model's kind of layer by name, with braces."""
-    every = _STEPS | (_PRE_NORM if result.pre_norm else _POST_NORM) | (_GATED if "gated" in result.stages else {})
-    every |= _PARALLEL if result.parallel else {}
-    if "router" not in result.stages:
-        return every
-    shared = {name: replace(step, title=step.title.replace("Feed-forward", "Shared expert"))
-              for name, step in _GATED.items()}  # fmt: skip
-    return every | shared | {"shared_output": shared["feed_forward_output"]} | _ROUTED
+    steps = _steps("every") | _steps("pre_norm" if result.pre_norm else "post_norm")
+    if result.parallel:
+        steps |= _steps("parallel")
+    if "gated" in result.stages:
+        steps |= _steps("gated")
+    if "router" in result.stages:
+        shared = {
+            name: replace(step, title=step.title.replace("Feed-forward", "Shared expert"))
+            for name, step in _steps("gated").items()
+        }
+        steps |= shared | {"shared_output": shared["feed_forward_output"]} | _steps("routed")
+    return steps
 
 
 def step_of(result: Explanation, name: str) -> Step:
@@ -195,7 +109,7 @@ def _heads_of(result: Explanation) -> HeadParameters:
 
 def norm_order(result: Explanation) -> str:
     """Sentence on the order of norms."""
-    return _NORM_ORDERS[result.norm_order]
+    return str(_TABLES["norm_orders"][result.norm_order])
 
 
 def _words_of(result: Explanation) -> dict[str, object]:
@@ -249,9 +163,7 @@ def _embedding_formula(result: Explanation) -> str:
 
 
 def _score_words(model: Checkpoint, heads: HeadParameters) -> dict[str, str]:
-    """The formula of the scores, long and short. GPT-2's config may leave the scale out, or divide it by the layer's
-    number.
-    """  # noqa: D205
+    """The formula of the scores, long and short; GPT-2's config may leave the scale out."""
     scale = float(heads.scale) * heads.query_scale
     scores, brief = f"Q Kᵀ · {scale:.4g}", f"Q Kᵀ · {scale:.3g}"
     if abs(scale * math.sqrt(model.d_head) - 1) < 1e-9:

@@ -5,6 +5,7 @@ tokens, in GPT-2 the first and those of :mod:`attnviz.trace.sinks`); means and s
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -29,7 +30,7 @@ from attnviz.trace.contributions import LayerContributions, layer_contributions
 from attnviz.trace.direct_effects import DirectEffects, Promotion, answer_ids, direct_effects
 from attnviz.trace.generation import TargetTokens, target_tokens
 from attnviz.trace.recorder import block_memory
-from attnviz.trace.residual_stream import ResidualStream, recording_stream, why_no_effects
+from attnviz.trace.residual_parts import WrittenParts, recording_parts, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
 
@@ -45,14 +46,11 @@ NO_PROMOTIONS = (
 class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """Result of :func:`head_outputs`; nothing in it comes from an unverified head.
 
-    On the scale ``auto`` a head's colours end at its own largest norm; from 41 tokens on all are logarithmic. Views:
-    ``overview``, ``shares``, ``effects`` (language models, classifiers), ``heads``.
-
     Attributes:
         attention: the verified heads, from which tensors are recomputed on demand.
         layers: first layer first.
         heads: by share of the output's norm, the largest first.
-        stream: the other modules' outputs in the same forward pass, for direct effects.
+        written: the residual stream in parts, for direct effects; None where there are none.
         effects: the logit of an answer minus that of a foil at one position, decomposed: of two tokens, or of a
             classifier's two classes; None if ``no_effects`` gives a reason.
         target: of an encoder-decoder, what its decoder reads.
@@ -64,7 +62,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     attention: VerifiedAttention
     layers: tuple[OutputShares, ...]
     heads: tuple[HeadContribution, ...]
-    stream: ResidualStream
+    written: WrittenParts | None
     effects: DirectEffects | None
     no_effects: str
     target: TargetTokens | None = None
@@ -122,23 +120,27 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
             UsageError: the model has no such head.
             VerificationError: the model was changed since.
         """
-        id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).outputs([id.head])[0].cpu()
+        layer, number = self._written_by(head)
+        return layer.outputs([number])[0].cpu()
 
     def norms(self, head: str | HeadId) -> Tensor:
         """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n], row = query, on the CPU; raises as :meth:`output`."""
-        id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).norms(id.head).cpu()
+        layer, number = self._written_by(head)
+        return layer.norms(number).cpu()
 
     def value_norms(self, head: str | HeadId) -> Tensor:
         """||f(x_k)|| of every key, [n], on the CPU; raises as :meth:`output`."""
-        id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).value_norms(id.head).cpu()
+        layer, number = self._written_by(head)
+        return layer.value_norms(number).cpu()
 
     def pattern(self, head: str | HeadId) -> Tensor:
         """The raw pattern A, [n, n], row = query, on the CPU; raises as :meth:`output`."""
+        layer, number = self._written_by(head)
+        return layer.pattern(number).cpu()
+
+    def _written_by(self, head: str | HeadId) -> tuple[LayerContributions, int]:
         id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).pattern(id.head).cpu()
+        return layer_contributions(self.attention, id.layer), id.head
 
     def by_layer(
         self, heads: Sequence[HeadContribution]
@@ -150,29 +152,19 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def effects_at(
         self, token: str | int | None = None, answer: str | int | None = None, foil: str | int | None = None
     ) -> DirectEffects:
-        """Direct effects at another position, or on another answer minus a foil.
-
-        Args:
-            token: a token or word of the text, ``cat#2``, ``#3`` or a position counted from 0; None as for
-                :func:`head_outputs`.
-            answer: as for :func:`head_outputs`.
-            foil: likewise.
+        """Direct effects at another position, or on another answer minus a foil; arguments as of :func:`head_outputs`.
 
         Raises:
             UsageError: there is no such position, token or class, or the model gives no logits.
             VerificationError: the parts do not sum to the model's logits.
         """
-        if self.no_effects:
+        if self.written is None:
             raise UsageError(self.no_effects)
         position, ids = _position(self.checkpoint, self.read, token), answer_ids(self.checkpoint, answer, foil)
-        return direct_effects(self.attention, self.stream, position, *ids)
+        return direct_effects(self.attention, self.written, position, *ids)
 
     def promoted(self, head: str | HeadId, token: str | int | None = None) -> Promotion:
-        """The tokens that a head's output promotes and suppresses.
-
-        Args:
-            head: by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
-            token: another position than that of :attr:`effects`, as for :meth:`effects_at`.
+        """The tokens that a head's output promotes and suppresses, by default at the position of :attr:`effects`.
 
         Raises:
             UsageError: no such head or position, or a model or a head of which no logits are a linear map.
@@ -240,9 +232,8 @@ def head_outputs(
         opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
-        AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do not reproduce the
-            model, do not sum to its attention outputs, or the parts of its logits do not sum to these; UsageError for
-            a class that the model lacks.
+        AttnvizError: VerificationError where the heads do not reproduce the model, do not sum to its attention outputs,
+            or the parts of its logits do not sum to these; UsageError for what the model or text lacks.
     """
     of_block = block_memory(memory)
     checkpoint, _ = open_checkpoint(model, **opening)
@@ -254,8 +245,9 @@ def head_outputs(
     ids = answer_ids(checkpoint, answer, foil)
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
-    position = _position(checkpoint, tokens if read is None else read.tokens, token)
-    with recording_stream(checkpoint) as stream:
+    reading = tokens if read is None else read.tokens
+    position = _position(checkpoint, reading, token)
+    with recording_parts(checkpoint, reading) if not why_not else nullcontext() as written:
         verified = verify_attention(checkpoint, tokens, progress=progress, target=read and read.tokens, memory=of_block)
     layers, heads = [], []
     for layer in checkpoint.layers:
@@ -264,8 +256,8 @@ def head_outputs(
         heads += of_heads
         tell(progress, "measuring", layer + 1, n_layers)
     ranked = tuple(sorted(heads, key=lambda head: (-(head.projection_share or 0.0), head.id)))
-    effects = None if why_not else direct_effects(verified, stream, position, *ids)
-    return HeadOutputs(text, pair, checkpoint, tokens, verified, tuple(layers), ranked, stream, effects, why_not, read)
+    effects = None if written is None else direct_effects(verified, written, position, *ids)
+    return HeadOutputs(text, pair, checkpoint, tokens, verified, tuple(layers), ranked, written, effects, why_not, read)
 
 
 def _position(checkpoint: Checkpoint, tokens: Tokens, token: str | int | None) -> int:

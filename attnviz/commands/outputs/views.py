@@ -2,72 +2,32 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm, Normalize
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator
 
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.report import chosen, how_it_is_read, versus
 from attnviz.commands.outputs.shares import HeadContribution
-from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.matrix import (
-    Array,
-    Labels,
-    PooledPattern,
-    draw_matrix,
-    hundredths,
-    label_pixels,
-    label_size,
-    pooled_for,
-    write_numbers,
-)
-from attnviz.figures.page import (
-    MARGIN,
-    PIXEL,
-    ColourScale,
-    PagePlan,
-    colour_bar,
-    new_page,
-    page_width,
-    settled,
-    written,
-)
-from attnviz.figures.style import DPI, FAINTEST, Style, figure_style
+from attnviz.figures.matrix import Array, Labels, PooledPattern
+from attnviz.figures.style import FAINTEST, Style
+from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import percent, quoted, signed
 from attnviz.present.figure_context import KINDS
 from attnviz.present.view import Drawing, ViewOptions
 
-_LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
-_STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
+_TARGET = 2.6
+_NAMES = ("weight A[q, k]", "× ‖f(x)‖ of each key", "= norm ‖A[q, k] f(x)‖")
+_SHORT_NAMES = ("A", "× ‖f(x)‖", "= ‖A f(x)‖")
+_TILES = len(_NAMES)
 
 _SCALES = {"per-head": "scale of this head", "shared": "scale of all heads", "log": "log scale"}
 """Where the colours end, by scale."""
 
 _BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
-
-
-@dataclass(frozen=True)
-class HeadPlan(PagePlan):
-    """One head's raw pattern and norm-weighted attention, [m, m], and ||f(x)|| of its keys, [m]."""
-
-    # pooled by their largest, ``pooled`` positions in a cell
-    pattern: Array
-    weighted: Array
-    value_norms: Array
-    labels: Labels
-    keys: Labels | None
-    pooled: int
-    norms: tuple[Normalize, Normalize]  # of the two panels, from numbers to colours
-    bars: tuple[str, str]  # and what the colours are
 
 
 def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPlan]:
@@ -121,17 +81,13 @@ def _ends(norm: Normalize) -> str:
     return f"{'logarithmic ' * logarithmic}from {norm.vmin:g}{' or less' * logarithmic} to {norm.vmax:.2g}"
 
 
-def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadPlan]:
-    for head, norms, panels in _pooled(
-        result, chosen(result, choices), lambda head: _pooling(result.part_of(head), choices.style)
-    ):
-        yield _head(result, head, norms, panels, choices.style)
+def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
+    def pooling(head: HeadContribution) -> int:
+        part = result.part_of(head)
+        return tile_pooling(part.queries.labels, _TILES, _TARGET, choices.style, part.keys.labels)[0]
 
-
-def _pooling(part: HeadOutputs, style: Style) -> int:
-    """Tokens per cell."""
-    most = max(part.queries.labels, part.keys.labels, key=len)
-    return pooled_for(len(most), _geometry(most, style)[0])
+    for head, norms, panels in _pooled(result, chosen(result, choices), pooling):
+        yield _head(result, head, pooling(head), norms, panels, choices.style)
 
 
 def _pooled(
@@ -154,42 +110,48 @@ def _pooled(
 
 
 def _head(
-    result: HeadOutputs, head: HeadContribution, norms: Array, panels: tuple[Array, Array], style: Style
-) -> HeadPlan:
+    result: HeadOutputs,
+    head: HeadContribution,
+    pooled: int,
+    norms: Array,
+    panels: tuple[Array, Array],
+    style: Style,
+) -> TilesPlan:
+    """Plan weights, ‖f(x)‖ and their product, each as a share of its largest."""
     part, why_log = result.part_of(head), style.why_log(_longest(result))
     style = style.scaled_for(_longest(result), "per-head")
-    about, pooled, (pattern, weighted) = part.figure_context, _pooling(part, style), panels
+    about, (pattern, weighted) = part.figure_context, panels
     labels, keys = (Labels(tokens.labels, tokens.sink) for tokens in (part.queries, part.keys))
-    own, scale = style.scale == "per-head", _SCALES[style.scale]
-    of_weights = style.norm(float(pattern.max()))
-    of_norms = _norm_colours(style, head.largest if own else result.largest)
-    return HeadPlan(
+    value_norms = np.maximum.reduceat(norms, np.arange(0, len(norms), pooled))
+    ends = [float(pattern.max()), float(value_norms.max()), head.largest]
+    if style.scale == "shared":
+        ends = [1.0, ends[1], result.largest]
+    matrices = pattern, np.broadcast_to(value_norms, pattern.shape), weighted
+    tiles = [
+        Tile(name, values / (end or 1.0), (shorter,))
+        for name, shorter, values, end in zip(_NAMES, _SHORT_NAMES, matrices, ends, strict=True)
+    ]
+    largest = f"1 is a weight of {ends[0]:.2g}, ‖f(x)‖ of {ends[1]:.2g} and ‖A f(x)‖ of {ends[2]:.2g}"
+    return TilesPlan(
         stem=f"outputs/{head.id.file_stem}",
         **about.caption_and_notes(
-            f"{about.subject}, head {head.id}: raw attention A[q, k] beside norm-weighted attention ‖A[q, k] f(x_k)‖, "
-            "with ‖f(x_k)‖ of every key above it",
+            f"{about.subject}, head {head.id}: attention weights A[q, k], times ‖f(x_k)‖ of every key, are "
+            "norm-weighted attention ‖A[q, k] f(x_k)‖",
             _amounts(result, head),
             "rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et al. "
             f"2020){f'; grey: {result.sinks}' if result.sinks else ''}",
+            largest if style.scale != "shared" else f"{largest}, the same for every head but ‖f(x)‖",
             why_log,
             about.pooled(pooled),
-            alone=(
-                f"colours {_ends(of_weights)} (weights) and {_ends(of_norms)} (norms), "
-                f"{'the head’s largest' if own else 'the same for every head'}",
-            ),
         ),
         title=f"{about.model} {head.id}: attention by weight and by norm",
-        pattern=pattern,
-        weighted=weighted,
-        value_norms=np.maximum.reduceat(norms, np.arange(0, len(norms), pooled)),
+        tiles=tuple(tiles),
         labels=labels,
         keys=keys if part.queries is not part.keys else None,
         pooled=pooled,
-        norms=(of_weights, of_norms),
-        bars=(
-            f"attention weight A ({'0–1' if style.scale == 'shared' else scale})",
-            f"norm-weighted ‖A f(x)‖ ({scale})",
-        ),
+        target=_TARGET,
+        norm=_norm_colours(style, 1.0),
+        bar=f"share of the largest{' (log scale)' if style.scale == 'log' else ''}",
     )
 
 
@@ -202,85 +164,6 @@ def _amounts(result: HeadOutputs, head: HeadContribution) -> str:
         f"{percent(head.projection_share)} of the attention output’s norm in layer {head.id.layer!s} "
         f"({percent(head.norm_share)} of its heads’ norms){f'; on {result.sinks}: {sinks}' if result.sinks else ''}."
     )
-
-
-def _head_figure(plan: HeadPlan, style: Style, vector: bool = False) -> Figure:
-    keys = plan.keys or plan.labels
-    side, beside, stacked = _geometry(max(plan.labels.texts, keys.texts, key=len), style)
-    rows, columns = plan.pattern.shape
-    wide, tall = side * columns / max(rows, columns), side * rows / max(rows, columns)
-    width = page_width(style, beside + wide + 2 * MARGIN + (0 if stacked else _BETWEEN + wide))
-    panel = tall + _BAR + 0.3 * (wide < 2)  # if the names of colour bars take several lines
-    body = _STRIP + 2 * _NAME + 0.8 * beside + (2 * panel + _NAME if stacked else panel)
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=width, body=body)
-        drawn: list[tuple[Axes, Array, AxesImage | QuadMesh]] = []
-        panels = page.subplots(1 + stacked, 2 - stacked)
-        all_sides, names = ("l", "lb") if stacked else ("lb", "b"), ("by weight: A[q, k]", "by norm: ‖A[q, k] f(x)‖")
-        for ax, values, norm, sides, name, bar in zip(
-            panels, (plan.pattern, plan.weighted), plan.norms, all_sides, names, plan.bars, strict=True
-        ):
-            cells = draw_matrix(
-                ax, values, norm, style, labels=plan.labels, keys=plan.keys, sides=sides, pooled=plan.pooled,
-                vector=vector, cell=side * 72 / max(values.shape),
-            )  # fmt: skip
-            ax.set_box_aspect(rows / columns)
-            _name(ax, name, wide, style)
-            colour_bar(page, ax, ColourScale(norm=norm, bar=bar), style, across=wide)
-            drawn.append((ax, values, cells))
-        strip = panels[1].inset_axes((0, 1 + _NAME / tall, 1, _STRIP / tall))
-        _draw_value_norms(strip, plan, style)
-        _name(strip, "‖f(x)‖ of each key", wide, style)
-        for _ in range(1 + stacked):  # the bars above a panel are as high as the panel makes them
-            settled(page)
-        page.set_layout_engine("none")  # or it would all be laid out again when it is written
-        for (ax, values, cells), write in zip(drawn, (hundredths, _norm), strict=True):
-            write_numbers(ax, values, cells, write, air=4)
-        return page
-
-
-def _draw_head(ax: Axes, plan: HeadPlan, style: Style) -> AxesImage | QuadMesh:
-    cells = draw_matrix(ax, plan.weighted, plan.norms[1], style, labels=plan.labels, keys=plan.keys, pooled=plan.pooled)
-    settled(ax.figure)
-    write_numbers(ax, plan.weighted, cells, _norm, air=4)
-    return cells
-
-
-def _draw_value_norms(ax: Axes, plan: HeadPlan, style: Style) -> None:
-    """Draw ||f(x)|| of every key as bars over the columns of the matrix below; grey for cells of sinks."""
-    edges = np.arange(len(plan.value_norms) + 1) - 0.5
-    of_keys = (plan.keys or plan.labels).muted
-    muted = np.minimum.reduceat(of_keys, np.arange(0, len(of_keys), plan.pooled))
-    for which, colour in ((~muted, style.colour_map()(0.75)), (muted, style.greys.muted)):
-        ax.stairs(plan.value_norms * which, edges, fill=True, facecolor=colour, edgecolor="none")
-    top = 1.08 * float(plan.value_norms.max()) or 1.0
-    ax.set(xlim=(edges[0], edges[-1]), ylim=(0, top), xticks=[], facecolor=style.greys.paper)
-    ax.yaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
-    ax.yaxis.set_major_formatter("{x:g}")
-    ax.tick_params(labelsize=6.5, length=2, width=PIXEL, pad=2, color=style.greys.frame, labelcolor=style.greys.ink)
-    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-def _name(ax: Axes, name: str, inches: float, style: Style) -> None:
-    text = fitted(name, 7.5, DPI, inches * DPI)
-    ax.set_title(text, loc="left", y=1.0, fontsize=7.5, pad=3, color=style.greys.ink, parse_math=False)
-
-
-def _geometry(labels: Sequence[str], style: Style) -> tuple[float, float, bool]:
-    """Inches of a square and of the labels beside it, and whether the squares are stacked."""
-    size = label_size(72 * _LARGEST_CELL)
-    beside = label_pixels(labels, size) / DPI + 0.1
-    largest = max(_LEAST_SIDE, len(labels) * _LARGEST_CELL)
-    if style.width is None:
-        return min(_LARGEST_SIDE, largest), beside, False
-    stacked = style.width < _SIDE_BY_SIDE
-    room = style.width - beside - 2 * MARGIN
-    return min(room if stacked else (room - _BETWEEN) / 2, largest), beside, stacked
-
-
-def _norm(value: float) -> str:
-    return "" if value < 0.005 else written(value)
 
 
 def _letter(part: HeadOutputs) -> str:
@@ -332,4 +215,4 @@ EFFECTS = Drawing(
     _plan_effects, head_map_figure, draw_head_map,
     missing=lambda result: str(result.no_effects).removesuffix("."),
 )  # fmt: skip
-HEADS = Drawing(_heads, _head_figure, _draw_head)
+HEADS = Drawing(_heads, tiles_figure, draw_last_tile)

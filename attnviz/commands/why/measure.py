@@ -19,9 +19,7 @@ from attnviz.present.result import TextResult
 from attnviz.progress import Progress
 from attnviz.trace.direct_effects import DirectEffects, answer_ids, direct_effects
 from attnviz.trace.recorder import AttentionCall, block_memory
-from attnviz.trace.removal import difference_without
-from attnviz.trace.residual_parts import recording_parts
-from attnviz.trace.residual_stream import recording_stream, why_no_effects
+from attnviz.trace.residual_parts import recording_parts, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
 
@@ -41,8 +39,6 @@ class Account(TextResult):
         named: whether the key was.
         effects: direct effects at the query on an answer minus a foil, those of the head also by key; None if
             ``no_effects`` gives a reason.
-        ablated: by how much that difference falls where the head is removed at the query alone, by method;
-            ``mean`` is that of this text, in :func:`attnviz.ablate` that of all texts.
     """
 
     command: ClassVar[str] = "why"
@@ -54,7 +50,6 @@ class Account(TextResult):
     named: bool
     effects: DirectEffects | None
     no_effects: str
-    ablated: dict[str, float]
 
     @property
     def head(self) -> HeadId:
@@ -63,7 +58,7 @@ class Account(TextResult):
 
     @property
     def query(self) -> int:
-        """Position of the query, counted from 0."""
+        """Position of the query."""
         return self.scores.query
 
     @property
@@ -145,10 +140,9 @@ def why(
     no_effects = _why_no_effects(checkpoint, tokens, at_query)
     if no_effects and ids != (None, None):
         raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
-    normed = not no_effects and any(layer.attention_output_norm is not None for layer in checkpoint.modules)
-    with recording_parts(checkpoint, tokens, chosen.layer) as written, recording_stream(checkpoint) as stream:
+    with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
         verified = verify_attention(
-            checkpoint, tokens, progress=progress, memory=of_block, keep_outputs=normed, called=called
+            checkpoint, tokens, progress=progress, memory=of_block, keep_outputs=False, called=called
         )
 
     @cache
@@ -157,16 +151,9 @@ def why(
 
     scores = scores_of(chosen).decompose(at_query, at_key, _KEYS)
     chain = follow(scores_of, scores, depth)
-    effects, ablated = None, {}
-    if not no_effects:
-        effects = direct_effects(verified, stream, at_query, *ids, by_key=chosen)
-        for method in ("zero", "mean"):
-            two = effects.answer.id, effects.foil.id
-            left = difference_without(checkpoint, tokens, chosen, at_query, method, *two)
-            ablated[method] = effects.difference - left
-    return Account(
-        text, pair, checkpoint, tokens, verified, scores, chain, depth, key is not None, effects, no_effects, ablated
-    )
+    effects = None if no_effects else direct_effects(verified, written, at_query, *ids, by_key=chosen)
+    named = key is not None
+    return Account(text, pair, checkpoint, tokens, verified, scores, chain, depth, named, effects, no_effects)
 
 
 def _why_no_effects(checkpoint: Checkpoint, tokens: Tokens, query: int) -> str:

@@ -137,7 +137,6 @@ def _effects(result: Account, effects: DirectEffects) -> dict[str, Any]:
         **{name: getattr(effects, name) for name in ("difference", "linear", "error", "scale", "tolerance")},
         "direct_effect": effects.heads[result.head],
         "direct_effect_by_key": list(effects.keys),
-        "ablated": result.ablated,
     }
 
 
@@ -207,7 +206,7 @@ def _answer(result: Account) -> Text:
 
 
 def _what_it_does(result: Account, effects: DirectEffects, top: int | None, width: int) -> Iterator[RenderableType]:
-    """The head's direct effect by key, and beside it what changes without the head."""
+    """The head's direct effect by key."""
     attended = [key for key, value in enumerate(effects.keys) if value]
     ranked = sorted(attended, key=lambda key: (-abs(effects.keys[key]), key))
     columns: list[Field[int]] = [
@@ -216,13 +215,10 @@ def _what_it_does(result: Account, effects: DirectEffects, top: int | None, widt
     ]
     yield first_rows("What it does", columns, ranked, top, "why.json", width=width, noun="key")
     answer, foil = (quoted(each.text) for each in (effects.answer, effects.foil))
-    by = {"zero": "zero", "mean": "its mean over this text"}
-    without = ", ".join(f"{signed(value)} ({by[method]})" for method, value in result.ablated.items())
     along = "" if effects.linear else " The head on top is not linear: direct effects are along its gradient."
     yield Text(
         f"At {result.label(result.query)} {result.head} adds {signed(effects.heads[result.head])} directly to the "
-        f"logit of {answer} minus {foil}, which is {signed(effects.difference)}. Without the head there it falls by "
-        f"{without}: that differs, since later layers react, too (self-repair, McGrath et al. 2023).{along}"
+        f"logit of {answer} minus {foil}, which is {signed(effects.difference)}.{along}"
     )
 
 

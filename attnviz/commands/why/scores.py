@@ -22,7 +22,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Norm, normed_heads, of_all_heads, softcap, upcast
 from attnviz.reference.positions import apply_rotary
-from attnviz.trace.contributions import check_total, layer_contributions, without_gradients
+from attnviz.trace.contributions import check_total, without_gradients
 from attnviz.trace.recorder import AttentionCall
 from attnviz.trace.residual_parts import Source, Term, WrittenParts, constant_term, parts_at
 from attnviz.trace.verify import VerifiedAttention
@@ -253,14 +253,13 @@ class ScoreDecomposer:
         (term,) = [term for term in self.terms[side] if source in term.sources]
         row = self.pattern_row(position, source)
         with without_gradients(row.device):
-            value = layer_contributions(self.verified, source.layer).value[source.head][: len(row)]
-            read = value @ term.weight[term.sources.index(source)] * term.scale[position]
-            rotated = self._rotated(read, torch.full((len(read),), position, device=read.device))
+            by_key = term.by_key(self.verified, source, position)
+            rotated = self._rotated(by_key, torch.full((len(by_key),), position, device=row.device))
             each = self.factor * (rotated @ (key.against if side == "query" else scores.vector))
             if side == "key":
                 at = scores.key_sources.index(source)
-                each = each - float((key.pairs - key.differences)[:, at].sum()) / row.sum()
-            return row * each
+                each = each - row * float((key.pairs - key.differences)[:, at].sum()) / row.sum()
+            return each
 
     def _refuse_key(self, query: int, key: int | None, allowed: Sequence[int]) -> None:
         labels = self.verified.tokens.labels
