@@ -55,6 +55,9 @@ def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_it
         if step.rest is not None:
             assert sum(share for _, share in step.branches) + step.rest == pytest.approx(1)
         assert step.scores.error < 1e-5
+        if step.source is not None:  # the chain ends where no earlier head raises the score
+            assert step.scores.keys[0].difference > 0
+            assert dict(step.scores.totals(step.side, step.scores.keys[0]))[step.source] > 0
 
 
 @pytest.mark.parametrize(

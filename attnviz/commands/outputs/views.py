@@ -1,10 +1,9 @@
 """The figures of head outputs: all heads by norm, maps, and one head by weight and by norm."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import Normalize
 
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.report import chosen, how_it_is_read, versus
@@ -12,7 +11,7 @@ from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array, Labels, PooledPattern
-from attnviz.figures.style import FAINTEST, Style
+from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import percent, quoted, signed
@@ -24,24 +23,21 @@ _NAMES = ("weight A[q, k]", "× ‖f(x)‖ of each key", "= norm ‖A[q, k] f(x)
 _SHORT_NAMES = ("A", "× ‖f(x)‖", "= ‖A f(x)‖")
 _TILES = len(_NAMES)
 
-_SCALES = {"per-head": "scale of this head", "shared": "scale of all heads", "log": "log scale"}
-"""Where the colours end, by scale."""
-
 _BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
 
 
 def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     heads, n = result.select(choices.select), _longest(result)
     style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
-    own = style.scale == "per-head"
+    of_all = None if style.scale == "per-head" else result.largest
     pooled = grid_pooling(n, [head.id for head in heads], style)
     cells = [
-        HeadCell(head.id, norms / ((own and head.largest) or 1.0), percent(head.projection_share))
+        HeadCell(head.id, norms / (of_all or head.largest or 1.0), percent(head.projection_share))
         for head, _, (_, norms) in _pooled(result, heads, lambda _: pooled)
     ]
-    about, norm = result.figure_context, _norm_colours(style, 1.0 if own else result.largest)
+    about = result.figure_context
     count = f"{'all' if len(heads) == len(result.heads) else f'{len(heads)} of'} {len(result.heads)} heads"
-    scale = "from 0 to the largest of each head" if own else f"{_ends(norm)}, the same for every head"
+    scale = f"share of the largest ‖A f(x)‖ {'of all heads' if of_all else 'of each head'}"
     shares = "each head’s share of the norm of its layer’s attention output"
     shown = "‖A[q, k] f(x_k)‖ (Kobayashi et al. 2020)"
     yield HeadGridPlan(
@@ -52,12 +48,12 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
             why_log,
             KINDS if result.target else "",
             about.pooled(pooled),
-            alone=(f"colours {scale}", f"beside the names {shares}, where there is room"),
+            alone=(f"colours: {scale}", f"beside the names {shares}, where there is room"),
         ),
         title=f"{about.model}: norm-weighted attention of {count}",
         cells=tuple(cells),
-        norm=norm,
-        bar="share of the head’s largest ‖A f(x)‖" if own else f"norm-weighted ‖A f(x)‖ ({_SCALES[style.scale]})",
+        norm=style.norm(1.0),
+        bar=scale,
         beside=f"In %: {shares}.",
     )
 
@@ -65,20 +61,6 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
 def _longest(result: HeadOutputs) -> int:
     """Tokens of the text, or of the longest of the texts that an encoder-decoder reads."""
     return max(len(tokens) for part in result.parts for tokens in (part.queries, part.keys))
-
-
-def _norm_colours(style: Style, largest: float) -> Normalize:
-    """The colours of norms up to the largest; logarithmic ones begin at a power of ten."""
-    end = largest or 1.0
-    if style.scale != "log":
-        return Normalize(0.0, end, clip=True)
-    return LogNorm(10.0 ** math.floor(math.log10(FAINTEST * end)), end, clip=True)
-
-
-def _ends(norm: Normalize) -> str:
-    """Both ends of a colour scale in words."""
-    logarithmic = isinstance(norm, LogNorm)
-    return f"{'logarithmic ' * logarithmic}from {norm.vmin:g}{' or less' * logarithmic} to {norm.vmax:.2g}"
 
 
 def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
@@ -150,7 +132,7 @@ def _head(
         keys=keys if part.queries is not part.keys else None,
         pooled=pooled,
         target=_TARGET,
-        norm=_norm_colours(style, 1.0),
+        norm=style.norm(1.0),
         bar=f"share of the largest{' (log scale)' if style.scale == 'log' else ''}",
     )
 
