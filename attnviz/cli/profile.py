@@ -88,18 +88,18 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
         listed = choices.top or 0
         printed = show.passed_roles(profile)
 
-        def tables(width: int) -> "RenderableType | str":
+        def tables() -> "RenderableType | str":
             if choices.table:
                 return show.paper_table_of(profile, choices.table)
-            return spaced(show.role_tables(profile, listed, width))
+            return spaced(show.role_tables(profile, listed))
     else:
         run.refuse(("table",), f"is a table of roles: expected --show {show.ROLES} with it")
         listed = show.EXAMPLES if top is None else top
         chosen = show.chosen_examples(profile, wanted)
         printed = show.examples_document(profile, chosen)
 
-        def tables(width: int) -> "RenderableType | str":
-            return spaced(show.example_tables(profile, chosen, listed, width))
+        def tables() -> "RenderableType | str":
+            return spaced(show.example_tables(profile, chosen, listed))
 
     print_results(printed, tables, as_json, run.quiet)
 

@@ -191,7 +191,7 @@ class Run:
             messages = list(finish(document))
             if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
                 messages.append(fonts.fonts_to_install())
-            print_results(document, lambda width: result.tables(choices, width), self.options["as_json"], quiet, path)
+            print_results(document, lambda: result.tables(choices), self.options["as_json"], quiet, path)
             for message in [*spec.afterwards(result, choices, document), *messages]:
                 if message:
                     say(message, quiet)

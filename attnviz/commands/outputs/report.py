@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
@@ -17,9 +16,9 @@ from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed
 from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, named
+from attnviz.present.fields import HEAD, Field, entry, pick
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import cut_note, first_rows, notes, target_note, verification_line
+from attnviz.present.tables import RowTable, cut_note, first_rows, glued, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.direct_effects import NOT_LINEAR, DirectEffects, Promotion, TokenLogit
 
@@ -27,8 +26,8 @@ MOST_BYTES = 4 * 2**30
 """Most bytes of outputs.safetensors, which is made in memory."""
 
 _CSV = "outputs.csv"
-_PROMOTED, _SUPPRESSED, _LONGEST, _LEAST = 5, 3, 14, 14
-"""Tokens listed as promoted and suppressed, and characters of each; least width in columns of the terminal."""
+_PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14
+"""Tokens listed as promoted and suppressed, and characters of each."""
 
 _OF_LAYERS = {
     "attention bias": "b_O of all layers",
@@ -99,10 +98,10 @@ _FIELDS: tuple[Field[HeadContribution], ...] = (
     Field("‖o_h‖", name="norm"),
     Field("Share", name="norm_share", unit="of Σ‖o_h‖", write=percent),
     Field("Share", name="projection_share", unit="of ‖o‖", write=percent),
-    Field("Sink", name="sink", unit="weight", optional=1),
-    Field("Sink", name="sink_by_norm", unit="norm", optional=2),
-    Field("‖f(x)‖", name="value_norm", optional=3),
-    Field("‖f(x)‖", name="value_norm_of_sinks", unit="of sinks", optional=4),
+    Field("Sink", name="sink", unit="weight", detail=True),
+    Field("Sink", name="sink_by_norm", unit="norm", detail=True),
+    Field("‖f(x)‖", name="value_norm", detail=True),
+    Field("‖f(x)‖", name="value_norm_of_sinks", unit="of sinks", detail=True),
     Field(name="largest"),
     Field(name="direct_effect"),
     Field(name="promotion", csv={}),
@@ -133,7 +132,7 @@ def _tensors(result: HeadOutputs, choices: ViewOptions) -> bytes:
     return content
 
 
-def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableType]:
     """The verification, heads by share, direct effects, and notes."""
     effects, worst = result.effects, max(layer.sum_error for layer in result.layers)
     more = f", the sum of all heads and b_O by at most {error(worst)}"
@@ -145,9 +144,9 @@ def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[R
         )
     yield verified
     heads, order = result.select(choices.select), "the largest share of their layer’s output first"
-    yield first_rows("Heads", named(_FIELDS, *_LISTED), heads, choices.top, _CSV, width=width, order=order)
+    yield first_rows("Heads", pick(_FIELDS, *_LISTED), heads, choices.top, _CSV, order=order)
     if effects is not None:
-        yield _effects_table(effects, heads, choices.top, width)
+        yield _effects_table(effects, heads, choices.top)
         yield _effects_text(result, effects)
     yield notes(
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES_IN_WORDS}.",
@@ -173,7 +172,7 @@ def _promoted_note(effects: DirectEffects) -> str:
     )
 
 
-def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], top: int | None, width: int) -> Table:
+def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], top: int | None) -> RowTable[HeadId]:
     """Table of direct effects, the largest first, and of the tokens moved most, or of whom a head speaks for."""
     known = [head.id for head in heads if head.id in effects.heads]
     ranked = sorted(known, key=lambda head: (-abs(effects.heads[head]), head))
@@ -184,29 +183,23 @@ def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], to
         return "–" if signed(value) == rounded(0.0) else quoted(name)
 
     columns: list[Field[HeadId]] = [
-        Field("Head", lambda head: head, left=True),
+        Field("Head", lambda head: head),
         Field("Adds", lambda head: signed(effects.heads[head]), "logits"),
     ]
     if moved := effects.promotions:
         columns += [
-            Field("Promotes (logits)", fit=lambda head, room: _tokens(moved[head].promoted, room), left=True,
-                  least=_LEAST),
-            Field("Suppresses", fit=lambda head, room: _tokens(moved[head].suppressed[:_SUPPRESSED], room), left=True,
-                  least=_LEAST),
-        ]  # fmt: skip
+            Field("Promotes (logits)", lambda head: _tokens(moved[head].promoted[:_PROMOTED])),
+            Field("Suppresses", lambda head: _tokens(moved[head].suppressed[:_SUPPRESSED]), detail=True),
+        ]
     else:
-        columns.append(Field("Speaks for", side, left=True))
+        columns.append(Field("Speaks for", side))
     title = "Direct effects on answer minus foil"
-    return first_rows(title, columns, ranked, top, _CSV, width=width, order="the largest first")
+    return first_rows(title, columns, ranked, top, _CSV, order="the largest first")
 
 
-def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
-    """Tokens with their logits that fit, at least one, cut if necessary; a dash for none."""
-    texts = [f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens[:_PROMOTED]]
-    lines = ["  ".join(texts[:count]) for count in range(len(texts), 0, -1)]
-    if not lines or len(lines[-1]) <= room:
-        return next((line for line in lines if len(line) <= room), "–")
-    return f"{shortened_token(tokens[0].text, room - 1 - len(signed(tokens[0].logit)))} {signed(tokens[0].logit)}"
+def _tokens(tokens: Sequence[TokenLogit]) -> Text:
+    """Tokens with their logits."""
+    return glued(f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens)
 
 
 def versus(effects: DirectEffects) -> str:
