@@ -81,7 +81,7 @@ def n_bytes(name: str, value: object) -> int:
     without_unit = str(value).strip()[-1:].isdigit()
     if size is None or size < (_LEAST_BARE if without_unit else 1):
         raise UsageError(
-            f"expected --{name} ({name}=...) as a size such as 64M or 24GB, or as a number of bytes from "
+            f"expected {name} as a size such as 64M or 24GB, or as a number of bytes from "
             f"{_LEAST_BARE:,} on, found {as_found(value)}."
         )
     return size

@@ -12,7 +12,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, get_args
 
-from attnviz.arguments import check_kind, check_share, check_texts, check_whole, did_you_mean, n_bytes
+from attnviz.arguments import check_kind, check_share, check_texts, check_whole, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.memory import out_of_memory_named
 
@@ -63,7 +63,6 @@ class Option:
         check: raises UsageError for the name and a wrong value.
         any_language: a text or a part of one, in UTF-8 whatever the locale is.
         positional: an argument, without a flag.
-        hidden: not in the help.
         group: one of :data:`GROUPS`.
     """
 
@@ -79,7 +78,6 @@ class Option:
     check: Callable[[str, object], object] | None = None
     any_language: bool = False
     positional: bool = False
-    hidden: bool = False
     group: str = MEASUREMENT
 
     def __post_init__(self) -> None:
@@ -165,10 +163,6 @@ def _top(rows: str, default: int | None) -> Option:
     return Option("top", int, f"{rows} 0 stands for all.", default, "N", least=0)
 
 
-def _save(name: str, content: str) -> Option:
-    return _switch("tensors", f"Also write {name}.safetensors, with {content}.", False, f"--save-{name}")
-
-
 def _figures(command: str, before: str = "") -> tuple[Option, ...]:
     """``--figures``, whose help :func:`attnviz.present.report.views_in_words` completes, and the options of style."""
     text = f"Any of {{{command}}} (with commas between), all, or none. {before}Default: {{default}}."
@@ -208,9 +202,6 @@ _WORDS = _switch("words", "Merge word pieces into words: attention to the pieces
 _PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one that knows most "
                  "of its words. Code, and text in any other language, is not parsed unless this option is given.", None,
                  "PIPELINE")
-_MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: more is faster on a "
-                 "GPU, less helps where a long text runs out of memory. It changes no number but by rounding. "
-                 "Default: 48M.", None, "SIZE", check=n_bytes)
 _ANSWER = Option("answer", str, "The token, or a classifier's class, whose logit is divided into what each head adds. "
                  "Default: the model's first choice.", None, "TOKEN|CLASS", any_language=True)
 _FOIL = Option("foil", str, "The token or class whose logit is subtracted from it. Default: the model's next choice.",
@@ -261,7 +252,6 @@ COMMANDS = {
             _WORDS,
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
             _PARSER,
-            _MEMORY,
         ),
         pictures=(
             replace(_SELECT, help=_SELECT.help.replace("E0-2", "E0-2; or a label on this text or a role over a corpus "
@@ -279,7 +269,7 @@ COMMANDS = {
             *_figures("heads"),
         ),
         output=(
-            _save("attention", "one tensor per layer"),
+            _switch("tensors", "Also write attention.safetensors, one tensor a layer.", False, "--save-attention"),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
                  "a few heads of each kind.", None),
             _TABLE, *_FILES,
@@ -308,14 +298,11 @@ COMMANDS = {
             _WORDS,
             _switch("syntax", "Parse the texts if spaCy and a pipeline for them are installed.", True),
             _PARSER,
-            _MEMORY,
             *_CORPORA,
             _seed("With --corpus: random seed of the bootstrap and of the verified sample."),
         ),
         pictures=(
             _SELECT,
-            Option("scale", str, "Colour scale of the heads' pictures: shared by all heads, or per-head.", "shared",
-                   choices=("shared", "per-head")),
             *_figures("compare", before="With --corpus: {compare.corpus}. "),
         ),
         output=(
@@ -323,7 +310,7 @@ COMMANDS = {
                  "--select names.", None),
             _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "words", "truncate", "memory", "scale"),
+        of_one=("pair", "target", "words", "truncate"),
         of_many=("limit", "batch_size", "seed"),
     ),
     "profile": Command(
@@ -371,7 +358,7 @@ COMMANDS = {
             _token("The token whose numbers are shown", "the last of the text"),
         ),
         pictures=_figures("explain"),
-        output=(_save("stages", "one tensor per step"), *_FILES),
+        output=_FILES,
     ),
     "outputs": Command(
         ("head_outputs",),
@@ -381,7 +368,6 @@ COMMANDS = {
                    "last word"),
             _ANSWER,
             _FOIL,
-            _MEMORY,
         ),
         pictures=(
             _SELECT,
@@ -390,7 +376,6 @@ COMMANDS = {
             *_figures("outputs"),
         ),
         output=(
-            _save("outputs", "one tensor [n_heads, n, d_model] per layer"),
             _top("Number of heads in the tables and with a picture, the largest share first. Default: 12, or all that "
                  "--select names.", None),
             *_FILES,
@@ -433,18 +418,16 @@ COMMANDS = {
     ),
     "rollout": Command(
         ("rollout",),
-        text=(_TEXT, *_MODEL, _PAIR, replace(_TARGET, hidden=True), _TRUNCATE, *_DEVICE),
+        text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
         measurement=(
             _token("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last"),
             Option("layer", int, "Roll out up to this layer, counted from 0. Default: the last.", least=0),
             Option("residual", float, "What a token keeps of itself in every layer: the weight of the identity, 0 to "
                    "1.", 0.5, "SHARE", check=check_share),
             replace(_WORDS, help="Merge word pieces into words after the rollout: inputs summed, outputs averaged."),
-            _MEMORY,
         ),
         pictures=_figures("rollout"),
         output=(
-            _save("rollout", "the matrix of every layer"),
             _top("Number of input tokens in the table.", 12),
             *_FILES,
         ),
@@ -460,7 +443,6 @@ COMMANDS = {
             _FOIL,
             Option("depth", int, "Follow the largest part of the score into the head that wrote it, through N heads.",
                    1, "N", least=1, most=12),
-            _MEMORY,
         ),
         pictures=_figures("why"),
         output=(_top("Number of pairs of sources in the table.", 12), *_FILES),

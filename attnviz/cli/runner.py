@@ -316,7 +316,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
 
 def _parameter(option: Option) -> inspect.Parameter:
     """The option as a parameter of a typer command."""
-    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "hidden": option.hidden}
+    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
     shown |= {"min": option.least, "max": option.most, "rich_help_panel": option.group}
     declared = typer.Argument(**shown) if option.positional else typer.Option(*option.flags, **shown)
     default = None if option.default == () else option.default

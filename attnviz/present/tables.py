@@ -32,8 +32,8 @@ _NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*"
 _GLUE = "\ue000"
 """Printed as a space at which no line is broken; of no use in Unicode."""
 
-_LEAST_TEXT, _LONGEST_WORD = 14, 20
-"""Columns of the terminal for which texts are broken at least, and of the longest word that stays whole."""
+_LEAST_TEXT, _LEAST_TITLE, _LONGEST_WORD = 14, 8, 20
+"""Columns of the terminal that a text and a title keep, and of the longest word that stays whole."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,11 @@ class _Column:
     def header(self) -> Text:
         """Title and unit; above numbers in lines no wider than these, or than the longest word."""
         title, _, unit = self.field.header.partition("\n")
-        width = max(self._widest, cell_len(unit), *map(cell_len, title.split()), 1) if self.is_number else _UNLIMITED
+        width = (
+            max(self._widest, cell_len(unit), *map(cell_len, title.split()), _LEAST_TITLE)
+            if self.is_number
+            else _UNLIMITED
+        )
         return Text("\n".join(line for line in (*textwrap.wrap(title, width), unit) if line))
 
     @cached_property

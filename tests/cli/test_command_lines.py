@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from transformers import BertForMaskedLM
 from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.explain import reference as explain_reference
-from attnviz.commands.outputs import report
 from attnviz.errors import VerificationError
 from attnviz.models import opening, sources
 from attnviz.reference import attention as reference
@@ -127,7 +125,6 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --device gpu", 2, "unknown device 'gpu': expected one of auto, cpu, cuda, cuda:N, mps."),
     *((f"{each} ... --dtype int8", 2, "unknown dtype 'int8': expected one of float32") for each in
       ("heads", "compare", "explain")),
-    ("outputs ... --memory 0", 2, "expected --memory (memory=...) as a size such as"),
     ("heads ... --parser zz", 1, "cannot load the pipeline 'zz'"),
     ("heads ... --parser spacy", 1, "Installed pipelines: "),  # a package, but no pipeline
     ("profile lines.txt -m bert --parser xx_none", 1, "xx_none"),
@@ -143,7 +140,6 @@ REFUSED: list[tuple[str, int, str]] = [
     ("outputs TEXT -m bert --token cat", 2, "leave out --token (token=...), where direct effects are read. Direct"),
     ("outputs TEXT -m loud-gpt2 --token dog", 2, "no token “dog” in the text: expected one of"),
     ("rollout ... --token '#9'", 2, "or a position from #0 to #8."),
-    ("rollout ... --target x", 2, "rollout follows attention through the encoder alone"),
     ("rollout ... --residual 2", 2, "expected --residual (residual=...) as a number from 0 to 1, f"),
     ("ablate ... --method magic", 2, "unknown method 'magic': expected one of zero, mean, unif"),
     *((f"heads ... --{option}", 2, f"--{option.partition(' ')[0]}") for option in
@@ -162,8 +158,6 @@ REFUSED: list[tuple[str, int, str]] = [
     ("ablate ... --figures curve --no-curve", 2, "no figure 'curve': no curve was asked for"),
     ("outputs TEXT -m bert --figures effects", 2, "there is no figure 'effects': Direct effects are not given"),
     ("heads ... --scale linear", 2, "unknown scale 'linear': expected one of auto, shared, per-head, log."),
-    ("compare ... --scale auto", 2, "unknown scale 'auto': expected one of shared, per-head."),
-    ("compare ... --scale log --figures all", 2, "unknown scale 'log'"),
     *((f"{each} ... --theme red", 2, "unknown theme 'red': expected one of light, dark") for each in
       ("heads", "compare", "explain")),
     ("heads ... --width wide", 2, "expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found 'wide'."),
@@ -384,7 +378,7 @@ def test_revisions_belong_to_the_models_in_order(run: Any, monkeypatch: pytest.M
 
 @pytest.mark.draws
 def test_options_are_heeded(run: Any):
-    options = "--head L1H3 --token dog --dtype float64 --format svg,pdf --theme dark --width 84mm --save-stages -d cpu"
+    options = "--head L1H3 --token dog --dtype float64 --format svg,pdf --theme dark --width 84mm -d cpu"
     done = run("explain", "the cat", "--pair", "a dog", *options.split(), model="bert")
     assert done.exit_code == 0, done.stderr
     content = document("explain")
@@ -394,9 +388,6 @@ def test_options_are_heeded(run: Any):
         "float64",
     )
     assert content["figures"] == ["explain.svg", "explain.pdf"]
-    with safe_open("out/stages.safetensors", "pt") as stored:
-        assert stored.get_tensor("pattern").dtype == torch.float64
-        assert stored.metadata()["layer"] == "1"
 
 
 # --- outputs
@@ -407,35 +398,6 @@ def adding(
 ) -> Result:
     result: Result = run("outputs", text, *arguments, "--figures", figures, model=f"loud-{kind}", out=out)
     return result
-
-
-def test_outputs_are_saved_as_tensors_that_sum_to_the_models_output(run: Any, folders: dict[str, Path]):
-    assert adding(run, "gpt2", "--save-outputs").exit_code == 0
-    result = attnviz.head_outputs(SENTENCE, folders["loud-gpt2"], device="cpu")
-    with safe_open("out/outputs.safetensors", framework="pt") as tensors:
-        assert set(tensors.keys()) == {f"{name}.{layer}" for name in ("layer", "bias") for layer in range(3)}
-        assert json.loads(tensors.metadata()["labels"]) == list(result.tokens.labels)
-        for layer in range(3):
-            outputs = tensors.get_tensor(f"layer.{layer}")
-            assert torch.equal(outputs[2], result.output(f"L{layer}H2"))
-            total = outputs.sum(0) + tensors.get_tensor(f"bias.{layer}")
-            assert torch.allclose(total, result.attention.model_output(layer)[0], atol=1e-5)
-    assert adding(run, "bert", "--save-outputs", "--select", "L1H3,L1H0,L2H2", "--dtype", "float64").exit_code == 0
-    assert {head["promotion"] for head in document("outputs")["heads"]} == {None}  # which BERT does not have
-    with safe_open("out/outputs.safetensors", framework="pt") as tensors:
-        assert set(tensors.keys()) == {"layer.1", "layer.2", "bias.1", "bias.2"}
-        assert tensors.get_tensor("layer.1").shape == (2, 9, 32)
-        assert tensors.get_tensor("layer.1").dtype == torch.float64
-        assert json.loads(tensors.metadata()["heads"]) == {"layer.1": [0, 3], "layer.2": [2]}
-
-
-def test_too_many_outputs_are_refused(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(report, "MOST_BYTES", 12 * 9 * 32 * 4 - 1)
-    result = adding(run, "bert", "--save-outputs", figures="all")
-    assert result.exit_code == 2
-    assert "the outputs of 12 heads are 0.0 GiB, more than" in result.stderr
-    assert not Path("out").exists()
-    assert adding(run, "bert", "--save-outputs", "--select", "L0-1").exit_code == 0
 
 
 @needs_minilm
@@ -479,11 +441,3 @@ def test_options_reach_the_rollout(run: Any):
     assert content["model"]["dtype"] == "float64"
     assert len(content["layers"]) == 2
     assert [layer["parts_error"] is None for layer in content["verification"]["layers"]] == [False, False, True]
-
-
-def test_matrices_of_every_layer_can_be_saved(run: Any):
-    assert rolled(run, "--save-rollout").exit_code == 0
-    found = attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer())
-    with safe_open("out/rollout.safetensors", framework="pt") as file:
-        assert set(file.keys()) == {"rollout", "norm_rollout"}
-        torch.testing.assert_close(file.get_tensor("rollout"), found.weights)

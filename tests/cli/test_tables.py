@@ -10,12 +10,10 @@ import torch
 from attnviz.commands.heads import findings
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.figures.families import FAMILIES, family_of_label
-from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, plain_text
 from attnviz.profiles.published import published_heads
-from attnviz.profiles.store import StoredRole
 from tests.support.hand_made import PARSE, by_design, hand_made
 from tests.support.stored import PROFILE, profile_of, role
 

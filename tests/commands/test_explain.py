@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import attnviz
 from attnviz.commands.explain.measure import Explanation, explain
@@ -159,7 +158,7 @@ def test_hostile_tokens_one_token_and_texts_that_were_cut() -> None:
 
 
 def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
-    content = gpt2.save(tmp_path, figures=[], tensors=True)
+    content = gpt2.save(tmp_path, figures=[])
     assert (content["norm_order"], content["positions"]) == ("pre-norm", None)
     stages, n = {stage["name"]: stage for stage in content["stages"]}, len(gpt2.tokens)
     assert list(stages) == list(gpt2.stages)
@@ -177,10 +176,6 @@ def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == list(stages)
     assert (rows[0]["error"], rows[1]["shape"]) == ("", f"{n}x32")
-    tensors = load_file(tmp_path / "stages.safetensors")
-    assert set(tensors) == set(stages)
-    assert torch.equal(tensors["output"], gpt2.stages["output"].tensor)
-    assert tensors["mask"].dtype == torch.bool
 
 
 def test_positions_are_in_the_document_of_the_first_layer(bert: Explanation) -> None:
@@ -201,11 +196,10 @@ def test_steps_are_a_mapping(bert: Explanation) -> None:
         assert isinstance(caught.value, KeyError)
 
 
-def test_half_precision_is_explained(tmp_path: Path) -> None:
+def test_half_precision_is_explained() -> None:
     result = explain(SENTENCE, sharp_bert().bfloat16(), tokenizer=bert_tokenizer())
     assert "bfloat16" in result.report()
-    result.save(tmp_path, figures=[], tensors=True)
-    assert load_file(tmp_path / "stages.safetensors")["output"].dtype == torch.bfloat16
+    assert result.stages["output"].tensor.dtype == torch.bfloat16
 
 
 @needs_minilm

@@ -1,6 +1,5 @@
 """JSON, CSV, tensors, and the terminal's walk through the steps of a layer."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +7,6 @@ import torch
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
-from safetensors.torch import save
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
@@ -78,13 +76,6 @@ def _positions(shares: PositionShares) -> dict[str, Any]:
         "layer": parts(shares.layer),
         "heads": [{"id": f"L0H{head}", **parts(share)} for head, share in enumerate(shares.heads)],
     }
-
-
-def _tensors(result: Explanation, _: ViewOptions) -> bytes:
-    """Every step in safetensors, by its name, in the dtype of the model; the mask as booleans."""
-    tensors = {stage.name: stage.tensor.cpu().clone().contiguous() for stage in result.stages.values()}
-    labels = json.dumps(list(result.tokens.labels))
-    return bytes(save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels}))
 
 
 def _tables(result: Explanation, _: ViewOptions) -> Iterator[RenderableType]:
@@ -170,5 +161,4 @@ SPEC: CommandSpec[Explanation] = CommandSpec(
     tables=_tables,
     fields=_FIELDS,
     entries=lambda content: ({**stage, "shape": "x".join(map(str, stage["shape"]))} for stage in content["stages"]),
-    tensors=("stages.safetensors", _tensors),
 )

@@ -1,18 +1,14 @@
 """JSON, CSV, tensors and tables of head outputs, and sentences shared with figures."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import torch
 from rich.console import RenderableType
 from rich.text import Text
-from safetensors.torch import save
 
 from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadOutputs
 from attnviz.commands.outputs.shares import HeadContribution
-from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed
 from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
@@ -21,9 +17,6 @@ from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, cut_note, first_rows, glued, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.direct_effects import NOT_LINEAR, DirectEffects, Promotion, TokenLogit
-
-MOST_BYTES = 4 * 2**30
-"""Most bytes of outputs.safetensors, which is made in memory."""
 
 _CSV = "outputs.csv"
 _PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14
@@ -107,29 +100,6 @@ _FIELDS: tuple[Field[HeadContribution], ...] = (
     Field(name="promotion", csv={}),
 )
 _LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm value_norm_of_sinks".split()
-
-
-def _tensors(result: HeadOutputs, choices: ViewOptions) -> bytes:
-    """Outputs of the selected heads, ``layer.0``, … [n_heads, n, d_model], and b_O, ``bias.0``, …, as safetensors."""
-    heads, model = result.select(choices.select), result.checkpoint
-    size = len(heads) * len(result.tokens) * model.d_model * (8 if model.dtype == torch.float64 else 4)
-    if size > MOST_BYTES:
-        raise UsageError(
-            f"the outputs of {len(heads)} heads are {size / 2**30:.1f} GiB, more than the {MOST_BYTES / 2**30:g} GiB "
-            "that --save-outputs (tensors=True) writes; choose heads with --select (select=...)."
-        )
-    tensors: dict[str, torch.Tensor] = {}
-    numbers: dict[str, list[int]] = {}
-    for layer, of_layer in result.by_layer(heads):
-        of_kind = stack_entry(layer.layer)
-        name, number = of_kind.get("stack", "layer"), of_kind.get("layer", layer.layer)
-        bias = f"{name}.bias" if of_kind else "bias"
-        numbers[f"{name}.{number}"] = chosen = [head.id.head for head in of_layer]
-        tensors[f"{name}.{number}"] = layer.outputs(chosen).cpu()
-        tensors[f"{bias}.{number}"] = layer.output_bias.cpu().clone()
-    labels = json.dumps(list(result.tokens.labels))
-    content: bytes = save(tensors, {"model": model.name, "labels": labels, "heads": json.dumps(numbers)})
-    return content
 
 
 def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -251,5 +221,4 @@ SPEC = CommandSpec(
     tables=_tables,
     fields=_FIELDS,
     all_selected=True,
-    tensors=("outputs.safetensors", _tensors),
 )

@@ -1,12 +1,11 @@
 """JSON, CSV and tables of a rollout, and sentences shared with its figures."""
 
-import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
-from safetensors.torch import save
 from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
@@ -93,15 +92,6 @@ def _inputs(result: Rollout) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _tensors(result: Rollout, _: ViewOptions) -> bytes:
-    """``rollout`` and ``norm_rollout``, [n_layers, n, n] each."""
-    tensors = {"rollout": result.weights.contiguous(), "norm_rollout": result.norms.contiguous()}
-    labels, share = json.dumps(list(result.units.labels)), f"{result.residual:g}"
-    about = {"unit": result.units.name, "labels": labels, "model": result.checkpoint.name, "residual": share}
-    content: bytes = save(tensors, about)
-    return content
-
-
 def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
     worst = max(of.parts_error for of in result.layers)
     parts = f", the sum of what attention adds from each token by at most {error(worst)}"
@@ -137,12 +127,20 @@ def _ranked_inputs(result: Rollout) -> list[Field[int]]:
     return [Field("Rank", lambda rank: rank + 1), *(column(name, getattr(result.inputs, name)) for name in METHODS)]
 
 
+def _of_sinks(of: LayerShares, name: str) -> float | None:
+    return of.sink[name]
+
+
+def _of_rows(of: LayerShares, name: str) -> float | None:
+    return of.rows_apart[name]
+
+
 _SHORT_NAMES = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
 _LAYER_COLUMNS: list[Field[LayerShares]] = [
     Field("Layer", lambda of: of.layer),
-    *(Field(f"Sinks: {short}", lambda of, name=name: of.sink[name]) for name, short in _SHORT_NAMES.items()),
+    *(Field(f"Sinks: {short}", partial(_of_sinks, name=name)) for name, short in _SHORT_NAMES.items()),
     *(
-        Field(f"Rows: {short}", lambda of, name=name: of.rows_apart[name])
+        Field(f"Rows: {short}", partial(_of_rows, name=name))
         for name, short in _SHORT_NAMES.items()
         if name != "attention"
     ),
@@ -155,5 +153,4 @@ SPEC = CommandSpec[Rollout](
         "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "uniform", "uniform_rollout"
     ),
     entries="inputs",
-    tensors=("rollout.safetensors", _tensors),
 )
