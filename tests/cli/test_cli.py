@@ -203,13 +203,6 @@ def test_hostile_texts_run_through_and_steer_no_terminal(heads, gpt2_folder, tex
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", result.stdout + result.stderr)
 
 
-def test_a_text_that_is_too_long_is_cut_when_asked(heads):
-    result = heads("--truncate", "--figures", "none", text=" ".join(["cat"] * 50))
-    assert result.exit_code == 0
-    assert "its last 12 tokens were left out" in plain(result)
-    assert len(written()["tokens"]) == 40
-
-
 # --- refusals that need more than a command line
 
 

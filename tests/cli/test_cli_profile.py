@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 from attnviz.cli.program import app
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
-from attnviz.texts import batches
 from attnviz.texts.long_runs import Unfinished
 from tests.support import corpora
 from tests.support.long_runs import interrupting
@@ -84,18 +83,6 @@ def test_a_control_is_measured_unless_it_is_not_wanted(run: Any):
     assert (limited.exit_code, document()["control_texts"]) == (0, 14)
 
 
-@pytest.mark.draws
-def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
-    corpora.treebank(tmp_path / "more.conllu", 35, seed=9)
-    result = run("trees.conllu", "--confirm", "more.conllu", "--confirm", "gap.tsv", "--no-store", "--no-control")
-    assert result.exit_code == 0, result.output
-    assert [(each["path"], each["sentences"]) for each in document()["confirmed_on"]] == [
-        ("more.conllu", 35), ("gap.tsv", 32),
-    ]  # fmt: skip
-    assert "Confirmed" in result.stdout
-    assert "confirmed" in document()["roles"][0]
-
-
 def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
@@ -152,23 +139,6 @@ def test_it_is_not_said_that_a_run_goes_on_where_it_cannot(
         assert "goes on from there" not in result.stderr
     kept = Path("out.unfinished")
     assert kept.exists()
-
-
-def test_a_broken_treebank_is_seen_before_anything_is_measured(run: Any):
-    with Path("trees.conllu").open("a", encoding="utf-8") as file:
-        file.write("1\tcat\n\n")
-    result = run("trees.conllu", "--no-control")
-    assert (result.exit_code, "expected 10 columns" in result.stderr) == (1, True)
-    assert not list(Path().glob("out*"))
-
-
-def test_what_was_measured_in_vain_does_not_stay(run: Any):
-    Path("long.txt").write_text("the cat " * 100 + "\n")
-    result = run("long.txt", "--no-syntax")
-    assert result.exit_code == 1
-    assert "no text of long.txt could be measured" in result.stderr
-    assert "goes on" not in result.stderr
-    assert not Path("out").exists()
 
 
 def test_right_settings_with_wrong_contents_are_one_message(
@@ -237,20 +207,6 @@ def test_a_corpus_leaves_the_measurement_on_repeats(run: Any):
     assert f"replaced statistics, syntax (trees.conllu, 40 texts, {date.today().isoformat()}); kept repeats (" in told
 
 
-def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, monkeypatch: pytest.MonkeyPatch):
-    end = batches.Verifier.end
-
-    def wrong(self: Any, record: Any) -> None:
-        record.output[0, 1] += 1
-        end(self, record)
-
-    monkeypatch.setattr(batches.Verifier, "end", wrong)
-    result = run("trees.conllu")
-    assert result.exit_code == 3
-    assert "the recomputed heads do not reproduce the model" in result.stderr
-    assert not Path("out").exists()
-
-
 def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
@@ -261,10 +217,3 @@ def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pyt
     wrong = run()  # the first one says what is wrong
     assert (wrong.exit_code, wrong.stdout, wrong.stderr) == (2, "", "")
     assert not Path("out").exists()
-
-
-def test_processes_that_make_no_sense_are_one_message(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("RANK", "2")
-    result = run("trees.conllu")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("attnviz: expected RANK below WORLD_SIZE")
