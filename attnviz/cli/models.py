@@ -87,7 +87,6 @@ def _give(
     as_json: bool,
     output: "OutputFolder | None",
 ) -> None:
-    """Write and print a document, and its CSV table."""
     if output is not None:
         from attnviz.present.documents import json_text
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,6 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
-    """Print examples of a stored profile, or of a given profile.json."""
     from attnviz.commands.profile import show
     from attnviz.present.tables import spaced
     from attnviz.profiles.store import read_profile, stored_profile
@@ -122,14 +120,10 @@ def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
         return
     yield from damaged
 
-    def earlier(names: Sequence[str]) -> str:
-        same = groupby(names, lambda name: measured_on(merged.before[name]))
-        return "; ".join(f"{', '.join(parts)} ({corpora})" for corpora, parts in same)
-
-    larger = f"{earlier(merged.larger)} of more texts; --store replaces" if merged.larger else ""
     if not merged.new and not merged.replaced:
-        yield f"not kept for attnviz heads, which has {larger}"
+        larger = "; ".join(f"{name} ({measured_on(merged.before[name])})" for name in merged.larger)
+        yield f"not kept for attnviz heads, which has {larger} of more texts; --store replaces"
         return
-    parts_by_verb = {"new": ", ".join(merged.new), "replaced": earlier(merged.replaced), "kept": earlier(merged.kept)}
-    clauses = [f"{verb} {parts}" for verb, parts in parts_by_verb.items() if parts]
-    yield f"kept for attnviz heads: {'; '.join([*clauses, *([f'left {larger}'] if larger else [])])}: {path}"
+    names = {"new": merged.new, "replaced": merged.replaced, "kept": merged.kept, "left (of more texts)": merged.larger}
+    parts = "; ".join(f"{verb} {', '.join(some)}" for verb, some in names.items() if some)
+    yield f"kept for attnviz heads: {parts}: {path}"

@@ -51,7 +51,6 @@ _UNNAMED = ("heads", "profile")
 
 
 def _nothing(_: BaseException) -> str:
-    """Say that nothing is kept."""
     return ""
 
 
@@ -315,7 +314,6 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    """The option as a parameter of a typer command."""
     shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
     shown |= {"min": option.least, "max": option.most, "rich_help_panel": option.group}
     declared = typer.Argument(**shown) if option.positional else typer.Option(*option.flags, **shown)
@@ -355,7 +353,6 @@ def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
 
 
 def _another_speaks() -> bool:
-    """Whether this is a process of torchrun other than the first."""
     try:
         return not this_process().first
     except ProcessError:
@@ -392,7 +389,6 @@ def _check_working_folder() -> None:
 
 
 def _model_folder(model: str) -> Path | None:
-    """The folder of a checkpoint; None for a model by name."""
     from attnviz.models.sources import BUILT_IN
 
     folder = Path(model).expanduser()

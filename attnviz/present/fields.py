@@ -10,7 +10,6 @@ Row = TypeVar("Row")
 
 
 def _unchanged(value: object) -> object:
-    """The value itself."""
     return value
 
 

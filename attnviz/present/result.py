@@ -276,7 +276,6 @@ class Result:
         return document
 
     def _n_files(self, view: View, plans: "Sequence[Plan] | None", choices: "ViewOptions", n_formats: int) -> int:
-        """How many files a view has."""
         if view.suffix:
             return 1
         if plans is not None:
@@ -302,7 +301,6 @@ class Result:
         return views
 
     def _repr_html_(self) -> str:
-        """Main figure and tables for notebooks."""
         return f"{self.picture_html()}<pre>{html.escape(self.report())}</pre>"
 
     def picture_html(self) -> str:

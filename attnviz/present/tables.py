@@ -92,8 +92,6 @@ class RowTable(Generic[Row]):
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """A column with its cells."""
-
     field: Field[Any]
     cells: list[Text]
 

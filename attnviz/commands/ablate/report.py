@@ -71,7 +71,6 @@ def what_is_measured(result: Ablation) -> str:
 
 
 def _loss_words(result: Ablation) -> str:
-    """Name of the loss of gradients."""
     instead = {
         STATES: "a random projection of the final states",
         CLASS: "the loss of the class that the whole model decides for",
@@ -221,7 +220,6 @@ def _head_table(result: Ablation, top: int | None) -> RowTable[HeadEffect]:
 
 
 def _role_table(result: Ablation, top: int | None) -> RowTable[tuple[HeadId, RoleEffect]]:
-    """Table of heads on the tokens of roles: a line per head and role."""
     metric = result.metrics[0]
     columns: list[Field[tuple[HeadId, RoleEffect]]] = [
         Field("Head", lambda row: row[0]),

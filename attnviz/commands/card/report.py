@@ -101,7 +101,6 @@ def _head_content(card: Card) -> dict[str, Any]:
 
 
 def _csv_entries(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row per head and role."""
     return ({"id": card["head"], **role} for card in document["cards"] for role in card["roles"])
 
 
@@ -131,7 +130,6 @@ def _card_tables(card: Card, top: int | None) -> Iterator[RenderableType]:
 
 
 def _index(result: Cards, top: int | None) -> RenderableType:
-    """A row a head, with its clearest role."""
 
     def of_role(value: Any) -> Any:
         return lambda card: value(card.roles[0]) if card.roles else ""

@@ -43,14 +43,12 @@ _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"))
 
 
 def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
-    """The document of check.json."""
     counts = {verdict: check.count(verdict) for verdict in VERDICTS}
     claims = [entry(_FIELDS, each) for each in check.claims]
     return {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts, "claims": claims}
 
 
 def _tables(check: Check, _: ViewOptions) -> Iterator[RenderableType]:
-    """The table, then why claims fail or cannot be decided, and what was measured."""
     found = ", ".join(f"{verdict}: {check.count(verdict)}" for verdict in VERDICTS)
     claim = Field[CheckedClaim]("Claim", lambda row: row.claim.words)
     lines = [] if check.claims[0].claim.line is None else [_of_claim("line")]

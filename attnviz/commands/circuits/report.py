@@ -60,7 +60,6 @@ def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
 
 
 def _pairs(result: Circuits, choices: ViewOptions) -> list[dict[str, Any]]:
-    """An entry a pair, in the order of the heads."""
     entries: dict[tuple[Any, Any], dict[str, Any]] = {}
     for pair in result.pairs(choices.select):
         row = entries.setdefault((pair.id, pair.writer), {"id": str(pair.id), "from": str(pair.writer)})

@@ -115,7 +115,6 @@ def _heading(result: Explanation) -> Text:
 
 
 def _walk_through(result: Explanation) -> Group:
-    """Text of every step: name and shape, formula, sentence, numbers, check."""
     lines: list[RenderableType] = []
     for count, stage in enumerate(result.stages.values(), start=1):
         step = step_of(result, stage.name)

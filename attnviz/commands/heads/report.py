@@ -27,7 +27,6 @@ from attnviz.profiles.published import published_entries
 
 
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
-    """The document of heads.json; None for what cannot be measured."""
     heads = analysis.select(choices.select)
     listed = {head.id for head in heads}
     related = {}
@@ -135,7 +134,6 @@ def _attention_bytes(analysis: Analysis, _: ViewOptions) -> bytes:
 
 
 def _target_entry(analysis: Analysis) -> dict[str, Any]:
-    """Entry of an encoder-decoder's target, or of a decoder's continuation; else empty."""
     target, written = analysis.target, analysis.continuation
     if written is not None:
         counts = {"generate": written.requested, "generated": written.count}
@@ -150,7 +148,6 @@ def _target_entry(analysis: Analysis) -> dict[str, Any]:
 
 
 def _text_tokens(analysis: Analysis) -> list[dict[str, Any]]:
-    """Entries of the tokens; those that a decoder wrote are marked."""
     entries, written = tokens_entry(analysis.tokens), analysis.continuation
     if written is None:
         return entries

@@ -129,7 +129,6 @@ def _short(heads: Sequence[HeadFindings]) -> bool:
 
 
 def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str) -> RenderableType:
-    """Table of labels, roles and statistics; last line: uniform attention."""
     context = analysis.context
     uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
     columns: list[Field[HeadFindings]] = [
@@ -202,7 +201,6 @@ def _strongest(row: _Pattern) -> str | Text:
 
 
 def _passing(row: _Pattern) -> str:
-    """Number of heads that pass; a dash with too few instances."""
     entries = row[1]
     return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= ENOUGH else "–"
 
@@ -225,7 +223,6 @@ def _scores(verdict: Verdict) -> str:
 
 
 def _notes(analysis: Analysis, whole: bool) -> Text:
-    """How to read the tables; with those of all statistics also what a label is."""
     parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
     label = content = corpora = hidden = repeats = ""
     if whole:
@@ -261,14 +258,12 @@ def _notes(analysis: Analysis, whole: bool) -> Text:
 
 
 def _next(heads: Sequence[HeadFindings], choices: ViewOptions) -> Text:
-    """What to type next, in a line of 100 columns."""
     every_number = "" if choices.top == 0 else " --top 0 (every number),"
     said = f"--select {heads[0].id} (one head), --figures page (all),{every_number} --table tex (LaTeX)."
     return Text.assemble(("Next: ", "bold"), said)
 
 
 def _sinks_note(analysis: Analysis) -> str:
-    """Note on the positions of sinks."""
     tokens = analysis.tokens
     later = any(sink and position and not tokens.special[position] for position, sink in enumerate(tokens.sink))
     how = ", found: most heads of most layers give it over 0.3 of their attention (Gu et al. 2024)" if later else ""
@@ -421,7 +416,6 @@ def _few(heads: Sequence[HeadFindings]) -> list[_KindRow]:
 
 
 def _of_kind(found: Sequence[tuple[str, Verdict | StoredRole]], kind: str) -> list[float]:
-    """How clear what was found of a kind is."""
     return [rank_value(each) for name, each in found if kind_of(name) == kind]
 
 

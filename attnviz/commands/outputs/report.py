@@ -71,7 +71,6 @@ def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
 
 
 def _effects_entry(effects: DirectEffects) -> dict[str, Any]:
-    """Entry of the direct effects in outputs.json; those of heads stand with the heads."""
     return {
         **{name: getattr(effects, name) for name in ("position", "difference", "linear", "deviation")},
         **{name: asdict(getattr(effects, name)) for name in ("answer", "foil", "predicted")},
@@ -103,7 +102,6 @@ _LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm valu
 
 
 def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableType]:
-    """The verification, heads by share, direct effects, and notes."""
     effects, worst = result.effects, max(layer.sum_error for layer in result.layers)
     more = f", the sum of all heads and b_O by at most {error(worst)}"
     verified = verification_line(result.attention.verification, result.checkpoint, more)
@@ -168,7 +166,6 @@ def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], to
 
 
 def _tokens(tokens: Sequence[TokenLogit]) -> Text:
-    """Tokens with their logits."""
     return glued(f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens)
 
 
@@ -189,7 +186,6 @@ def _listed_parts(total: float, parts: Iterable[tuple[str, float]]) -> str:
 
 
 def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
-    """Sentences on what the model predicts, and all parts of the difference."""
     predicted, token = effects.predicted, result.read.labels[effects.position]
     follows = "" if effects.actual is None else (
         f"; next in the text: ‘{effects.actual.text}’ (probability {rounded(effects.actual.probability)})"

@@ -50,7 +50,6 @@ _FIELDS: tuple[Field[Any], ...] = (
 
 
 def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
-    """The document of profile.json; parts without data are None."""
     return {
         "model": model_entry(profile.checkpoint),
         "corpora": _corpora(profile.corpora),
@@ -142,7 +141,6 @@ def _numbers(values: Tensor) -> list[list[float | None]]:
 
 
 def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
-    """The verification, and a table for every part with data."""
     sequences = 0 if profile.repeats is None else sum(profile.repeats.sequences().values())
     texts = sum(count.texts for count in profile.corpora) + sequences
     sample = f" on a sample, {profile.texts_verified:,} of {counted(texts, 'text')}"
@@ -205,7 +203,6 @@ class _RelationRow(NamedTuple):
 
 
 def _passing(verdicts: Sequence[bool]) -> str:
-    """Number of true values; a dash if there are no values."""
     return f"{sum(verdicts)}/{len(verdicts)}" if verdicts else "–"
 
 
@@ -251,7 +248,6 @@ class _RoleRow(NamedTuple):
 
 
 def _of_role(field: Field[Any]) -> Field[_RoleRow]:
-    """The field of the row's role; '' without a role."""
 
     def written(row: _RoleRow) -> object:
         return "" if row.role is None else field.write(field.value_for(row.role))
@@ -311,7 +307,6 @@ def _notes(profile: Profile) -> RenderableType:
 
 
 def _why(count: CorpusCount) -> str:
-    """Reasons why texts of a corpus were left out."""
     long = "longer than the model"
     if count.corpus.kind == "gap":
         return f"a name after the pronoun, where a causal model cannot look, or {long}"

@@ -61,7 +61,6 @@ _FIELDS = (*HEAD, *plain("label", "label_texts", "statistic"), *_SPREAD, *plain(
 
 
 def _entries(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row per head and statistic."""
     for head in document["heads"]:
         of_label = {"label": head["label"], "label_texts": head["labels"][head["label"]]}
         for name, spread in head["statistics"].items():
