@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import signal
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -187,24 +186,19 @@ def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Pa
     assert "kept for attnviz heads: " in run("trees.conllu").stderr
     trial = run("lines.txt", "--limit", "5", "--no-syntax")
     assert "not kept for attnviz heads, which has statistics (trees.conllu, 40 texts, " in trial.stderr
-    assert ") of more texts; --store replaces" in trial.stderr
     shown = CliRunner().invoke(
         app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none", "--top", "0"]
     )
     assert "Corpus: trees.conllu" in " ".join(shown.stdout.split())
     told = run("lines.txt", "--limit", "5", "--store", "--no-syntax").stderr
-    today = date.today().isoformat()
-    was = f"(trees.conllu, 40 texts, {today})"
-    assert f"kept for attnviz heads: replaced statistics {was}; kept syntax {was}: " in told
+    assert "kept for attnviz heads: replaced statistics; kept syntax: " in told
 
 
 @pytest.mark.draws
 def test_a_corpus_leaves_the_measurement_on_repeats(run: Any):
     assert "kept for attnviz heads: new repeats: " in run("--repeats", "--no-control").stderr
     told = run("trees.conllu", "--no-control").stderr
-    assert "kept for attnviz heads: new statistics, syntax; kept repeats (random tokens, " in told
-    told = run("trees.conllu", "--no-control").stderr
-    assert f"replaced statistics, syntax (trees.conllu, 40 texts, {date.today().isoformat()}); kept repeats (" in told
+    assert "kept for attnviz heads: new statistics, syntax; kept repeats: " in told
 
 
 def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):

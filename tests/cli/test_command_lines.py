@@ -20,6 +20,7 @@ from attnviz.cli.program import app
 from attnviz.commands.explain import reference as explain_reference
 from attnviz.errors import VerificationError
 from attnviz.models import opening, sources
+from attnviz.options import COMMANDS, GROUPS
 from attnviz.reference import attention as reference
 from attnviz.reference.attention import transformed_values
 from tests.conftest import SENTENCE, needs_minilm
@@ -76,6 +77,16 @@ def on_one_line(result: Result) -> str:
 
 # --- what cannot be done
 
+OF_THE_COMMAND_LINE = (
+    "model",
+    "revision",
+    "adapter",
+    "tokenizer",
+    "source_language",
+    "target_language",
+    "each_line",
+    "show",
+)
 USES = {
     "heads": "TEXT -m bert", "compare": "TEXT OTHER -m bert", "explain": "TEXT -m bert", "rollout": "TEXT -m bert",
     "why": "TEXT -m bert --head L2H1",
@@ -200,6 +211,47 @@ def test_a_tilde_in_a_folders_name_is_the_home(run: Any, tmp_path: Path, monkeyp
 
 # --- what can be done: what all share
 
+NEEDED = {
+    "why": "TEXT",
+    "explain": "TEXT",
+    "outputs": "TEXT",
+    "rollout": "TEXT",
+    "ablate": "TEXT",
+    "profile": "trees.conllu",
+}
+VALUES = {"select": ["L0"], "residual": 0.25, "method": "zero", "dtype": "float64", "confirm": ["x"], "role": ["x"]}
+"""What is typed for options that do not take every number or text."""
+
+
+@pytest.mark.parametrize("command", [*NEEDED, "circuits", "heads"])
+def test_every_option_of_text_and_measurement_reaches_the_function(
+    run: Any, command: str, monkeypatch: pytest.MonkeyPatch
+):
+    expected, given, words = dict[str, Any](), dict[str, Any](), list[str]()
+    known = COMMANDS[command]
+    for option in known.options:
+        if option.positional or option.group not in GROUPS[:2] or option.name in OF_THE_COMMAND_LINE:
+            continue
+        if isinstance(option.default, bool):
+            expected[option.name], word = not option.default, option.spelled(not option.default)
+            words.append(word)
+            continue
+        value = VALUES.get(option.name, 2 if option.kind is int else "x")
+        expected[option.name] = tuple(map(option.kind.__args__[0], value)) if isinstance(value, list) else value
+        words += [option.spelled(value), *(value if isinstance(value, list) else [str(value)])]
+
+    def stop(*_: Any, **named: Any) -> None:
+        given.update(named)
+        raise VerificationError("stopped")
+
+    monkeypatch.setattr(attnviz, known.functions[0], stop)
+    treebank(Path("trees.conllu"), 5)
+    first = [{"TEXT": SENTENCE}.get(NEEDED.get(command, "TEXT"), "trees.conllu")] if command != "circuits" else []
+    result = run(command, *first, *words, model="bert")
+    assert result.exit_code == 3, result.output
+    assert {name: given[name] for name in expected} == expected
+
+
 RUNS = {
     "heads": ("bert", [TEXT, "--no-syntax"]),
     "ablate": ("gpt2", ["the cat ran", "--select", "L2"]),
@@ -270,24 +322,6 @@ def test_what_does_not_verify_is_exit_code_3_and_writes_nothing(
 # --- ablate
 
 
-@pytest.mark.draws
-@pytest.mark.usefixtures("undrawn")
-def test_a_corpus_and_a_masked_language_model(run: Any):
-    corpus = str(sentences(Path("s.txt"), 8))
-    line = "--method uniform --limit 5 --select L0H1,L2H3 --together --no-gradient --batch-size 7"
-    options = [*line.split(), *"--format svg --theme dark --width 84mm".split()]
-    assert run("ablate", corpus, *options, model="masked").exit_code == 0
-    content = document("ablate")
-    assert content["corpora"][0]["sentences"] == 5
-    assert content["measured"]["kind"] == "masked-token"
-    assert content["together"]["heads"] == ["L0H1", "L2H3"]
-    assert content["figures"] == ["ablate-heads.svg"]
-    assert content["options"] == {
-        "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "role": [], "repeats": False,
-        "limit": 5, "truncate": False, "seed": 0, "curve": True, "gradient": False, "label": None,
-    }  # fmt: skip
-
-
 # --- compare
 
 
@@ -297,17 +331,6 @@ def compared(run: Any, *arguments: str, model: str = "bert", out: str = "out", f
         "compare", *arguments, "--no-syntax", *[] if figures else ["--figures", "none"], model=model, out=out
     )
     return result
-
-
-def test_words_and_options_reach_both_sides(run: Any):
-    texts = ("the unbelievable cat", "the white cat")
-    options = ["--pair", "he ran", "--words", "--dtype", "float64"]
-    result = compared(run, *texts, *options)
-    assert result.exit_code == 0, result.output
-    content = document("compare")
-    assert [len(words) for words in content["words"]] == [8, 8]
-    assert content["pairs"] == ["he ran", "he ran"]
-    assert [model["dtype"] for model in content["models"]] == ["float64"] * 2
 
 
 def test_one_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
@@ -350,20 +373,6 @@ def test_revisions_belong_to_the_models_in_order(run: Any, monkeypatch: pytest.M
 # --- explain
 
 
-@pytest.mark.draws
-def test_options_are_heeded(run: Any):
-    options = "--head L1H3 --token dog --dtype float64 --format svg,pdf --theme dark --width 84mm -d cpu"
-    done = run("explain", "the cat", "--pair", "a dog", *options.split(), model="bert")
-    assert done.exit_code == 0, done.stderr
-    content = document("explain")
-    assert (content["options"]["head"], content["options"]["token"], content["model"]["dtype"]) == (
-        "L1H3",
-        5,
-        "float64",
-    )
-    assert content["figures"] == ["explain.svg", "explain.pdf"]
-
-
 # --- outputs
 
 
@@ -396,22 +405,3 @@ def test_induction_heads_of_tiny_gpt2_promote_the_next_word():
 
 
 # --- rollout
-
-
-def rolled(run: Any, *arguments: str, text: str = TEXT) -> Result:
-    result: Result = run("rollout", text, "--figures", "none", *arguments, model="bert")
-    return result
-
-
-def test_options_reach_the_rollout(run: Any):
-    options = ["--token", "cat", "--layer", "1", "--residual", "0.25", "--dtype", "float64", "--pair", "he ran"]
-    assert rolled(run, *options, "--words", text="the cat unbelievableness").exit_code == 0
-    content = document("rollout")
-    assert content["pair"] == "he ran"
-    assert content["words"] == ["[CLS]", "the", "cat", "unbelievableness", "[SEP]", "he", "ran", "[SEP]"]
-    assert len(content["tokens"]) == 11
-    assert content["from"] == {"text": "cat", "positions": [2]}
-    assert (content["options"]["layer"], content["options"]["residual"]) == (1, 0.25)
-    assert content["model"]["dtype"] == "float64"
-    assert len(content["layers"]) == 2
-    assert [layer["parts_error"] is None for layer in content["verification"]["layers"]] == [False, False, True]

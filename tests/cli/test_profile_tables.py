@@ -74,12 +74,6 @@ def test_the_relations_are_those_of_the_profile_beside_their_largest_baseline(pr
         assert row[3:] == expected
 
 
-def test_what_is_left_out_is_said(profile: Profile):
-    assert "Relations (1 of 5" in on_one_line(profile, top=1)
-    assert "4 more relations left out" in on_one_line(profile, top=1)
-    assert "left out" not in on_one_line(profile, top=0)
-
-
 def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
     roles = (
         role("L0H1", "next-token", 0.6, untrained=0.31),

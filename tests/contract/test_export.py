@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from attnviz.errors import OutputError
 from attnviz.language.syntax import Arc, Parse, Word
-from attnviz.present.documents import captions_text, json_text, latex_captions_text
+from attnviz.present.documents import captions_text, json_text
 from attnviz.present.report import spec_of
 from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
@@ -132,20 +132,6 @@ def test_captions_come_back_from_the_file_as_they_were_and_hold_no_markup():
     assert "\\<script>" in text.replace("\\>", ">")
     assert read_captions(text) == captions
     assert text.count("\n\n") == 2
-
-
-def test_captions_for_latex_are_escaped_and_name_their_files():
-    captions = [("a.png", "100 % of A_1 & $x^2$ #1 {~} \\d"), ("a.pdf", "100 % of A_1 & $x^2$ #1 {~} \\d")]
-    assert latex_captions_text([*captions, ("heads/L00H00.png", "“é” – ‖A‖ × ''a'' --b \"c\" <|`")]).splitlines()[
-        2:
-    ] == [
-        "% a.png, a.pdf",
-        r"\caption{100 \% of A\_1 \& \$x\textasciicircum{}2\$ \#1 \{\textasciitilde{}\} \textbackslash{}d}",
-        "",
-        "% heads/L00H00.png",
-        r"\caption{“é” – $\|$A$\|$ $\times$ '{}'a'{}' -{}-b \symbol{34}c\symbol{34} "
-        r"\textless{}\textbar{}\textasciigrave{}}",
-    ]
 
 
 # --- a stored profile, published heads
