@@ -295,3 +295,9 @@ def test_the_clearest_of_a_kind_is_so_by_its_own_score():
     assert [head.label for head in analysis.heads] == ["sink; previous-token", "sink"]
     assert "2 sink (L0H1 0.86)" in " ".join(text_of(analysis).split())
     assert analysis.document()["summary"]["kinds"]["sink"]["best"]["id"] == "L0H1"
+
+
+def test_of_a_kind_those_heads_stand_first_that_are_of_it_on_the_text_and_over_the_corpus():
+    profile = profile_of({"L1H1": [role("previous-token", 0.5, 0.4)]})
+    lines = lines_of(hand_made(profile=profile), top=None, width=120)
+    assert [line.split()[1] for line in lines if line.startswith("local ")][:2] == ["L1H1", "L0H0"]

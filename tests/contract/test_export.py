@@ -12,6 +12,7 @@ from safetensors import safe_open
 from attnviz.errors import OutputError
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.present.documents import captions_text, json_text
+from attnviz.present.fields import Field, csv_rows
 from attnviz.present.report import spec_of
 from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
@@ -169,3 +170,9 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
         assert of_text[0]["role"]["in_text"] is True  # previous-token: the text has such tokens
         assert (of_text[3]["role"]["in_text"], of_text[3]["role"]["seen"]) == (None, "not looked for")
     assert found["profile"] == PROFILE.origin
+
+
+def test_columns_of_encoder_decoders_alone_stand_last_in_the_csv_file():
+    fields = (Field(name="a"), Field(name="stack", of_stacks=True), Field(name="b"))
+    for stacks, columns in ((True, ["a", "b", "stack"]), (False, ["a", "b"])):
+        assert csv_rows(fields, [{"a": 1, "stack": "encoder", "b": 2}], stacks)[0] == columns
