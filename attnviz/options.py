@@ -63,7 +63,6 @@ class Option:
         check: raises UsageError for the name and a wrong value.
         any_language: a text or a part of one, in UTF-8 whatever the locale is.
         positional: an argument, without a flag.
-        hidden: not in the help.
         group: one of :data:`GROUPS`.
     """
 
@@ -79,7 +78,6 @@ class Option:
     check: Callable[[str, object], object] | None = None
     any_language: bool = False
     positional: bool = False
-    hidden: bool = False
     group: str = MEASUREMENT
 
     def __post_init__(self) -> None:
@@ -165,10 +163,6 @@ def _top(rows: str, default: int | None) -> Option:
     return Option("top", int, f"{rows} 0 stands for all.", default, "N", least=0)
 
 
-def _save(name: str, content: str) -> Option:
-    return _switch("tensors", f"Also write {name}.safetensors, with {content}.", False, f"--save-{name}")
-
-
 def _figures(command: str, before: str = "") -> tuple[Option, ...]:
     """``--figures``, whose help :func:`attnviz.present.report.views_in_words` completes, and the options of style."""
     text = f"Any of {{{command}}} (with commas between), all, or none. {before}Default: {{default}}."
@@ -208,9 +202,6 @@ _WORDS = _switch("words", "Merge word pieces into words: attention to the pieces
 _PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one that knows most "
                  "of its words. Code, and text in any other language, is not parsed unless this option is given.", None,
                  "PIPELINE")
-_MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: more is faster on a "
-                 "GPU, less helps where a long text runs out of memory. It changes no number but by rounding. "
-                 "Default: 48M.", None, "SIZE", check=n_bytes)
 _ANSWER = Option("answer", str, "The token, or a classifier's class, whose logit is divided into what each head adds. "
                  "Default: the model's first choice.", None, "TOKEN|CLASS", any_language=True)
 _FOIL = Option("foil", str, "The token or class whose logit is subtracted from it. Default: the model's next choice.",
@@ -219,6 +210,9 @@ _CORPORA = (
     Option("limit", int, "Read only the first N sentences of each corpus. Default: all.", None, "N", least=1),
     Option("batch_size", int, "How many texts the model reads at once.", 32, "N", least=1, most=_LARGEST),
 )
+_MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: less helps where a long "
+                 "text runs out of memory. Changes results only by rounding. Default: 48M; on a GPU 1G, or a quarter "
+                 "of what is free.", None, "SIZE", check=n_bytes)
 _SELECT = Option("select", list[str], "Heads to draw and list: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), "
                  "L*H8; of encoder-decoders X0H3, X, E0-2. May be given more than once. Default: all heads.", (),
                  "HEADS")
@@ -279,7 +273,7 @@ COMMANDS = {
             *_figures("heads"),
         ),
         output=(
-            _save("attention", "one tensor per layer"),
+            _switch("tensors", "Also write attention.safetensors, one tensor a layer.", False, "--save-attention"),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
                  "a few heads of each kind.", None),
             _TABLE, *_FILES,
@@ -367,7 +361,7 @@ COMMANDS = {
             _token("The token whose numbers are shown", "the last of the text"),
         ),
         pictures=_figures("explain"),
-        output=(_save("stages", "one tensor per step"), *_FILES),
+        output=_FILES,
     ),
     "outputs": Command(
         ("head_outputs",),
@@ -386,7 +380,6 @@ COMMANDS = {
             *_figures("outputs"),
         ),
         output=(
-            _save("outputs", "one tensor [n_heads, n, d_model] per layer"),
             _top("Number of heads in the tables and with a picture, the largest share first. Default: 12, or all that "
                  "--select names.", None),
             *_FILES,
@@ -428,7 +421,7 @@ COMMANDS = {
     ),
     "rollout": Command(
         ("rollout",),
-        text=(_TEXT, *_MODEL, _PAIR, replace(_TARGET, hidden=True), _TRUNCATE, *_DEVICE),
+        text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
         measurement=(
             _token("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last"),
             Option("layer", int, "Roll out up to this layer, counted from 0. Default: the last.", least=0),
@@ -439,7 +432,6 @@ COMMANDS = {
         ),
         pictures=_figures("rollout"),
         output=(
-            _save("rollout", "the matrix of every layer"),
             _top("Number of input tokens in the table.", 12),
             *_FILES,
         ),

@@ -91,7 +91,6 @@ def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str
 
 
 def _check_corpus_form(run: Run, texts: Sequence[str], n_models: int) -> None:
-    """Raise UsageError unless there are two models and no text."""
     form = "attnviz compare --corpus FILE --model M1 --model M2"
     if texts:
         raise UsageError(f"expected texts or --corpus, found both; write {form}.")
@@ -135,5 +134,4 @@ def _sources(run: Run, without_adapter: bool) -> "list[Source]":
 
 
 def _of_side(progress: Progress, side: str) -> Progress:
-    """Append the side to what is reported."""
     return lambda what, done, total: progress(f"{what} {side}", done, total)

@@ -51,7 +51,6 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
 
 
 def _implied_figures(run: Run) -> list[str]:
-    """Figures implied by other options."""
     of_text = "text" in split_names([run.options["figures"] or "all"])
     adds = {
         "lines": "token" in run.changed and not of_text,
@@ -62,7 +61,6 @@ def _implied_figures(run: Run) -> list[str]:
 
 
 def _texts_of_lines(file: str) -> "Path | list[Text]":
-    """The file, or the non-blank lines of standard input."""
     from attnviz.texts.reading import Place, Text
 
     if file != "-":

@@ -50,7 +50,7 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
 
     def work() -> None:
         document = models_document(listed, __version__)
-        _give("models", document, models_csv(document), lambda width: models_report(listed, width), as_json, output)
+        _give("models", document, models_csv(document), lambda: models_report(listed), as_json, output)
 
     return Job(work, output)
 
@@ -83,11 +83,10 @@ def _give(
     name: str,
     document: dict[str, Any],
     table: str,
-    report: Callable[[int], "RenderableType"],
+    report: Callable[[], "RenderableType"],
     as_json: bool,
     output: "OutputFolder | None",
 ) -> None:
-    """Write and print a document, and its CSV table."""
     if output is not None:
         from attnviz.present.documents import json_text
 
@@ -110,4 +109,4 @@ def _list_families(names: list[str], out: str | None, as_json: bool) -> None:
     from attnviz.version import __version__
 
     document = families_document(__version__)
-    print_results(document, lambda width: families_report(document, width), as_json)
+    print_results(document, lambda: families_report(document), as_json)

@@ -84,14 +84,14 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
     if wanted == [show.ROLES]:
         printed = show.passed_roles(profile)
 
-        def tables(width: int) -> "RenderableType":
-            return spaced(show.role_tables(profile, top or 0, width))
+        def tables() -> "RenderableType":
+            return spaced(show.role_tables(profile, top or 0))
     else:
         chosen = show.chosen_examples(profile, wanted)
         printed = show.examples_document(profile, chosen)
 
-        def tables(width: int) -> "RenderableType":
-            return spaced(show.example_tables(profile, chosen, show.EXAMPLES if top is None else top, width))
+        def tables() -> "RenderableType":
+            return spaced(show.example_tables(profile, chosen, show.EXAMPLES if top is None else top))
 
     print_results(printed, tables, run.options["as_json"], run.quiet)
 

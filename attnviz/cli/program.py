@@ -39,8 +39,6 @@ _RANGE = re.compile(r"(; )?[\d<=]*x[<>]=\d+")
 
 
 class _Program(TyperGroup):
-    """The program, whose help has examples first."""
-
     def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 # click's signature
         _write_examples_first(self, formatter)
 
@@ -98,7 +96,6 @@ class _Command(TyperCommand):
 
 
 def _group(parameter: Any) -> str:
-    """The help's group of a parameter."""
     return OUTPUT if parameter.name == "help" else parameter.rich_help_panel
 
 

@@ -5,11 +5,10 @@ from typing import Any
 import attnviz
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import read_text
-from attnviz.errors import UsageError
 
 
 @command
-def rollout(run: Run, text: str, pair: str | None, target: str | None, **options: Any) -> Job:
+def rollout(run: Run, text: str, pair: str | None, **options: Any) -> Job:
     """Roll attention out through all layers: how much of each input token reaches each position.
 
     Every head is verified. It writes rollout.png, captions, rollout.json and rollout.csv, and prints the
@@ -21,10 +20,6 @@ def rollout(run: Run, text: str, pair: str | None, target: str | None, **options
         attnviz rollout "The cat ran away" --token cat
             What reaches one token.
     """
-    if target is not None:
-        raise UsageError(
-            "rollout follows attention through the encoder alone; leave out --target, which the decoder reads."
-        )
     text = read_text(text)
     source = run.find_model()
     return run.job(

@@ -51,7 +51,6 @@ _UNNAMED = ("heads", "profile")
 
 
 def _nothing(_: BaseException) -> str:
-    """Say that nothing is kept."""
     return ""
 
 
@@ -191,7 +190,7 @@ class Run:
             messages = list(finish(document))
             if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
                 messages.append(fonts.fonts_to_install())
-            print_results(document, lambda width: result.tables(choices, width), self.options["as_json"], quiet, path)
+            print_results(document, lambda: result.tables(choices), self.options["as_json"], quiet, path)
             for message in [*spec.afterwards(result, choices, document), *messages]:
                 if message:
                     say(message, quiet)
@@ -315,8 +314,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    """The option as a parameter of a typer command."""
-    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "hidden": option.hidden}
+    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
     shown |= {"min": option.least, "max": option.most, "rich_help_panel": option.group}
     declared = typer.Argument(**shown) if option.positional else typer.Option(*option.flags, **shown)
     default = None if option.default == () else option.default
@@ -355,7 +353,6 @@ def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
 
 
 def _another_speaks() -> bool:
-    """Whether this is a process of torchrun other than the first."""
     try:
         return not this_process().first
     except ProcessError:
@@ -392,7 +389,6 @@ def _check_working_folder() -> None:
 
 
 def _model_folder(model: str) -> Path | None:
-    """The folder of a checkpoint; None for a model by name."""
     from attnviz.models.sources import BUILT_IN
 
     folder = Path(model).expanduser()

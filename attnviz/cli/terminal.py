@@ -155,12 +155,12 @@ def _on_standard_output() -> Iterator[None]:
 @_on_standard_output()
 def print_results(
     document: dict[str, Any],
-    tables: "Callable[[int], RenderableType | str]",
+    tables: "Callable[[], RenderableType | str]",
     as_json: bool,
     quiet: bool = False,
     folder: Path | None = None,
 ) -> None:
-    """Print the document as JSON, or else tables for the terminal's width, a text as it is; with ``quiet`` nothing.
+    """Print the document as JSON, or else tables, a text as it is; with ``quiet`` nothing.
 
     Raises:
         OutputError: the disk is full (``folder``: where the files are); a closed pipe is no error.
@@ -179,7 +179,7 @@ def print_results(
 
             console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
             console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
-            printed = tables(console.width)
+            printed = tables()
             if isinstance(printed, str):
                 sys.stdout.write(printable(printed))
             else:

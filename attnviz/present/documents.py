@@ -167,19 +167,16 @@ def _paper_cells(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _is_unsure(name: str, row: dict[str, Any]) -> bool:
-    """Whether a value is an indication only."""
     from attnviz.judge.verdicts import NO_LABEL
 
     return row.get(f"{name}_certain") is False and row[name] not in NO_LABEL
 
 
 def _is_number(value: object) -> bool:
-    """Whether a table aligns it right."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _markdown_table(lines: Sequence[Sequence[str]], right: Sequence[bool], caption: str) -> str:
-    """Header and rows in Markdown."""
     header, *rows = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     rule = ["---:" if each else "---" for each in right]
     table = [f"| {' | '.join(line)} |" for line in (header, rule, *rows)]
@@ -204,7 +201,6 @@ def _latex_table(lines: Sequence[Sequence[str]], right: Sequence[bool], caption:
 
 
 def _joined(value: Any) -> Any:
-    """A list as one text; other values as they are."""
     return "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 

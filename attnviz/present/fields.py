@@ -8,12 +8,8 @@ from attnviz.models.head_ids import LayerId
 
 Row = TypeVar("Row")
 
-_UNLIMITED = 999
-"""Columns of a terminal, more than any has."""
-
 
 def _unchanged(value: object) -> object:
-    """The value itself."""
     return value
 
 
@@ -22,19 +18,15 @@ class Field(Generic[Row]):
     """A fact of a row.
 
     Attributes:
-        title: what it is, above its column in a table; on a narrow terminal it wraps between words.
-        value: from a row to the plain value that JSON has; default what ``fit`` writes, else its attribute ``name``.
+        title: of its column in a table.
+        value: from a row to the plain value that JSON has. Defaults to ``row.<name>``.
         unit: of the values, below the title in brackets.
         name: its key in the entry of a row in JSON; '' for what tables alone have.
-        csv: its columns in the CSV file, each with its keys in the JSON value; default that value itself, by ``name``.
+        csv: CSV column → path into the JSON value; default the value itself, by ``name``.
         of_stacks: whether it is of encoder-decoders alone; such columns stand last in the CSV file.
         if_known: whether it is left out where its value is None.
         write: how a table writes the value; default :func:`attnviz.present.tables.cell`.
-        left: whether a table aligns it left, as texts are.
-        least: columns of the terminal to which a text may be cut; None for numbers, which are never cut.
-        fit: writes a row within a number of columns of the terminal; default the text, cut at its end.
-        fold: whether a long text wraps instead of being cut.
-        optional: on a narrow terminal, columns of the largest number are left out first; None for one that stays.
+        detail: whether a table that is too wide leaves it out before others.
     """
 
     title: str = ""
@@ -45,22 +37,16 @@ class Field(Generic[Row]):
     of_stacks: bool = False
     if_known: bool = False
     write: Callable[[Any], object] = _unchanged
-    left: bool = False
-    least: int | None = None
-    fit: Callable[[Row, int], object] | None = None
-    fold: bool = False
-    optional: int | None = None
+    detail: bool = False
 
     @property
     def header(self) -> str:
         """Title and unit, a line each."""
         return f"{self.title}\n({self.unit})" if self.unit else self.title
 
-    def of(self, row: Row) -> Any:
+    def value_for(self, row: Row) -> Any:
         """The value of a row."""
-        if self.value is not None:
-            return self.value(row)
-        return getattr(row, self.name) if self.fit is None else self.fit(row, _UNLIMITED)
+        return getattr(row, self.name) if self.value is None else self.value(row)
 
 
 def plain(*names: str) -> tuple[Field[Any], ...]:
@@ -69,7 +55,7 @@ def plain(*names: str) -> tuple[Field[Any], ...]:
 
 
 HEAD: tuple[Field[Any], ...] = (
-    Field("Head", lambda row: str(row.id), name="id", left=True),
+    Field("Head", lambda row: str(row.id), name="id"),
     Field(value=lambda row: getattr(row.id.layer, "number", row.id.layer), name="layer"),
     Field(value=lambda row: row.id.layer.stack.name, name="stack", of_stacks=True),
     Field(value=lambda row: row.id.head, name="head"),
@@ -80,11 +66,11 @@ HEAD: tuple[Field[Any], ...] = (
 def entry(fields: Iterable[Field[Any]], row: Any, **given: Any) -> dict[str, Any]:
     """The row as an entry of the document; ``given`` are values by name that the row does not know."""
     known = [field for field in fields if field.name and (not field.of_stacks or isinstance(row.id.layer, LayerId))]
-    values = {field.name: given[field.name] if field.name in given else field.of(row) for field in known}
+    values = {field.name: given[field.name] if field.name in given else field.value_for(row) for field in known}
     return {field.name: values[field.name] for field in known if not (field.if_known and values[field.name] is None)}
 
 
-def named(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
+def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
     """The fields of these names, in this order."""
     of_name = {field.name: field for field in fields}
     return [of_name[name] for name in names]

@@ -88,7 +88,6 @@ class OutputFolder:
                     unlock(held)
 
     def _beside(self, what: str) -> Path:
-        """A hidden folder of this run beside its place."""
         return self._place.with_name(f".{self._place.name[:_LONGEST]}-{what}-{os.getpid()}-{self._token}")
 
     @cached_property
@@ -96,7 +95,6 @@ class OutputFolder:
         return secrets.token_hex(4)
 
     def _refuse(self) -> None:
-        """Raise OutputError where the folder must not be replaced."""
         place = self._place
         if place.exists() and not place.is_dir():
             raise OutputError(f"cannot write to {self.path}: it is a file; expected a folder, or a new name, for -o.")
@@ -184,7 +182,6 @@ class OutputFolder:
 
     @staticmethod
     def _move(moves: Sequence[tuple[Path, Path]]) -> None:
-        """Rename all of these, or none."""
         done: list[tuple[Path, Path]] = []
         try:
             for source, target in moves:

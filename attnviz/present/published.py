@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.text import Text
 
 from attnviz.models.wording import rounded, visible
 from attnviz.present.fields import Field
-from attnviz.present.tables import column_table, notes
+from attnviz.present.tables import RowTable, notes
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
 
@@ -50,7 +49,7 @@ def beside(judged: "Verdict | Role | None") -> str:
     return rounded(score) + ("" if score is None or baseline is None else f" ({rounded(baseline)})")
 
 
-def published_table(published: Sequence[PublishedHead], width: int) -> Group:
+def published_table(published: Sequence[PublishedHead]) -> Group:
     """Claims of papers on heads of this model (at least one), with caveats."""
     by_role: dict[str, list[str]] = {}
     for head in published:
@@ -59,13 +58,12 @@ def published_table(published: Sequence[PublishedHead], width: int) -> Group:
         heads = by_role.setdefault(role_name(*head.universal) + own, [])
         heads.append(f"({head.id})" if head.weaker else f"{head.id}{scores}")
     fields: list[Field[tuple[str, list[str]]]] = [
-        Field("Role", lambda row: row[0], left=True),
-        Field("Heads", lambda row: "  ".join(row[1]), left=True, least=9, fold=True),
+        Field("Role", lambda row: row[0]),
+        Field("Heads", lambda row: "  ".join(row[1])),
     ]
-    table = column_table("", fields, by_role.items(), width=width)
     lines = sorted({head.measured for head in published})
     lines += [f"{role_name(head.role, None)}: {head.note}" for head in published if head.note]
     if any(head.by_name for head in published):
         lines.append("The model is recognised by its name only: a fine-tuned model of this name is another one.")
     papers = ", ".join(sorted({head.paper for head in published}))
-    return Group(Text(f"Published ({papers}; not measured here)", style="bold"), table, notes(*lines))
+    return Group(RowTable(f"Published ({papers}; not measured here)", fields, list(by_role.items())), notes(*lines))

@@ -93,12 +93,10 @@ def page_view(shows: str) -> View:
 
 
 def _none(*_: Any) -> tuple[Any, ...]:
-    """No messages."""
     return ()
 
 
 def _as_it_is(*_: Any) -> dict[str, Any]:
-    """Change nothing."""
     return {}
 
 
@@ -108,7 +106,7 @@ class CommandSpec(Generic[R]):
 
     Attributes:
         content: the JSON document but for its version and its list of figures; what was not measured is None.
-        tables: what the terminal shows, for a width in columns.
+        tables: what the terminal shows.
         fields: of the entries that the CSV file has rows of.
         entries: the key of the document with these entries, or from the document to them.
         patterns: whether heads are labelled, by the patterns of plug-ins too.
@@ -121,7 +119,7 @@ class CommandSpec(Generic[R]):
     """
 
     content: "Callable[[R, ViewOptions], dict[str, Any]]"
-    tables: "Callable[[R, ViewOptions, int], Iterable[RenderableType]]"
+    tables: "Callable[[R, ViewOptions], Iterable[RenderableType]]"
     fields: tuple[Field[Any], ...] = ()
     entries: str | Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = "heads"
     patterns: bool = False

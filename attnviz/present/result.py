@@ -149,7 +149,7 @@ class Result:
         from attnviz.present.tables import plain_text
 
         wanted = self._choices(None, choices)
-        return plain_text(lambda columns: self.tables(wanted, columns), width)
+        return plain_text(self.tables(wanted), width)
 
     @checked
     def frame(self, **choices: Unpack[ViewOptionNames]) -> "pandas.DataFrame":
@@ -190,12 +190,12 @@ class Result:
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(choices.table or "md", spec.paper or columns, rows, caption, label)
 
-    def tables(self, choices: "ViewOptions", width: int) -> "RenderableType":
-        """The tables that the command prints, as :mod:`rich` prints them, for a width in columns."""
+    def tables(self, choices: "ViewOptions") -> "RenderableType":
+        """The tables that the command prints, for :mod:`rich`."""
         from attnviz.present.tables import notes, spaced
 
         read = [notes(*self.reading_notes)] if self.reading_notes else []
-        return spaced([*spec_of(self.command).tables(self, choices, width), *read])
+        return spaced([*spec_of(self.command).tables(self, choices), *read])
 
     @checked
     def save(
@@ -276,7 +276,6 @@ class Result:
         return document
 
     def _n_files(self, view: View, plans: "Sequence[Plan] | None", choices: "ViewOptions", n_formats: int) -> int:
-        """How many files a view has."""
         if view.suffix:
             return 1
         if plans is not None:
@@ -302,7 +301,6 @@ class Result:
         return views
 
     def _repr_html_(self) -> str:
-        """Main figure and tables for notebooks."""
         return f"{self.picture_html()}<pre>{html.escape(self.report())}</pre>"
 
     def picture_html(self) -> str:

@@ -23,37 +23,35 @@ class Statistic(NamedTuple):
             ``{far}`` for the two distances.
         unit: '' of shares, 0-1.
         column: header of its column in tables; empty for none.
-        optional: order in which narrow tables leave it out, as for :class:`attnviz.present.fields.Field`.
     """
 
     title: str
     meaning: str
     unit: str = ""
     column: str = ""
-    optional: int | None = None
 
 
 STATISTICS = live(REGISTRY, lambda: {
-    "entropy": Statistic("entropy", "mean entropy of the rows", "nats", "Entropy", 3),
+    "entropy": Statistic("entropy", "mean entropy of the rows", "nats", "Entropy"),
     "entropy_non_sink": Statistic("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
     "distance": Statistic(
-        "distance", "mean distance between query and key, weighted by attention", "{unit}s", "Distance", 7
+        "distance", "mean distance between query and key, weighted by attention", "{unit}s", "Distance"
     ),
     "distance_non_sink": Statistic(
-        "distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s", "Distance, content", 5
+        "distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s", "Distance, content"
     ),
-    "confidence": Statistic("confidence", "mean of each row’s largest weight", "", "Conf", 6),
+    "confidence": Statistic("confidence", "mean of each row’s largest weight", "", "Conf"),
     "confidence_non_sink": Statistic(
-        "confidence on content", f"mean of each row’s largest weight, {_CONTENT}", "", "Conf, content", 4
+        "confidence on content", f"mean of each row’s largest weight, {_CONTENT}", "", "Conf, content"
     ),
     DIAGONALITY: Statistic(
-        DIAGONALITY, "how far a head goes through the source as the target goes on, 1 for a diagonal", "", "Diagonal", 1
+        DIAGONALITY, "how far a head goes through the source as the target goes on, 1 for a diagonal", "", "Diagonal"
     ),
-    "sink": Statistic("sink share", "mean attention of the other {unit}s to {sinks}", "", "Sink", 2),
-    NOWHERE: Statistic(NOWHERE, "mean attention of content that goes to a learned sink, no token", "", "Nowhere", 2),
+    "sink": Statistic("sink share", "mean attention of the other {unit}s to {sinks}", "", "Sink"),
+    NOWHERE: Statistic(NOWHERE, "mean attention of content that goes to a learned sink, no token", "", "Nowhere"),
     **{
-        spec.statistic: Statistic(f"{spec.name} share", f"{_SHARE} {spec.target}", "", spec.column, 8 + at)
-        for at, spec in enumerate(PATTERNS)
+        spec.statistic: Statistic(f"{spec.name} share", f"{_SHARE} {spec.target}", "", spec.column)
+        for spec in PATTERNS
     },
     **{
         ON_REPEATS[spec.statistic]: Statistic(f"{spec.name} where a token repeats", f"{_AFTER} {spec.target}")
@@ -71,4 +69,4 @@ def filled(text: str, **words: object) -> str:
 def statistic_field(name: str, value: Callable[[Any], object], unit: str = "{unit}") -> Field[Any]:
     """The field of a statistic in rows from which ``value`` reads it."""
     known = STATISTICS[name]
-    return Field(known.column, value, filled(known.unit, unit=unit), name, optional=known.optional)
+    return Field(known.column, value, filled(known.unit, unit=unit), name, detail=True)

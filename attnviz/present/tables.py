@@ -3,9 +3,10 @@
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic
 
 from rich import box
 from rich.cells import cell_len
@@ -25,135 +26,125 @@ if TYPE_CHECKING:
     from attnviz.trace.checks import Verification
 
 
+_NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")
+"""What is aligned right, and never broken."""
+
+_GLUE = "\ue000"
+"""Printed as a space at which no line is broken; of no use in Unicode."""
+
+_LEAST_TEXT, _LEAST_TITLE, _LONGEST_WORD = 14, 8, 20
+"""Columns of the terminal that a text and a title keep, and of the longest word that stays whole."""
+
+
 @dataclass(frozen=True)
-class _Laid(Generic[Row]):
-    """A column with its cells, and whether its title wraps."""
+class RowTable(Generic[Row]):
+    """A table of rows, which is as wide as the terminal at most.
 
-    column: Field[Row]
-    cells: list[Text]
-    wrapped: bool = False
+    If it is too wide, in this order: columns stand closer, texts are broken, those marked ``detail`` and then the last
+    are left out, and a line below names them. Numbers are never broken.
 
-    @property
-    def title(self) -> int:
-        """Columns of the terminal that the title takes, or the longest of its words."""
-        return max(map(cell_len, re.split(r"\s+|(?<=\w-)", self.column.header) if self.wrapped else self.lines(999)))
-
-    @property
-    def widest(self) -> int:
-        """Columns of the terminal that the widest cell takes, or the title."""
-        return max([self.title, *map(_width, self.cells)])
-
-    @property
-    def least(self) -> int:
-        """Least columns of the terminal."""
-        least = self.column.least
-        return self.widest if least is None else min(self.widest, max(least, self.title))
-
-    def lines(self, room: int) -> list[str]:
-        """The title's lines within a number of columns of the terminal."""
-        return [part for line in self.column.header.split("\n") for part in textwrap.wrap(line, room) or [""]]
-
-    def shown(self, rows: Sequence[Row], room: int) -> list[Text]:
-        """The cells within a number of columns of the terminal; that of the last line is not cut."""
-        shown = [_cut(self.column, row, text, room) for row, text in zip(rows, self.cells, strict=False)]
-        return [*shown, *self.cells[len(rows) :]]
-
-
-def column_table(
-    title: str,
-    columns: Sequence[Field[Row]],
-    rows: Iterable[Row],
-    *,
-    width: int,
-    last: Sequence[object] = (),
-    caption: str = "",
-    sections: Callable[[Row], object] | None = None,
-) -> Table:
-    """Make a table for a width in columns of the terminal.
-
-    If it is too wide, in this order: less space between columns, titles wrap, texts are cut (the longest first),
-    optional columns are left out. Numbers are never cut.
-
-    The title says what the rows are and how they are ordered. ``last`` are the cells of a line below a rule, such as
-    baselines; where ``sections`` of a row changes, an empty line stands between two rows.
+    Attributes:
+        title: what the rows are and how they are ordered.
+        last: cells of a line below a rule, such as baselines.
+        caption: a line below the table.
     """
-    listed = list(rows)
-    laid = [_Laid(column, [cell(column.write(column.of(row))) for row in listed]) for column in columns]
-    if last:
-        laid = [replace(each, cells=[*each.cells, cell(value)]) for each, value in zip(laid, last, strict=True)]
-    laid, widths, wide = _fitted(laid, width)
-    table = plain_table(title, wide)
-    for each, room in zip(laid, widths, strict=True):
-        justify: Literal["left", "right"] = "left" if each.column.left else "right"
-        fold, header = each.column.fold, Text("\n".join(each.lines(room)))
-        table.add_column(
-            header, justify=justify, no_wrap=not fold, overflow="fold" if fold else "ellipsis", max_width=room
+
+    title: str
+    columns: Sequence[Field[Row]]
+    rows: Sequence[Row]
+    last: Sequence[object] = ()
+    caption: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield title, table and captions."""
+        columns = [_Column(field, self._cells(field, at)) for at, field in enumerate(self.columns)]
+        shown = list(columns)
+        while sum(column.least + 1 for column in shown) - 1 > options.max_width and len(shown) > 1:
+            details = [column for column in shown if column.field.detail]
+            shown.remove((details or shown)[-1])
+        widths = [column.most for column in shown]
+        is_wide = sum(widths) + 2 * (len(shown) - 1) <= options.max_width
+        while sum(widths) > max(options.max_width - len(shown) + 1, sum(column.least for column in shown)):
+            texts = [at for at, column in enumerate(shown) if widths[at] > column.least]
+            widths[max(texts, key=widths.__getitem__)] -= 1
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(is_wide), 0, 0))
+        for column, width in zip(shown, widths, strict=True):
+            if column.is_number:
+                table.add_column(column.header, justify="right", no_wrap=True, width=width)
+            else:
+                table.add_column(column.header, overflow="fold", width=width)
+        for row, cells in enumerate(zip(*(column.cells for column in shown), strict=True), start=1):
+            ends = row == len(self.rows) and bool(self.last)
+            table.add_row(*cells, style="dim" if row > len(self.rows) else None, end_section=ends)
+        if self.title:
+            yield Text(self.title, "bold")
+        yield table
+        narrow = [column.field.header.replace("\n", " ") for column in columns if column not in shown]
+        below = [self.caption, f"Too narrow here for: {', '.join(narrow)}." if narrow else ""]
+        yield from (Text(line, "dim italic") for line in below if line)
+
+    def _cells(self, field: Field[Row], at: int) -> list[Text]:
+        return [
+            cell(value)
+            for value in (*(field.write(field.value_for(row)) for row in self.rows), *self.last[at : at + 1])
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    field: Field[Any]
+    cells: list[Text]
+
+    @cached_property
+    def is_number(self) -> bool:
+        """Whether it is aligned right and never broken."""
+        return all(_NUMBER.fullmatch(text.plain) for text in self.cells)
+
+    @cached_property
+    def _widest(self) -> int:
+        return max((cell_len(line) for text in self.cells for line in text.plain.split("\n")), default=0)
+
+    @cached_property
+    def header(self) -> Text:
+        """Title and unit; above numbers in lines no wider than these, or than the longest word."""
+        title, _, unit = self.field.header.partition("\n")
+        width = (
+            max(self._widest, cell_len(unit), *map(cell_len, title.split()), _LEAST_TITLE)
+            if self.is_number
+            else _UNLIMITED
         )
-    cells = [each.shown(listed, room) for each, room in zip(laid, widths, strict=True)]
-    for at, texts in enumerate(zip(*cells, strict=True)):
-        ends = sections is not None and at + 1 < len(listed) and sections(listed[at]) != sections(listed[at + 1])
-        ends = ends or (bool(last) and at + 1 == len(listed))
-        table.add_row(*texts, style="dim" if at == len(listed) else None, end_section=ends)
-    table.caption = Text(caption) if caption else None
-    return table
+        return Text("\n".join(line for line in (*textwrap.wrap(title, width), unit) if line))
+
+    @cached_property
+    def most(self) -> int:
+        """Columns of the terminal if nothing is broken."""
+        return max([self._widest, *map(cell_len, self.header.plain.split("\n"))])
+
+    @cached_property
+    def least(self) -> int:
+        """Columns of the terminal if its texts are broken, but no word of usual length."""
+        if self.is_number:
+            return self.most
+        words = [cell_len(word) for text in self.cells for word in text.plain.split()]
+        return min(self.most, max(_LEAST_TEXT, min(max(words, default=0), _LONGEST_WORD)))
+
+
+def glued(groups: Iterable[str]) -> Text:
+    """Groups of words, which a table does not break."""
+    return Text("  ".join(group.replace(" ", _GLUE) for group in groups))
 
 
 def first_rows(
-    title: str, columns: Sequence[Field[Row]], rows: Sequence[Row], top: int | None, file: str, *, width: int,
-    noun: str = "head", order: str = "", last: Sequence[object] = (),
-) -> Table:  # fmt: skip
+    title: str, columns: Sequence[Field[Row]], rows: Sequence[Row], top: int | None, file: str, noun: str = "head",
+    order: str = "", last: Sequence[object] = (),
+) -> RowTable[Row]:  # fmt: skip
     """The table of the ``top`` first rows, 0 or None for all; its title says how many these are, and their ``order``.
 
     ``file`` is the one that has all of them.
     """
     listed = rows[: top or None]
-    caption = left_out(len(listed), len(rows), noun, file)
     counts = ", ".join(filter(None, [listed_of(len(listed), len(rows)), order]))
-    title = f"{title} ({counts})" if title else ""
-    return column_table(title, columns, listed, width=width, last=last, caption=caption)
-
-
-def _fitted(laid: list[_Laid[Row]], width: int) -> tuple[list[_Laid[Row]], list[int], bool]:
-    """The columns that fit, their widths, and whether there is space between them."""
-
-    def room(wide: bool) -> int:
-        return width - (1 + wide) * (len(laid) - 1)
-
-    for wide, wrapped in ((True, False), (False, False), (True, True), (False, True)):
-        tried = [replace(each, wrapped=wrapped) for each in laid]
-        if sum(each.widest for each in tried) <= room(wide):
-            return tried, [each.widest for each in tried], wide
-    laid = [replace(each, wrapped=True) for each in laid]
-    goes = max((each.column.optional or 0 for each in laid), default=0)
-    if goes and sum(each.least for each in laid) > room(False):
-        return _fitted([each for each in laid if each.column.optional != goes], width)
-    widths = [each.widest for each in laid]
-    while sum(widths) > room(False):
-        slack = [have - each.least for have, each in zip(widths, laid, strict=True)]
-        if not any(slack):
-            break
-        widths[max(range(len(laid)), key=lambda at: (slack[at] > 0, widths[at]))] -= 1
-    return laid, widths, sum(widths) <= room(True)
-
-
-def _width(text: Text) -> int:
-    """Columns of the terminal that the widest line of a cell takes."""
-    return max(map(cell_len, text.plain.split("\n")))
-
-
-def _cut(column: Field[Row], row: Row, text: Text, room: int) -> Text:
-    """A cell within a number of columns of the terminal."""
-    if _width(text) <= room or column.fold:
-        return text
-    lines = (text if column.fit is None else cell(column.fit(row, room))).split("\n")
-    for line in lines:
-        line.truncate(room, overflow="ellipsis")
-    return Text("\n").join(lines)
-
-
-def first_that_fits(forms: Sequence[str], room: int) -> str:
-    """The first form of a cell whose lines all fit into a number of columns of the terminal, else the last."""
-    return next((form for form in forms if _width(Text(form)) <= room), forms[-1])
+    return RowTable(f"{title} ({counts})", columns, listed, last, left_out(len(listed), len(rows), noun, file))
 
 
 def cell(value: object) -> Text:
@@ -237,32 +228,14 @@ def target_note(text: str, generated: bool) -> str:
     )
 
 
-def titled(title: str, table: RenderableType) -> Group:
-    """A table below a title that may be wider."""
-    return Group(Text(title, style="bold"), table)
-
-
 def spaced(parts: Iterable[RenderableType]) -> Group:
     """Tables and texts, separated by empty lines."""
     spread = [part for each in parts for part in (Text(), each)]
     return Group(*spread[1:])
 
 
-_NARROWEST = 20
-
-
-def plain_table(title: str, wide: bool = True) -> Table:
-    """A table without a frame; narrow ones have less space between columns."""
-    return Table(
-        title=Text(title),
-        title_justify="left",
-        title_style="bold",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0) if wide else 0,
-    )
+_NARROWEST, _UNLIMITED = 20, 999
+"""Columns of a terminal: the fewest, and more than any has."""
 
 
 @dataclass(frozen=True)
@@ -274,11 +247,12 @@ class Printable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render them as they are, and then no character that cannot be seen."""
         for segment in console.render(self.content, options):
-            yield segment if segment.control else segment._replace(text=printable(segment.text))
+            text = printable(segment.text.replace(_GLUE, " "))
+            yield segment if segment.control else segment._replace(text=text)
 
 
-def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
-    """Tables made for a width, in columns, as text without colours.
+def plain_text(tables: RenderableType, width: int) -> str:
+    """Tables for a width, in columns, as text without colours.
 
     Raises:
         UsageError: the width is no whole number, or too small.
@@ -286,7 +260,5 @@ def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
     if not is_whole(width) or width < _NARROWEST:
         raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {as_found(width)}.")
     text = io.StringIO()
-    Console(file=text, width=width, color_system=None, highlight=False, force_jupyter=False).print(
-        Printable(tables(width))
-    )
+    Console(file=text, width=width, color_system=None, highlight=False, force_jupyter=False).print(Printable(tables))
     return text.getvalue()

@@ -90,7 +90,6 @@ class Plan(Protocol):
 
 
 def _nothing_missing(_: Any) -> str:
-    """Every result has the figure."""
     return ""
 
 

@@ -50,7 +50,7 @@ def listed(*arguments: str) -> list[dict[str, Any]]:
 
 
 def printed(found: list[Configuration], width: int) -> str:
-    return plain_text(lambda columns: models_report(found, columns), width)
+    return plain_text(models_report(found), width)
 
 
 def row(text: str, name: str) -> list[str]:
@@ -124,7 +124,7 @@ def test_long_and_hostile_names_are_shown_whole_and_harmless():
     text = printed([Configuration(name, "hub", notes=("[bold]note",))], 80)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert "\x1b" not in text
-    column = "".join(line.split()[0] for line in text.splitlines()[4:8] if line.strip())
+    column = "".join(line.split(" ")[0] for line in text.splitlines()[3:])
     assert column.startswith("organisation/[/b]a-model-with-a-very-long-name\\x1b[31m")
     assert "[bold]note" in text
 

@@ -21,7 +21,7 @@ from attnviz.models.wording import counted, percent, rounded, signed
 from attnviz.options import COMMANDS, Command
 from attnviz.present.documents import captions_text, csv_text
 from attnviz.present.fields import Field
-from attnviz.present.tables import column_table, plain_text
+from attnviz.present.tables import RowTable, plain_text
 from tests.support.captions import read_captions
 
 
@@ -34,8 +34,7 @@ def invoke(*arguments: str) -> Any:
 
 @pytest.mark.parametrize("hostile", ["\x1b[31mred", "\u202eover", "a\0b", "\u2067he\u2069", "\x9b31m"])
 def test_no_cell_of_a_table_steers_the_terminal(hostile: str):
-    table = column_table("", [Field("Relation", lambda row: row, left=True)], [hostile, "[bold]nsubj"], width=80)
-    text = plain_text(lambda _: table, 80)
+    text = plain_text(RowTable("", [Field("Relation", lambda row: row)], [hostile, "[bold]nsubj"]), 80)
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "[bold]nsubj" in text
 
@@ -115,7 +114,7 @@ def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_n
     @command
     def letters(run: Run, text: str, device: str) -> Job:
         told, as_json = {"model": run.options["model"], "n": len(text), "device": device}, run.options["as_json"]
-        return Job(lambda: print_results(told, lambda _: f"{len(text)} letters\n", as_json, run.quiet))
+        return Job(lambda: print_results(told, lambda: f"{len(text)} letters\n", as_json, run.quiet))
 
     options = {"text": "cat", "model": "minilm", "device": "cpu", "quiet": False}
     assert {*inspect.signature(letters).parameters} == {*options, "as_json"}

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import attnviz
 from attnviz.commands.explain.measure import Explanation, explain
@@ -105,7 +104,7 @@ def test_numbers_of_a_causal_head_leave_out_what_is_masked() -> None:
 
 
 def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
-    content = gpt2.save(tmp_path, figures=[], tensors=True)
+    content = gpt2.save(tmp_path, figures=[])
     stages, n = {stage["name"]: stage for stage in content["stages"]}, len(gpt2.tokens)
     assert list(stages) == list(gpt2.stages)
     assert stages["split"]["shape"] == [3, 4, n, 8]
@@ -117,9 +116,6 @@ def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
     assert stages["mask"]["mean"] == pytest.approx((n + 1) / (2 * n))
     with (tmp_path / "explain.csv").open(encoding="utf-8", newline="") as file:
         assert [row["name"] for row in csv.DictReader(file)] == list(stages)
-    tensors = load_file(tmp_path / "stages.safetensors")
-    assert torch.equal(tensors["output"], gpt2.stages["output"].tensor)
-    assert tensors["mask"].dtype == torch.bool
 
 
 def test_steps_are_a_mapping(bert: Explanation) -> None:
@@ -128,11 +124,10 @@ def test_steps_are_a_mapping(bert: Explanation) -> None:
         bert.stages["nothing"]
 
 
-def test_half_precision_is_explained(tmp_path: Path) -> None:
+def test_half_precision_is_explained() -> None:
     result = explain(SENTENCE, sharp_bert().bfloat16(), tokenizer=bert_tokenizer())
     assert "bfloat16" in result.report()
-    result.save(tmp_path, figures=[], tensors=True)
-    assert load_file(tmp_path / "stages.safetensors")["output"].dtype == torch.bfloat16
+    assert result.stages["output"].tensor.dtype == torch.bfloat16
 
 
 @needs_minilm

@@ -11,7 +11,8 @@ from safetensors import safe_open
 
 from attnviz.errors import OutputError
 from attnviz.language.syntax import Arc, Parse, Word
-from attnviz.present.documents import captions_text, json_text, latex_captions_text
+from attnviz.present.documents import captions_text, json_text
+from attnviz.present.fields import Field, csv_rows
 from attnviz.present.report import spec_of
 from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
@@ -134,20 +135,6 @@ def test_captions_come_back_from_the_file_as_they_were_and_hold_no_markup():
     assert text.count("\n\n") == 2
 
 
-def test_captions_for_latex_are_escaped_and_name_their_files():
-    captions = [("a.png", "100 % of A_1 & $x^2$ #1 {~} \\d"), ("a.pdf", "100 % of A_1 & $x^2$ #1 {~} \\d")]
-    assert latex_captions_text([*captions, ("heads/L00H00.png", "“é” – ‖A‖ × ''a'' --b \"c\" <|`")]).splitlines()[
-        2:
-    ] == [
-        "% a.png, a.pdf",
-        r"\caption{100 \% of A\_1 \& \$x\textasciicircum{}2\$ \#1 \{\textasciitilde{}\} \textbackslash{}d}",
-        "",
-        "% heads/L00H00.png",
-        r"\caption{“é” – $\|$A$\|$ $\times$ '{}'a'{}' -{}-b \symbol{34}c\symbol{34} "
-        r"\textless{}\textbar{}\textasciigrave{}}",
-    ]
-
-
 # --- a stored profile, published heads
 
 
@@ -183,3 +170,9 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
         assert of_text[0]["role"]["in_text"] is True  # previous-token: the text has such tokens
         assert (of_text[3]["role"]["in_text"], of_text[3]["role"]["seen"]) == (None, "not looked for")
     assert found["profile"] == PROFILE.origin
+
+
+def test_columns_of_encoder_decoders_alone_stand_last_in_the_csv_file():
+    fields = (Field(name="a"), Field(name="stack", of_stacks=True), Field(name="b"))
+    for stacks, columns in ((True, ["a", "b", "stack"]), (False, ["a", "b"])):
+        assert csv_rows(fields, [{"a": 1, "stack": "encoder", "b": 2}], stacks)[0] == columns

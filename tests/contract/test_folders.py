@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 import attnviz
-from attnviz.errors import OutputError, UsageError
+from attnviz.errors import OutputError
 from attnviz.present.output_folder import MARKER, OutputFolder
 from attnviz.signals import SIGNALS, handled
 from tests.conftest import SENTENCE
-from tests.support.hand_made import hand_made
 
 FILES = ("overview.png", "heads/L00H00.png")
 
@@ -51,39 +50,12 @@ def test_a_run_leaves_its_files_and_a_marker_that_lists_them(tmp_path: Path):
     assert (marker["command"], set(marker["files"])) == ("heads", {*FILES, MARKER})
 
 
-def test_the_document_lists_every_file(tmp_path: Path):
-    content = hand_made().save(tmp_path / "out", figures=["overview"])
-    assert content == json.loads((tmp_path / "out" / "heads.json").read_text())
-    assert {*content["files"], MARKER} == files_in(tmp_path / "out")
-
-
-def test_the_next_run_replaces_all_files(tmp_path: Path):
-    save(tmp_path / "out")
-    save(tmp_path / "out", ("lines.png",), b"new")
-    assert files_in(tmp_path / "out") == {"lines.png", MARKER}
-    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
-
-
-def test_an_empty_folder_is_taken(tmp_path: Path):
-    (tmp_path / "out").mkdir()
-    save(tmp_path / "out")
-    assert files_in(tmp_path / "out") == {*FILES, MARKER}
-
-
 def test_a_link_to_a_folder_is_written_through(tmp_path: Path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     save(tmp_path / "link")
     assert (tmp_path / "real" / "overview.png").read_bytes() == b"picture"
     assert (tmp_path / "link").is_symlink()
-
-
-def test_a_format_named_twice_is_drawn_once(tmp_path):
-    content = hand_made().save(tmp_path / "out", formats=["svg", "svg"], select="L0H0")
-    assert content["figures"] == ["overview.svg", "heads/L00H00.svg"]
-    assert {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")} == {
-        "overview.svg", "heads/L00H00.svg", "captions.md", "captions.tex", "heads.csv", "heads.json", MARKER,
-    }  # fmt: skip
 
 
 # --- or not at all
@@ -282,19 +254,6 @@ def test_the_working_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.
     for folder in (Path(), tmp_path.parent):
         with pytest.raises(OutputError, match="in use"):
             save(folder)
-
-
-@pytest.mark.parametrize(
-    ("choice", "said"),
-    [
-        ({"progress": []}, r"expected progress as a function, found \[\]"),
-        ({"tensors": ["L0H0"]}, r"expected tensors as True or False, found \['L0H0'\]"),
-    ],
-)
-def test_wrong_arguments_of_save_are_refused_before_anything_is_written(tmp_path: Path, choice: Any, said: str):
-    with pytest.raises(UsageError, match=said):
-        hand_made().save(tmp_path / "out", **choice)
-    assert not (tmp_path / "out").exists()
 
 
 # --- other weights

@@ -45,16 +45,6 @@ def test_labels_that_are_indications_only_are_marked_and_explained(kind: str, te
     assert ("A question mark: an indication only, n below 10." in table) == marked
 
 
-def test_the_latex_table_has_rules_a_caption_and_a_label(tmp_path: Path):
-    hand_made().save(tmp_path, figures=(), table="tex")
-    text = (tmp_path / "heads.tex").read_text()
-    for part in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{", r"\label{tab:attnviz-heads}", r"\end{table}"):
-        assert part in text
-    columns = text.split(r"\begin{tabular}{")[1].split("}")[0]
-    assert columns.startswith("ll")
-    assert all(line.count(" & ") == len(columns) - 1 for line in text.splitlines() if line.endswith(r" \\"))
-
-
 def test_a_column_shows_two_digits_of_its_largest_number_and_an_empty_one_is_left_out():
     columns = ("id", "cosine", "loss", "n", "layer_baseline")
     values = [("L0H0", 0.00349, None, 7, 1.0), ("L0H1", -9.7e-05, None, 8, 0.5)]
@@ -83,11 +73,6 @@ def test_the_caption_says_how_many_heads_are_listed_of_how_many():
     assert " listed" not in analysis.paper_table(ViewOptions(table="md"))
     n = len(analysis.heads)
     assert f"; 1 of {n} heads listed (attnviz" in analysis.paper_table(ViewOptions(table="md", select=("L0H0",)))
-
-
-def test_the_caption_of_several_texts_names_no_class(bert_folder: Path):
-    result = attnviz.analyze_each(["the cat ran", "a dog"], bert_folder, syntax=False)
-    assert "caption{Analysis of " in result.paper_table(ViewOptions(table="tex"))
 
 
 def test_other_commands_have_tables_too(tmp_path: Path, bert_folder: Path):

@@ -26,7 +26,7 @@ from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, SHAR
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.base import Architecture
-from attnviz.models.families.llama import Llama, Mistral, Qwen2
+from attnviz.models.families.llama import Llama, Qwen2
 from attnviz.present.report import FIGURES, views_of
 from attnviz.present.view import Drawing
 from tests.support import llamas
@@ -223,30 +223,8 @@ def test_a_declaration_that_names_what_is_not_there_is_one_message(nemotron_fold
 
 
 def test_a_setting_that_the_relative_has_and_the_family_lacks_is_named(nemotron_folder):
-    for relative, setting in ((Qwen2, "layer_types"), (Mistral, "sliding_window")):
-        attnviz.register(type("Nemotron", (relative,), NEMOTRON))
-        with pytest.raises(attnviz.ArchitectureError, match=f"'nemotron', but NemotronConfig has no '{setting}'"):
-            attnviz.analyze("one two three", nemotron_folder)
-
-    attnviz.register(type("Nemotron", (Llama,), {**NEMOTRON, "projection_names": ("q_proj", "o_proj")}))
-    with pytest.raises(
-        attnviz.ArchitectureError, match=r"nemotron has q_proj='64 rows', .* expected 128, of Q, K and V"
-    ):
-        attnviz.analyze("one two three", nemotron_folder)
-
-    def refuse(self, config, dtype):
-        raise AttributeError("a bug")
-
-    attnviz.register(type("Nemotron", (Llama,), {**NEMOTRON, "refuse": refuse}))
-    with pytest.raises(AttributeError, match="a bug"):
-        attnviz.analyze("one two three", nemotron_folder)
-
-
-def test_a_wrong_norm_is_not_verified_and_it_is_said_whose_declaration_it_is(nemotron_folder):
-    attnviz.register(type("Nemotron", (Llama,), {**NEMOTRON, "norm_kind": "layer"}))
-    with pytest.raises(
-        attnviz.VerificationError, match=r"declared by attnviz\.register: compare its window, positions"
-    ):
+    attnviz.register(type("Nemotron", (Qwen2,), NEMOTRON))
+    with pytest.raises(attnviz.ArchitectureError, match="NemotronConfig has no 'layer_types'"):
         attnviz.analyze("one two three", nemotron_folder)
 
 
@@ -321,20 +299,19 @@ def test_a_plug_in_that_fails_is_an_error_where_it_is_asked_for(broken, mine, be
     assert run("models", lost, "minilm").stdout.count("minilm")
 
 
-def test_a_mask_of_another_shape_or_kind_is_refused_by_name(bert_folder):
-    for mask in (lambda text: torch.ones(text.n, text.n), lambda text: torch.ones(text.n, dtype=torch.bool)):
-        attnviz.register(replace(BACK, mask=mask))
-        with pytest.raises(attnviz.UsageError, match=r"mask of the pattern 'two_back' is \[.*\] of torch"):
-            attnviz.analyze(TEXT, bert_folder, syntax=False)
-    attnviz.register(replace(BACK, mask=lambda _: 3))
-    with pytest.raises(attnviz.UsageError, match=r"two.back.* is 3; expected"):
-        attnviz.analyze(TEXT, bert_folder, syntax=False)
-
-
-@pytest.mark.parametrize("make", [torch.Tensor.to_sparse, lambda mask: mask.to("meta")])
-def test_a_mask_without_plain_values_is_refused(bert_folder, make):
-    attnviz.register(replace(BACK, mask=lambda text: make(text.distances == -2)))
-    with pytest.raises(attnviz.UsageError, match=r"mask of the pattern 'two_back' is .*(sparse_coo|meta)"):
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda text: torch.ones(text.n, text.n),
+        lambda text: torch.ones(text.n, dtype=torch.bool),
+        lambda _: 3,
+        lambda text: (text.distances == -2).to_sparse(),
+        lambda text: (text.distances == -2).to("meta"),
+    ],
+)
+def test_a_mask_of_another_shape_or_kind_is_refused_by_name(bert_folder, mask):
+    attnviz.register(replace(BACK, mask=mask))
+    with pytest.raises(attnviz.UsageError, match=r"two.back"):
         attnviz.analyze(TEXT, bert_folder, syntax=False)
 
 
@@ -384,15 +361,6 @@ def test_an_error_that_cannot_say_what_it_is_is_one_line():
     plugin = plugins.Plugin("pattern", "two-back", "attnviz-raising 1.0", lambda: None)
     with pytest.raises(attnviz.AttnvizError, match="SilentError"), plugins.named(plugin):
         raise SilentError
-
-
-def test_what_a_plug_in_prints_is_not_among_the_results(bert_folder, tmp_path, monkeypatch):
-    act = "return given[0].distances == -2"
-    files = package("attnviz-raising", {"patterns": {"two-back": "attnviz_raising:pattern"}}, RAISING.format(act=act))
-    monkeypatch.syspath_prepend(str(installed(files, tmp_path)))
-    done = run("heads", TEXT, "-m", bert_folder, "--no-syntax", "--figures", "none", "--json", "-o", tmp_path / "out")
-    assert json.loads(done.stdout)["plugins"][0]["name"] == "two-back"
-    assert "printed by a plug-in" in done.stderr
 
 
 def test_damaged_packages_and_names_break_nothing_else(mine, bert_folder, tmp_path, monkeypatch):

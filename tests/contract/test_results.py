@@ -193,7 +193,7 @@ def long_names() -> Result:
 def test_reports_fit_their_width_and_no_number_is_cut(command: str):
     for width in (60, 80, 100, 170):
         if command == "models":
-            text = plain_text(lambda columns: models_report(paper_configurations(), columns), width)
+            text = plain_text(models_report(paper_configurations()), width)
         else:
             text = (long_names() if command == "long names" else result_of(command)).report(width)
         lines = text.splitlines()

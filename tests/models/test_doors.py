@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import GPT2LMHeadModel
 from typer.testing import CliRunner
 
@@ -173,15 +172,6 @@ def test_corpora_are_read_with_the_tokenizers_own_token_types(bert):
 
 
 # --- models and texts at the edge ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("text", "d_model"), [("e", 32), ("the cat ran", 1)])
-def test_steps_that_share_memory_are_saved(tmp_path, text, d_model):
-    heads = 4 if d_model > 1 else 1
-    folder = save_checkpoint(sharp_gpt2(0, n_embd=d_model, n_head=heads), gpt2_tokenizer(), tmp_path / "m")
-    result = run("explain", folder, text, tmp_path / "out", "--save-stages")
-    assert result.exit_code == 0, (result.stderr, result.exception)
-    assert len(load_file(tmp_path / "out" / "stages.safetensors")) > 10
 
 
 @pytest.mark.draws

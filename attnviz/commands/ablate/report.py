@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
@@ -14,15 +13,13 @@ from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import amount, counted, error, percent, quoted, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, named
+from attnviz.present.fields import HEAD, Field, entry, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, first_rows, notes, verification_line
+from attnviz.present.tables import RowTable, first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 
-_WIDE, _ROOM = 100, 80
-"""Columns of a terminal from which on a table is complete, and has intervals."""
 REPLACEMENT_TEXT = {
     "zero": "a removed head outputs zeros (b_O stays)",
     "mean": "a removed head outputs its mean over all tokens of the texts",
@@ -169,8 +166,8 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
 )
 
 
-def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    checked, intervals = result.verified, result.has_intervals and width >= _ROOM  # numbers are never cut
+def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
+    checked = result.verified
     yield Text(f"{result.checkpoint.short_name} on {source_line(result)}{of_one_text(result)}", style="bold")
     yield Text(f"{capital(what_is_measured(result))}. {capital(REPLACEMENT_TEXT[result.method])}.")
     more = (
@@ -178,72 +175,73 @@ def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[Rend
         f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'input')}"
     )
     yield verification_line(checked.attention, result.checkpoint, more)
-    yield _head_table(result, choices.top, width, intervals)
+    yield _head_table(result, choices.top)
     if any(head.roles for head in result.heads):
-        yield _role_table(result, choices.top, width, intervals)
+        yield _role_table(result, choices.top)
     if result.sets:
-        yield _set_table(result, width, intervals)
+        yield _set_table(result)
     if result.curve is not None:
-        yield _curve_table(result, result.curve.points, width, intervals)
+        yield _curve_table(result, result.curve.points)
     yield notes(conclusion(result), *_notes(result))
 
 
-def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: bool) -> list[Any]:
+def _measured(result: Ablation, of: Callable[[Any], Estimate], title: str, unit: str = "") -> list[Any]:
     """A column of estimates and, if there are any, one of their intervals."""
-    values = Field[Any](title, lambda row: amount(of(row).value), unit)
-    return [values, Field[Any]("95 % interval", lambda row: interval(of(row)), left=True)][: 1 + intervals]
+    columns = [Field[Any](title, lambda row: amount(of(row).value), unit)]
+    if result.has_intervals:
+        columns.append(Field("95 % interval", lambda row: interval(of(row)), detail=True))
+    return columns
 
 
-def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) -> Table:
-    columns = named(_FIELDS, "rank", "id")
-    for metric, wide in zip(result.metrics, (True, width >= _WIDE, False), strict=False):
+def _head_table(result: Ablation, top: int | None) -> RowTable[HeadEffect]:
+    columns = pick(_FIELDS, "rank", "id")
+    for metric in result.metrics:
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
-        columns += _measured(of, capital(metric.title), metric.unit, wide and intervals)
+        columns += _measured(result, of, capital(metric.title), metric.unit)
     title, order = "Heads removed one at a time", "the one that matters most first"
-    return first_rows(title, columns, result.heads, top, "ablate.csv", width=width, order=order)
+    return first_rows(title, columns, result.heads, top, "ablate.csv", order=order)
 
 
-def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) -> Table:
-    """Table of heads on the tokens of roles: a line per head and role."""
+def _role_table(result: Ablation, top: int | None) -> RowTable[tuple[HeadId, RoleEffect]]:
     metric = result.metrics[0]
     columns: list[Field[tuple[HeadId, RoleEffect]]] = [
-        Field("Head", lambda row: row[0], left=True),
-        Field("Role", lambda row: role_name(row[1].role, row[1].direction), left=True),
-        Field("On its\ntokens", lambda row: amount(row[1].queries[metric.name].value)),
+        Field("Head", lambda row: row[0]),
+        Field("Role", lambda row: role_name(row[1].role, row[1].direction)),
+        Field("On its tokens", lambda row: amount(row[1].queries[metric.name].value)),
         Field("On others", lambda row: amount(row[1].others[metric.name].value)),
-        *_measured(lambda row: row[1].difference[metric.name], "Differ-\nence", "", intervals),
-        Field("n", lambda row: row[1].n, optional=1),
+        *_measured(result, lambda row: row[1].difference[metric.name], "Difference"),
+        Field("n", lambda row: row[1].n, detail=True),
     ]
     rows = [(head.id, role) for head in result.heads for role in head.roles]
     rows.sort(key=lambda row: -row[1].difference[metric.name].value)
     title, order = f"Heads on the tokens of roles, {metric.title} in {metric.unit}", "the largest difference first"
-    return first_rows(title, columns, rows, top, "ablate.json", width=width, noun="row", order=order)
+    return first_rows(title, columns, rows, top, "ablate.json", noun="row", order=order)
 
 
-def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
+def _set_table(result: Ablation) -> RowTable[SetEffect]:
     metric = result.metrics[0]
     columns: list[Field[SetEffect]] = [
         Field("Together", lambda effect: amount(effect.damage[metric.name].value)),
-        Field("One at\na time", lambda effect: amount(effect.singles[metric.name].value)),
-        *_measured(lambda effect: effect.excess[metric.name], "Differ-\nence", "", intervals),
+        Field("One at a time", lambda effect: amount(effect.singles[metric.name].value)),
+        *_measured(result, lambda effect: effect.excess[metric.name], "Difference"),
     ]
     which = "Selected heads"
     if result.together is None:
         which = "Heads of a layer"
-        columns.insert(0, Field("Layer", lambda effect: effect.heads[0].layer_name, left=True))
+        columns.insert(0, Field("Layer", lambda effect: effect.heads[0].layer_name))
     title = f"{which} removed together ({metric.title}, {metric.unit})"
-    return column_table(title, columns, result.sets, width=width)
+    return RowTable(title, columns, result.sets)
 
 
-def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int, intervals: bool) -> Table:
+def _curve_table(result: Ablation, points: Sequence[CurvePoint]) -> RowTable[CurvePoint]:
     metric = result.metrics[0]
     columns: list[Field[CurvePoint]] = [
         Field("Heads", lambda point: point.removed),
-        *_measured(lambda point: point.least.damage[metric.name], "Least\nimportant", "", intervals),
-        Field("Sum of\none at a time", lambda point: amount(point.least.singles[metric.name].value)),
-        Field("Random\norder", lambda point: amount(point.random.damage[metric.name].value)),
+        *_measured(result, lambda point: point.least.damage[metric.name], "Least important"),
+        Field("Sum of one at a time", lambda point: amount(point.least.singles[metric.name].value)),
+        Field("Random order", lambda point: amount(point.random.damage[metric.name].value)),
     ]
-    return column_table(f"More and more heads removed ({metric.title}, {metric.unit})", columns, points, width=width)
+    return RowTable(f"More and more heads removed ({metric.title}, {metric.unit})", columns, points)
 
 
 def _notes(result: Ablation) -> Iterator[str]:

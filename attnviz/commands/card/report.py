@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from rich.console import RenderableType
@@ -28,15 +28,15 @@ from attnviz.present.fields import Field, entry, plain
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, first_rows, left_out, notes, verification_line
+from attnviz.present.tables import RowTable, first_rows, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles import parts
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import published_entries
 
 _ROLES: tuple[Field[Role], ...] = (
-    Field("Role", name="role", left=True, least=10),
-    Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), left=True, optional=1),
+    Field("Role", name="role"),
+    Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), detail=True),
     Field("Score", name="score"),
     Field("Baseline", name="baseline", write=shown_baseline),
     Field("Untrained", name="untrained"),
@@ -99,48 +99,42 @@ def _head_content(card: Card) -> dict[str, Any]:
 
 
 def _csv_entries(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row per head and role."""
     return ({"id": card["head"], **role} for card in document["cards"] for role in card["roles"])
 
 
-def _tables(result: Card | Cards, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableType]:
     first = result.cards[0]
     yield verification_line(first.analysis.verification, first.checkpoint)
     if isinstance(result, Card):
-        yield from _card_tables(result, choices.top or None, width)
+        yield from _card_tables(result, choices.top or None)
     else:
-        yield _index(result, choices.top, width)
+        yield _index(result, choices.top)
         yield notes(LEGEND)
 
 
-def _card_tables(card: Card, top: int | None, width: int) -> Iterator[RenderableType]:
+def _card_tables(card: Card, top: int | None) -> Iterator[RenderableType]:
     yield Text(title_of(card), "bold")
     for table in tables_of(card):
         listed = table.texts[:top]
-        columns = []
-        for number, name in enumerate(table.columns):
-            is_text, title = table.is_text(number), capital(name) if len(name) > 1 else name
-            columns.append(Field(title, partial(_cell, number), left=is_text, least=10 if is_text else None))
+        columns = [
+            Field[list[str]](capital(name) if len(name) > 1 else name, itemgetter(number))
+            for number, name in enumerate(table.columns)
+        ]
         caption = left_out(len(listed), len(table.rows), "row", "card.csv")
-        yield column_table(table.title, columns, listed, width=width, caption=caption)
+        yield RowTable(table.title, columns, listed, caption=caption)
     if card.profile is not None and card.shown_examples is not None:
-        yield from example_tables(card.profile, [card.shown_examples], 0, width)
+        yield from example_tables(card.profile, [card.shown_examples], 0)
     yield notes(*notes_of(card))
 
 
-def _cell(column: int, row: list[str]) -> str:
-    return row[column]
-
-
-def _index(result: Cards, top: int | None, width: int) -> RenderableType:
-    """A row a head, with its clearest role."""
+def _index(result: Cards, top: int | None) -> RenderableType:
 
     def of_role(value: Any) -> Any:
         return lambda card: value(card.roles[0]) if card.roles else ""
 
     columns: list[Field[Card]] = [
-        Field("Head", lambda card: card.head, left=True),
-        Field("Role", of_role(lambda role: role_name(role.role, role.direction)), left=True, least=10),
+        Field("Head", lambda card: card.head),
+        Field("Role", of_role(lambda role: role_name(role.role, role.direction))),
         Field("Score", of_role(lambda role: role.score)),
         Field("Guess", of_role(lambda role: shown_baseline(role.baseline))),
         Field("Interval", of_role(lambda role: cell_text(role.interval, 2))),
@@ -150,7 +144,7 @@ def _index(result: Cards, top: int | None, width: int) -> RenderableType:
     ]
     title = f"Cards of {result.checkpoint.short_name}, roles over {measured_on(*result.cards)}"
     cards = sorted(result.cards, key=clarity_key)
-    return first_rows(title, columns, cards, top, "card.csv", width=width, order="the clearest role first")
+    return first_rows(title, columns, cards, top, "card.csv", order="the clearest role first")
 
 
 SPEC = CommandSpec[Any](

@@ -12,7 +12,7 @@ from attnviz.present.documents import model_entry
 from attnviz.present.fields import Field, entry, plain
 from attnviz.present.published import shown_baseline
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, notes
+from attnviz.present.tables import RowTable, notes
 from attnviz.present.view import ViewOptions
 
 
@@ -34,28 +34,26 @@ def _interval(ends: Interval | None) -> str:
 _OF_CLAIM = ("line", "head", "kind", "what", "direction", "text", "corpus", "at_least", "at_most", "published")
 _MEASURED: tuple[Field[CheckedClaim], ...] = (
     Field("Measured", name="measured", write=lambda each: amount(each) if isinstance(each, float) else each),
-    Field("Baseline", name="baseline", write=shown_baseline, optional=1),
+    Field("Baseline", name="baseline", write=shown_baseline, detail=True),
     Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_interval),
-    Field("n", name="n", optional=2),
-    Field("Verdict", name="verdict", left=True),
+    Field("n", name="n", detail=True),
+    Field("Verdict", name="verdict"),
 )
 _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"))
 
 
 def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
-    """The document of check.json."""
     counts = {verdict: check.count(verdict) for verdict in VERDICTS}
     claims = [entry(_FIELDS, each) for each in check.claims]
     return {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts, "claims": claims}
 
 
-def _tables(check: Check, _: ViewOptions, width: int) -> Iterator[RenderableType]:
-    """The table, then why claims fail or cannot be decided, and what was measured."""
+def _tables(check: Check, _: ViewOptions) -> Iterator[RenderableType]:
     found = ", ".join(f"{verdict}: {check.count(verdict)}" for verdict in VERDICTS)
-    claim = Field[CheckedClaim]("Claim", lambda row: row.claim.words, left=True, least=20, fold=True)
+    claim = Field[CheckedClaim]("Claim", lambda row: row.claim.words)
     lines = [] if check.claims[0].claim.line is None else [_of_claim("line")]
     title = f"Claims on {check.checkpoint.short_name} ({found})"
-    yield column_table(title, [*lines, claim, *_MEASURED], check.claims, width=width)
+    yield RowTable(title, [*lines, claim, *_MEASURED], check.claims)
     reasons = ((each.claim, each.reason) for each in check.claims if each.reason)
     named = (f"{claim.words if claim.line is None else f'Line {claim.line}'}: {reason}." for claim, reason in reasons)
     sources = dict.fromkeys(each.source or ", ".join(map(str, each.claim.corpus)) for each in check.claims)

@@ -13,7 +13,7 @@ from attnviz.present.documents import model_entry
 from attnviz.present.fields import HEAD, Field, entry, plain
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import first_rows, listed_of, notes, titled
+from attnviz.present.tables import first_rows, notes
 from attnviz.present.view import ViewOptions
 
 _PAIR = plain("id", "from", *COMPOSITION_INPUTS, *(f"{kind}_deviations" for kind in COMPOSITION_INPUTS))
@@ -23,9 +23,9 @@ _HEADS: tuple[Field[HeadCopying], ...] = (
     Field("Untrained", name="untrained", write=signed),
 )
 _PAIRS: tuple[Field[Pair], ...] = (
-    Field("Head", lambda pair: str(pair.id), left=True),
-    Field("reads", lambda pair: pair.kind, left=True),
-    Field("from", lambda pair: str(pair.writer), left=True),
+    Field("Head", lambda pair: str(pair.id)),
+    Field("reads", lambda pair: pair.kind),
+    Field("from", lambda pair: str(pair.writer)),
     Field("Composition", lambda pair: rounded(pair.score, 3), "0–1"),
     Field("Above baseline", lambda pair: signed(pair.deviations), "SD"),
 )
@@ -60,7 +60,6 @@ def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
 
 
 def _pairs(result: Circuits, choices: ViewOptions) -> list[dict[str, Any]]:
-    """An entry a pair, in the order of the heads."""
     entries: dict[tuple[Any, Any], dict[str, Any]] = {}
     for pair in result.pairs(choices.select):
         row = entries.setdefault((pair.id, pair.writer), {"id": str(pair.id), "from": str(pair.writer)})
@@ -68,7 +67,7 @@ def _pairs(result: Circuits, choices: ViewOptions) -> list[dict[str, Any]]:
     return [entries[key] for key in sorted(entries)]
 
 
-def _tables(result: Circuits, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
     model, heads = result.checkpoint, result.select(choices.select)
     yield Text(
         f"{counted(len(result.heads), 'head')} of {visible(model.name)} ({model.runs_as}), from the weights alone."
@@ -77,18 +76,16 @@ def _tables(result: Circuits, choices: ViewOptions, width: int) -> Iterator[Rend
     for kind in COMPOSITION_INPUTS:
         of_kind = [pair for pair in pairs if pair.kind == kind]
         if of_kind:
-            listed = listed_of(len(of_kind[: choices.top or None]), len(of_kind))
-            above = f"the furthest above the baseline, {result.baseline:.3f}, first"
-            title = f"{capital(kind)} composition ({listed} pairs, {above})"
-            table = first_rows("", _PAIRS, of_kind, choices.top, "circuits.csv", width=width, noun="pair")
-            yield titled(title, table)
+            order = f"the furthest above the baseline, {result.baseline:.3f}, first"
+            title = f"{capital(kind)} composition"
+            yield first_rows(title, _PAIRS, of_kind, choices.top, "circuits.csv", noun="pair", order=order)
     if not pairs:
         yield notes("No pairs: composition takes two layers.")
     if not result.no_copying:
         ranked = sorted(heads, key=lambda head: -abs(head.copying or 0.0))
         columns = [_HEADS[0], *_HEADS[-2:]]
         order = "the largest first"
-        yield first_rows("Copying", columns, ranked, choices.top, "circuits.json", width=width, order=order)
+        yield first_rows("Copying", columns, ranked, choices.top, "circuits.json", order=order)
     low, high = untrained_range(result)
     yield notes(
         "Composition (Elhage et al. 2021): ‖A B‖ / (‖A‖ ‖B‖) in Frobenius norms, A what the earlier head writes, B "

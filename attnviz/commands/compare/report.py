@@ -5,22 +5,17 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LargestDifference
 from attnviz.commands.compare.wording import answer, side_lines
 from attnviz.models.wording import rounded, signed, visible
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, named, plain
+from attnviz.present.fields import HEAD, Field, entry, pick, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
-
-_NARROWEST = 16
-"""Least width of labels and differences in columns of the terminal."""
 
 THOUSANDTHS = partial(rounded, digits=3)
 """Writes a number with three decimals."""
@@ -29,7 +24,7 @@ DIFFERENCE: tuple[Field[Any], ...] = (
     Field("Rank", name="rank"),
     Field("Divergence", name="divergence", unit="nats", write=THOUSANDTHS),
     Field("Distance", name="distance", unit="√nats", write=THOUSANDTHS),
-    Field("Variation", name="total_variation", unit="0–1", write=THOUSANDTHS, optional=3),
+    Field("Variation", name="total_variation", unit="0–1", write=THOUSANDTHS, detail=True),
 )
 """How much a head differs, on a text or over a corpus."""
 
@@ -86,55 +81,42 @@ def _difference(result: Comparison, head: HeadDifference, most: LargestDifferenc
     return {**most._asdict(), "query_label": query, "key_label": key}
 
 
-def _tables(result: Comparison, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType]:
     sides = result.first, result.second
     yield Text.assemble((answer(result), "bold"), "\n", "\n".join(side_lines(result)))
     yield Text("\n").join(verification_line(side.verification, side.checkpoint) for side in sides)
     if not result.any_beyond_rounding:
         yield notes(f"{_rounding(result)} compare.csv has the heads with their labels.")
         return
-    table, starred = _heads_table(result, choices, width)
-    yield table
-    yield _notes(result, starred)
-
-
-def _heads_table(result: Comparison, choices: ViewOptions, width: int) -> tuple[Table, bool]:
-    """Table of heads by Jensen-Shannon distance, with labels and the largest difference; whether any has a star."""
     columns: list[Field[HeadDifference]] = [
-        *named(_FIELDS, "rank", "id", "distance", "total_variation"),
-        Field("Label (A → B)", lambda head: visible(head.labels), left=True, least=_NARROWEST),
-        Field(
-            "Largest difference of content", unit="B − A", fit=partial(_largest, result), left=True, least=_NARROWEST
-        ),
+        *pick(_FIELDS, "rank", "id", "distance", "total_variation"),
+        Field("Label (A → B)", lambda head: visible(head.labels)),
+        Field("Largest difference of content", partial(_largest, result), "B − A"),
     ]
     heads, order = result.select(choices.select), "the most different first"
-    table = first_rows("Heads", columns, heads, choices.top, "compare.csv", width=width, order=order)
-    return table, any("*" in str(cell) for cell in table.columns[-1].cells)
+    yield first_rows("Heads", columns, heads, choices.top, "compare.csv", order=order)
+    yield _notes(result)
 
 
-def _largest(result: Comparison, head: HeadDifference, room: int) -> str:
-    """The largest difference of content: number, then query and key; differing tokens in full if they fit."""
+def _largest(result: Comparison, head: HeadDifference) -> str:
+    """The largest difference of content: number, then query and key."""
     most = head.largest_content
     if most is None or abs(most.difference) <= result.floor:
         return "none beyond rounding" if head.rounding else "none: to or from sinks alone"
-    part, (_, *at) = result.part_of(head), most
-    sides = (part.first.units, part.rows.differing), (part.first.keys, part.columns.differing)
-    brief = [f"{units.labels[i]}{'*' * differing[i]}" for i, (units, differing) in zip(at, sides, strict=True)]
-    texts = [f"{signed(most.difference)}  ‘{query}’ to ‘{key}’" for query, key in (result.ends(head, most), brief)]
-    return texts[0] if cell_len(texts[0]) <= room else texts[1]
+    query, key = result.ends(head, most)
+    return f"{signed(most.difference)}  ‘{query}’ to ‘{key}’"
 
 
 def _rounding(result: Comparison) -> str:
     return f"Rounding alone may move a weight by {result.floor:.1e}."
 
 
-def _notes(result: Comparison, starred: bool) -> Text:
+def _notes(result: Comparison) -> Text:
     return notes(
         "Distance: square root of the Jensen-Shannon divergence, averaged over queries: 0 for equal patterns, 0.833 "
         "for no key in common. Variation: share of the attention that went to other keys, averaged over queries.",
         f"A single label holds on both sides. {_rounding(result)} One text shows what changed here, not what changes "
         "in general.",
-        f"A {result.unit} marked * differs between the sides; A's is shown." if starred else "",
     )
 
 

@@ -1,14 +1,12 @@
 """JSON, CSV, tensors, and the terminal's walk through the steps of a layer."""
 
-import json
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
-from safetensors.torch import save
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
@@ -18,7 +16,7 @@ from attnviz.models.wording import counted, error, visible
 from attnviz.present.documents import model_entry, tokens_entry
 from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, cut_note, notes
+from attnviz.present.tables import RowTable, cut_note, notes
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
 
@@ -80,23 +78,16 @@ def _positions(shares: PositionShares) -> dict[str, Any]:
     }
 
 
-def _tensors(result: Explanation, _: ViewOptions) -> bytes:
-    """Every step in safetensors, by its name, in the dtype of the model; the mask as booleans."""
-    tensors = {stage.name: stage.tensor.cpu().clone().contiguous() for stage in result.stages.values()}
-    labels = json.dumps(list(result.tokens.labels))
-    return bytes(save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels}))
-
-
-def _tables(result: Explanation, _: ViewOptions, width: int) -> Iterator[RenderableType]:
+def _tables(result: Explanation, _: ViewOptions) -> Iterator[RenderableType]:
     yield _heading(result)
-    yield _walk_through(result, width)
+    yield _walk_through(result)
     if result.positions is None:
         why = "for the first layer only (--layer 0), because the embeddings enter there"
         if not embeds_positions(result.checkpoint):
             why = "not told apart: this model has no position embeddings, but turns queries and keys in every layer"
         yield notes(f"Content and position: {why}.")
     else:
-        yield from _shares(result.positions, width)
+        yield from _shares(result.positions)
     stages, model, output = result.stages, result.checkpoint, result.output
     start = f"the output of layer {result.layer - 1}" if result.layer else "the embedding tables"
     yield Text.assemble(
@@ -123,19 +114,15 @@ def _heading(result: Explanation) -> Text:
     return introduction
 
 
-def _walk_through(result: Explanation, width: int) -> Text:
-    """Text of every step: name and shape, formula, sentence, numbers, check; the terminal wraps it."""
-    text = Text()
+def _walk_through(result: Explanation) -> Group:
+    lines: list[RenderableType] = []
     for count, stage in enumerate(result.stages.values(), start=1):
         step = step_of(result, stage.name)
         shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
-        text.append_tokens([(f"{count:2d}  ", None), (step.title, "bold"), (f"  {shape}\n", "cyan")])
-        parts = [(words, "") for words in (step.formula, step.sentence, numbers_of(result, stage.name))]
-        for words, style in (*parts, _check(stage, step.unseen)):
-            lines = textwrap.wrap(words, width - 5, break_long_words=False, break_on_hyphens=False)
-            text.append("".join(f"    {line}\n" for line in lines), style=style)
-    text.rstrip()
-    return text
+        lines.append(Text.assemble(f"{count:2d}  ", (step.title, "bold"), (f"  {shape}", "cyan")))
+        below = [Text(words) for words in (step.formula, step.sentence, numbers_of(result, stage.name)) if words]
+        lines += [Padding.indent(text, 4) for text in (*below, Text(*_check(stage, step.unseen)))]
+    return Group(*lines)
 
 
 def _check(stage: Stage, unseen: str) -> tuple[str, str]:
@@ -147,16 +134,16 @@ def _check(stage: Stage, unseen: str) -> tuple[str, str]:
     return f"✓ the model's own, {how}", "green"
 
 
-def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
+def _shares(shares: PositionShares) -> Iterator[RenderableType]:
     """Table of content and position in the scores of the first layer, a row per head, with a note."""
-    columns = [Field[tuple[str, ScoreShares]]("Head", lambda row: row[0], left=True)]
+    columns = [Field[tuple[str, ScoreShares]]("Head", lambda row: row[0])]
     for name in (name for name in GROUPS if name != "segment" or shares.segments):
         of = lambda row, name=name: row[1].groups[name]  # noqa: E731
         columns.append(Field("Common" if name == "constant" else name.capitalize(), of))
     columns.append(Field("Spread", lambda row: row[1].spread, "scores"))
     heads = [(f"L0H{head}", share) for head, share in enumerate(shares.heads)]
-    last = [column.of(("all heads", shares.layer)) for column in columns]
-    yield column_table("Scores of layer 0: shares of their variance", columns, heads, width=width, last=last)
+    last = [column.value_for(("all heads", shares.layer)) for column in columns]
+    yield RowTable("Scores of layer 0: shares of their variance", columns, heads, last=last)
     sums = f"the verified scores within {error(shares.error)} of the largest (tolerance {shares.tolerance:.0e})"
     yield notes(
         f"{READING} A part that works against the others has a negative share. The parts add up to {sums}.",
@@ -173,5 +160,4 @@ SPEC: CommandSpec[Explanation] = CommandSpec(
     tables=_tables,
     fields=_FIELDS,
     entries=lambda content: ({**stage, "shape": "x".join(map(str, stage["shape"]))} for stage in content["stages"]),
-    tensors=("stages.safetensors", _tensors),
 )

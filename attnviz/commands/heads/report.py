@@ -26,7 +26,6 @@ from attnviz.present.view import ViewOptions
 
 
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
-    """The document of heads.json; None for what cannot be measured."""
     heads = analysis.select(choices.select)
     listed = {head.id for head in heads}
     related = {}
@@ -133,7 +132,6 @@ def _attention_bytes(analysis: Analysis, _: ViewOptions) -> bytes:
 
 
 def _target_entry(analysis: Analysis) -> dict[str, Any]:
-    """Entry of an encoder-decoder's target, or of a decoder's continuation; else empty."""
     target, written = analysis.target, analysis.continuation
     if written is not None:
         counts = {"generate": written.requested, "generated": written.count}
@@ -148,7 +146,6 @@ def _target_entry(analysis: Analysis) -> dict[str, Any]:
 
 
 def _text_tokens(analysis: Analysis) -> list[dict[str, Any]]:
-    """Entries of the tokens; those that a decoder wrote are marked."""
     entries, written = tokens_entry(analysis.tokens), analysis.continuation
     if written is None:
         return entries

@@ -10,25 +10,19 @@ from attnviz.commands.heads.findings import HeadFindings, clearest_first
 from attnviz.judge.verdicts import BOTH, UNNAMED
 from attnviz.measures.patterns import SINK
 from attnviz.present.documents import stack_entry
-from attnviz.present.fields import Field, entry, named
+from attnviz.present.fields import Field, entry, pick
 from attnviz.present.published import role_name, role_numbers
-from attnviz.present.tables import first_that_fits
 
 LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")
 """Kinds of labels, in the order of the summary."""
 
 
-def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
-    """``det dep→head``; ``obj dep→head (not here)`` if :func:`seen` says so; ``unnamed`` for none.
-
-    If there is less room on two lines, then without direction.
-    """
+def role_text(analysis: Analysis, head: HeadFindings) -> str:
+    """``det dep→head``; ``obj dep→head (not here)`` if :func:`seen` says so; ``unnamed`` for none."""
     if head.role is None:
         return UNNAMED
-    rests = f"{SINK}{BOTH}" if head.role.role != SINK and SINK in dict(head.over_corpus) else ""
-    name, where = head.role.role, unless_seen(analysis, head)
-    whole, brief = (f"{rests}{role_name(name, direction)}{where}" for direction in (head.role.direction, None))
-    return first_that_fits((whole, on_two_lines(whole), brief, on_two_lines(brief)), room)
+    first = f"{SINK}{BOTH}" if head.role.role != SINK and SINK in dict(head.over_corpus) else ""
+    return f"{first}{role_name(head.role.role, head.role.direction)}{unless_seen(analysis, head)}"
 
 
 def seen(analysis: Analysis, head: HeadFindings) -> str | None:
@@ -46,11 +40,6 @@ def unless_seen(analysis: Analysis, head: HeadFindings) -> str:
     """`` (not here)`` and the like after a role that is not :func:`seen`; else ''."""
     word = seen(analysis, head)
     return "" if word in (None, "seen") else f" ({word})"
-
-
-def on_two_lines(name: str) -> str:
-    """A label of two parts, or a role with a remark, with the second on a line of its own."""
-    return name.replace(BOTH, BOTH.rstrip() + "\n").replace(" (not ", "\n(not ")
 
 
 def over_corpus(analysis: Analysis, head: HeadFindings) -> str:
@@ -114,4 +103,4 @@ LABEL: tuple[Field[HeadFindings], ...] = (
 )
 """The label of a head and the verdict behind it; None for what is unknown."""
 
-LABEL_NUMBERS = named(LABEL, "label_score", "label_baseline", "label_n")
+LABEL_NUMBERS = pick(LABEL, "label_score", "label_baseline", "label_n")

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import groupby
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
@@ -19,7 +18,7 @@ from attnviz.commands.heads.findings import (
     shorter,
     sorted_by_selection,
 )
-from attnviz.commands.heads.summary import LABEL, LABEL_KINDS, LABEL_NUMBERS, on_two_lines, role_text
+from attnviz.commands.heads.summary import LABEL, LABEL_KINDS, LABEL_NUMBERS, role_text
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
@@ -28,19 +27,18 @@ from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.head_ids import ids_and_names
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.plugins import live
-from attnviz.present.fields import HEAD, Field, named
+from attnviz.present.fields import HEAD, Field, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, beside, role_name
 from attnviz.present.statistics import filled, statistic_field
 from attnviz.present.tables import (
-    column_table,
+    RowTable,
     cut_note,
     first_rows,
-    first_that_fits,
+    glued,
     listed_of,
     notes,
     target_note,
-    titled,
     verification_line,
 )
 from attnviz.present.view import ViewOptions
@@ -85,7 +83,7 @@ FIELDS = live(REGISTRY, lambda: (
 _OF_ALL_HEADS = ("sink", "entropy", "confidence", "confidence_non_sink")
 
 
-def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType]:
     """What the heads do, verification, the heads to look at, patterns, and notes.
 
     With a number of heads to list also the table of statistics, and what every column means.
@@ -113,12 +111,12 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
-        yield from _heads_to_look_at(part, heads, top if choices.select else 0, names, width)
+        yield from _heads_to_look_at(part, heads, top if choices.select else 0, names)
         if whole:
             clearest = "of what selected them" if names else "pattern"
-            yield _head_table(part, heads, top, f"clearest {clearest} first", width)
+            yield _head_table(part, heads, top, f"clearest {clearest} first")
         if len(heads) > 1:
-            yield _pattern_table(heads, whole, width)
+            yield _pattern_table(heads, whole)
     ids = {head.id for _, heads in parts for head in heads}
     yield Group(_notes(analysis, whole), *[_next(heads, choices) for _, heads in told[:1] if len(ids) > 1])
 
@@ -128,28 +126,27 @@ def _short(heads: Sequence[HeadFindings]) -> bool:
     return all(head.label == TOO_SHORT for head in heads)
 
 
-def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str, width: int) -> Table:
-    """Table of labels, roles and statistics; last line: uniform attention."""
+def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str) -> RenderableType:
     context = analysis.context
     uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
     columns: list[Field[HeadFindings]] = [
-        Field("Head", lambda head: head.id, left=True),
-        Field("Label", fit=_label_text, left=True, least=_WHOLE_NAME),
+        Field("Head", lambda head: head.id),
+        Field("Label", _label_text),
         *LABEL_NUMBERS,
     ]
     if analysis.profile is not None:
-        columns.append(Field("Role over corpus", fit=partial(role_text, analysis), left=True, least=_WHOLE_NAME))
-        columns.append(Field("its score (baseline)", lambda head: beside(head.role), optional=1))
+        columns.append(Field("Role over corpus", partial(role_text, analysis)))
+        columns.append(Field("its score (baseline)", lambda head: beside(head.role), detail=True))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
     of_text = (*_OF_ALL_HEADS, *[NOWHERE] * context.learned_sinks, "distance", "distance_non_sink")
     of_text = (*of_text, *(spec.statistic for spec in PATTERNS if spec.column))
-    for field in named(FIELDS, *(of_text if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
+    for field in pick(FIELDS, *(of_text if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
         columns.append(replace(field, unit=filled(field.unit, unit=analysis.units.name)))
         last.append(uniform.get(field.name, ""))
-    return first_rows("Heads", columns, ranked, top, "heads.csv", width=width, order=order, last=last)
+    return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
 
 
-def _pattern_table(heads: Sequence[HeadFindings], whole: bool, width: int) -> Table:
+def _pattern_table(heads: Sequence[HeadFindings], whole: bool) -> RenderableType:
     """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads pass."""
     by_name: dict[tuple[bool, str], list[_Entry]] = {}
     for head in heads:
@@ -161,7 +158,7 @@ def _pattern_table(heads: Sequence[HeadFindings], whole: bool, width: int) -> Ta
     frequent = [entries for entries in relations if entries[0][1].n >= LEAST_N]
     shown += frequent[: _RELATIONS if whole else _FEW_RELATIONS]
     title = "Patterns (the strongest heads of each, with their scores)"
-    return column_table(title, _PATTERN_COLUMNS, map(_ranked, shown), width=width)
+    return RowTable(title, _PATTERN_COLUMNS, list(map(_ranked, shown)))
 
 
 def _relations_apart(by_name: dict[str, list[_Entry]]) -> list[list[_Entry]]:
@@ -183,41 +180,34 @@ def _pattern(row: _Pattern) -> str:
     return best.name if best.direction is None else f"{best.name} {ARROWS[best.direction]}"
 
 
-def _strongest(row: _Pattern, room: int) -> str:
-    """The strongest heads that fit; ties are counted instead of listed if they do not."""
+def _strongest(row: _Pattern) -> str | Text:
+    """The strongest heads; those that cannot be told apart are counted."""
     best, entries = row
     if best.score is None:
-        why = "no copy of an earlier token" if best.kind == "repeats" and not best.n else "not measurable on this text"
-        return why if len(why) <= room else "not measurable"
+        return "no copy of an earlier token" if best.kind == "repeats" and not best.n else "not measurable on this text"
     alike = [each for each in entries if each[1].direction == best.direction and each[1].score is not None]
     ranked = sorted(alike, key=lambda entry: (-(entry[1].score or 0.0), entry[0].id))
     groups = [list(group) for _, group in groupby(ranked, key=lambda entry: _scores(entry[1]))]
-    line, listed = "", 0
+    if len(groups[0]) > _STRONGEST:
+        return f"{len(groups[0])} heads {_scores(best)}"
+    listed: list[str] = []
     for group in groups:
-        named = "  ".join(f"{head.id} {_scores(verdict)}" for head, verdict in group)
-        for text in (named, f"{len(group)} heads {_scores(group[0][1])}"):
-            longer = f"{line}  {text}" if line else text
-            if (len(longer) <= room and listed + len(group) <= _STRONGEST) or (not line and text != named):
-                break
-        else:
-            return line
-        line, listed = longer, listed + len(group)
-    return line
+        if len(listed) + len(group) > _STRONGEST:
+            break
+        listed += [f"{head.id} {_scores(verdict)}" for head, verdict in group]
+    return glued(listed)
 
 
 def _passing(row: _Pattern) -> str:
-    """Number of heads that pass; a dash with too few instances."""
     entries = row[1]
     return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= ENOUGH else "–"
 
 
 _PATTERN_COLUMNS: list[Field[_Pattern]] = [
-    Field("Pattern", _pattern, left=True, least=12),
-    Field("Strongest heads", fit=_strongest, left=True, least=16),
+    Field("Pattern", _pattern),
+    Field("Strongest heads", _strongest),
     Field("Baseline", lambda row: row[0].baseline),
-    Field(
-        "which", lambda row: row[0].largest_baseline or "uniform" * (row[0].baseline is not None), left=True, optional=1
-    ),
+    Field("which", lambda row: row[0].largest_baseline or "uniform" * (row[0].baseline is not None), detail=True),
     Field("n", lambda row: row[0].n),
     Field("Pass", _passing),
 ]
@@ -231,7 +221,6 @@ def _scores(verdict: Verdict) -> str:
 
 
 def _notes(analysis: Analysis, whole: bool) -> Text:
-    """How to read the tables; with those of all statistics also what a label is."""
     parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
     label = content = corpora = hidden = repeats = ""
     if whole:
@@ -267,14 +256,12 @@ def _notes(analysis: Analysis, whole: bool) -> Text:
 
 
 def _next(heads: Sequence[HeadFindings], choices: ViewOptions) -> Text:
-    """What to type next, in a line of 100 columns."""
     every_number = "" if choices.top == 0 else " --top 0 (every number),"
     said = f"--select {heads[0].id} (one head), --figures page (all),{every_number} --table tex (LaTeX)."
     return Text.assemble(("Next: ", "bold"), said)
 
 
 def _sinks_note(analysis: Analysis) -> str:
-    """Note on the positions of sinks."""
     tokens = analysis.tokens
     later = any(sink and position and not tokens.special[position] for position, sink in enumerate(tokens.sink))
     how = ", found: most heads of most layers give it over 0.3 of their attention (Gu et al. 2024)" if later else ""
@@ -316,9 +303,6 @@ _ALWAYS = (*_MISSION, SINK)
 
 _OF_KIND, _FARTHEST = 3, 3
 """Heads of each of the kinds of the mission in the table, of other kinds one; and heads that attend farthest."""
-
-_NARROW, _WHOLE_NAME, _CUT_NAME = 80, 15, 9
-"""Columns of a terminal on which names of labels and roles are whole, and least columns of a name there and below."""
 
 _KindRow = tuple[str, HeadFindings]
 
@@ -365,39 +349,30 @@ def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Ro
 
 
 def _heads_to_look_at(
-    part: Analysis, heads: Sequence[HeadFindings], chosen: int, names: Collection[str], width: int
-) -> Iterator[Group]:
+    part: Analysis, heads: Sequence[HeadFindings], chosen: int, names: Collection[str]
+) -> Iterator[RenderableType]:
     """Table of the heads to look at: the first ``chosen``, or with 0 a few of each kind; then the farthest.
 
     ``names`` are labels and roles that selected them: their kinds stand first, beside the scores on the text.
     """
     rows = [(", ".join(_kinds_anywhere(head, names)), head) for head in heads[:chosen]] if chosen else _few(heads)
-    least = _WHOLE_NAME if width >= _NARROW else _CUT_NAME
     columns: list[Field[_KindRow]] = [
-        Field("Kind", fit=_kind_text, left=True, least=10 if width >= _NARROW else 5),
-        Field("Head", lambda row: row[1].id, left=True),
-        Field("On this text", fit=lambda row, room: _label_text(row[1], room), left=True, least=least),
+        Field("Kind", lambda row: row[0]),
+        Field("Head", lambda row: row[1].id),
+        Field("On this text", lambda row: _label_text(row[1])),
         Field("Score", lambda row: beside(selected_verdict(row[1], names))),
-        Field(
-            "n",
-            lambda row: getattr(selected_verdict(row[1], names), "n", row[1].labelled.n),
-            optional=2,
-        ),
+        Field("n", lambda row: getattr(selected_verdict(row[1], names), "n", row[1].labelled.n), detail=True),
     ]
     if part.profile is not None:
         columns += [
-            Field("Over the corpus", fit=lambda row, room: role_text(part, row[1], room), left=True, least=least),
-            Field("Score", lambda row: beside(row[1].role), optional=1),
-            Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else "", optional=3),
+            Field("Over the corpus", lambda row: role_text(part, row[1])),
+            Field("Score", lambda row: beside(row[1].role)),
+            Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else "", detail=True),
         ]
     if rows:
         title = f"Heads to look at ({listed_of(len(rows), len(heads))})"
         below = notes(_farthest(part, heads), _in_words([head for _, head in rows]))
-        yield Group(titled(title, column_table("", columns, rows, width=width)), *[below] * bool(below))
-
-
-def _kind_text(row: _KindRow, room: int) -> str:
-    return first_that_fits((row[0], row[0].replace(", ", ",\n")), room)
+        yield Group(RowTable(title, columns, rows), below)
 
 
 def _in_words(heads: Sequence[HeadFindings]) -> str:
@@ -439,15 +414,12 @@ def _few(heads: Sequence[HeadFindings]) -> list[_KindRow]:
 
 
 def _of_kind(found: Sequence[tuple[str, Verdict | Role]], kind: str) -> list[float]:
-    """How clear what was found of a kind is."""
     return [rank_value(each) for name, each in found if kind_of(name) == kind]
 
 
-def _label_text(head: HeadFindings, room: int) -> Text:
-    """The label, its two parts on two lines where it must; grey with a question mark if it is an indication only."""
-    lines = on_two_lines(head.shown)
-    forms = (head.shown, lines, lines.replace(SYNTACTIC, ""))
-    return Text(first_that_fits(forms, room), "dim" if head.mark else "")
+def _label_text(head: HeadFindings) -> Text:
+    """The label; grey with a question mark if it is an indication only."""
+    return Text(head.shown, "dim" if head.mark else "")
 
 
 def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:

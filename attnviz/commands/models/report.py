@@ -11,22 +11,20 @@ from attnviz.commands.models.measure import Configuration, paper_titles
 from attnviz.models.wording import abbreviated, visible
 from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field
-from attnviz.present.tables import column_table, notes, spaced
+from attnviz.present.tables import RowTable, notes, spaced
 
 _SIZES = {
     "Layers": "n_layers",
     "Heads": "n_heads",
     "d_model": "d_model",
     "d_head": "d_head",
-    "Posi-\ntions": "positions",
+    "Positions": "positions",
 }
-_NARROWEST_NAME = 18
+_DETAILS = ("d_head", "Positions")
 _LEVEL = (
     "Level 4: patterns and outputs are recomputed from input and weights, and compared with a run whose final states "
     "are those of the untouched model."
 )
-_GOES = {"d_head": 2, "positions": 1}
-"""Sizes left out on a narrow terminal; the largest number goes first."""
 
 
 def models_document(models: Sequence[Configuration], version: str) -> dict[str, Any]:
@@ -50,12 +48,12 @@ def verified_csv(content: dict[str, Any]) -> str:
     return csv_text([*columns, *errors], ({key: row.get(key) for key in (*columns, *errors)} for row in rows))
 
 
-def verified_report(models: Sequence[dict[str, Any]], width: int) -> RenderableType:
+def verified_report(models: Sequence[dict[str, Any]]) -> RenderableType:
     """Table with a row per model that was verified, and why others were not."""
     columns: list[Field[dict[str, Any]]] = [
-        Field("Name", lambda model: visible(model["model"]["name"]), left=True, least=_NARROWEST_NAME, fold=True),
+        Field("Name", lambda model: visible(model["model"]["name"])),
         Field("Level", lambda model: model["level"]),
-        *(Field(f"{name}\nerror", partial(_error, name=name)) for name in ("Pattern", "Output", "Layer")),
+        *(Field(f"{name} error", partial(_error, name=name)) for name in ("Pattern", "Output", "Layer")),
         Field("Time", lambda model: model.get("seconds"), "s"),
         Field("Memory", lambda model: None if (peak := model.get("peak_bytes")) is None else peak / 2**30, "GiB"),
     ]
@@ -65,7 +63,7 @@ def verified_report(models: Sequence[dict[str, Any]], width: int) -> RenderableT
         f"{_LEVEL} Errors: the largest of all. Layer: of any step of any layer, from the embeddings on (as explain "
         "--every-layer); – where explain takes no such model. Memory: the peak of the process so far, or of the GPU."
     )
-    return spaced([column_table(title, columns, models, width=width), notes(*map(visible, [said, *failed]))])
+    return spaced([RowTable(title, columns, models), notes(*map(visible, [said, *failed]))])
 
 
 def _error(model: dict[str, Any], name: str) -> str | None:
@@ -73,17 +71,20 @@ def _error(model: dict[str, Any], name: str) -> str | None:
     return None if error is None else f"{error:.1e}"
 
 
-def models_report(models: Sequence[Configuration], width: int) -> RenderableType:
+def models_report(models: Sequence[Configuration]) -> RenderableType:
     """Table with a row per model."""
     columns: list[Field[Configuration]] = [
-        Field("Name", lambda model: visible(model.name), left=True, least=_NARROWEST_NAME, fold=True),
-        *(Field(title, partial(_size, name=name), optional=_GOES.get(name)) for title, name in _SIZES.items()),
-        Field("Para-\nmeters", lambda model: abbreviated(model.stated_parameters or model.parameters)),
-        Field("Source", _source, left=True, optional=3),
+        Field("Name", lambda model: visible(model.name)),
+        *(
+            Field(title, partial(_size, name=name), detail=name in ("d_head", "positions"))
+            for title, name in _SIZES.items()
+        ),
+        Field("Parameters", lambda model: abbreviated(model.stated_parameters or model.parameters)),
+        Field("Source", _source, detail=True),
         Field("Level", lambda model: model.level),
     ]
     title = "Models (from configs and papers; no weights were loaded)"
-    return spaced([column_table(title, columns, models, width=width, sections=_source), _notes(models)])
+    return spaced([RowTable(title, columns, models), _notes(models)])
 
 
 def _source(model: Configuration) -> str:
@@ -151,18 +152,18 @@ def families_document(version: str) -> dict[str, Any]:
     return {"attnviz": version, "families": families}
 
 
-def families_report(document: dict[str, Any], width: int) -> RenderableType:
+def families_report(document: dict[str, Any]) -> RenderableType:
     """Table with a row per family and a column per command."""
     families = document["families"]
     columns: list[Field[dict[str, Any]]] = [
-        Field("model_type", lambda family: family["architecture"], left=True),
+        Field("model_type", lambda family: family["architecture"]),
         Field("Level", lambda family: family["level"] or "?"),
     ]
-    columns += [Field(name, partial(_part, command=name), left=True) for name in families[0]["commands"]]
+    columns += [Field(name, partial(_part, command=name)) for name in families[0]["commands"]]
     title = "Families that attnviz reproduces"
     plugged = ", ".join(f"{each['architecture']} ({each['plugin']})" for each in families if "plugin" in each)
     also = [f"From plug-ins: {visible(plugged)}. ?: not tried; each run verifies them."] if plugged else []
-    return spaced([column_table(title, columns, families, width=width), notes(*also, *_FAMILY_NOTES)])
+    return spaced([RowTable(title, columns, families), notes(*also, *_FAMILY_NOTES)])
 
 
 _FAMILY_NOTES = (

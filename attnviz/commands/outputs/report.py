@@ -1,34 +1,26 @@
 """JSON, CSV, tensors and tables of head outputs, and sentences shared with figures."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import torch
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
-from safetensors.torch import save
 
 from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadOutputs
 from attnviz.commands.outputs.shares import HeadContribution
-from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed
 from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, named
+from attnviz.present.fields import HEAD, Field, entry, pick
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import cut_note, first_rows, notes, target_note, verification_line
+from attnviz.present.tables import RowTable, cut_note, first_rows, glued, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.direct_effects import NOT_LINEAR, DirectEffects, Promotion, TokenLogit
 
-MOST_BYTES = 4 * 2**30
-"""Most bytes of outputs.safetensors, which is made in memory."""
-
 _CSV = "outputs.csv"
-_PROMOTED, _SUPPRESSED, _LONGEST, _LEAST = 5, 3, 14, 14
-"""Tokens listed as promoted and suppressed, and characters of each; least width in columns of the terminal."""
+_PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14
+"""Tokens listed as promoted and suppressed, and characters of each."""
 
 _OF_LAYERS = {
     "attention bias": "b_O of all layers",
@@ -79,7 +71,6 @@ def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
 
 
 def _effects_entry(effects: DirectEffects) -> dict[str, Any]:
-    """Entry of the direct effects in outputs.json; those of heads stand with the heads."""
     return {
         **{name: getattr(effects, name) for name in ("position", "difference", "linear", "deviation")},
         **{name: asdict(getattr(effects, name)) for name in ("answer", "foil", "predicted")},
@@ -99,10 +90,10 @@ _FIELDS: tuple[Field[HeadContribution], ...] = (
     Field("‖o_h‖", name="norm"),
     Field("Share", name="norm_share", unit="of Σ‖o_h‖", write=percent),
     Field("Share", name="projection_share", unit="of ‖o‖", write=percent),
-    Field("Sink", name="sink", unit="weight", optional=1),
-    Field("Sink", name="sink_by_norm", unit="norm", optional=2),
-    Field("‖f(x)‖", name="value_norm", optional=3),
-    Field("‖f(x)‖", name="value_norm_of_sinks", unit="of sinks", optional=4),
+    Field("Sink", name="sink", unit="weight", detail=True),
+    Field("Sink", name="sink_by_norm", unit="norm", detail=True),
+    Field("‖f(x)‖", name="value_norm", detail=True),
+    Field("‖f(x)‖", name="value_norm_of_sinks", unit="of sinks", detail=True),
     Field(name="largest"),
     Field(name="direct_effect"),
     Field(name="promotion", csv={}),
@@ -110,31 +101,7 @@ _FIELDS: tuple[Field[HeadContribution], ...] = (
 _LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm value_norm_of_sinks".split()
 
 
-def _tensors(result: HeadOutputs, choices: ViewOptions) -> bytes:
-    """Outputs of the selected heads, ``layer.0``, … [n_heads, n, d_model], and b_O, ``bias.0``, …, as safetensors."""
-    heads, model = result.select(choices.select), result.checkpoint
-    size = len(heads) * len(result.tokens) * model.d_model * (8 if model.dtype == torch.float64 else 4)
-    if size > MOST_BYTES:
-        raise UsageError(
-            f"the outputs of {len(heads)} heads are {size / 2**30:.1f} GiB, more than the {MOST_BYTES / 2**30:g} GiB "
-            "that --save-outputs (tensors=True) writes; choose heads with --select (select=...)."
-        )
-    tensors: dict[str, torch.Tensor] = {}
-    numbers: dict[str, list[int]] = {}
-    for layer, of_layer in result.by_layer(heads):
-        of_kind = stack_entry(layer.layer)
-        name, number = of_kind.get("stack", "layer"), of_kind.get("layer", layer.layer)
-        bias = f"{name}.bias" if of_kind else "bias"
-        numbers[f"{name}.{number}"] = chosen = [head.id.head for head in of_layer]
-        tensors[f"{name}.{number}"] = layer.outputs(chosen).cpu()
-        tensors[f"{bias}.{number}"] = layer.output_bias.cpu().clone()
-    labels = json.dumps(list(result.tokens.labels))
-    content: bytes = save(tensors, {"model": model.name, "labels": labels, "heads": json.dumps(numbers)})
-    return content
-
-
-def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    """The verification, heads by share, direct effects, and notes."""
+def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableType]:
     effects, worst = result.effects, max(layer.sum_error for layer in result.layers)
     more = f", the sum of all heads and b_O by at most {error(worst)}"
     verified = verification_line(result.attention.verification, result.checkpoint, more)
@@ -145,9 +112,9 @@ def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[R
         )
     yield verified
     heads, order = result.select(choices.select), "the largest share of their layer’s output first"
-    yield first_rows("Heads", named(_FIELDS, *_LISTED), heads, choices.top, _CSV, width=width, order=order)
+    yield first_rows("Heads", pick(_FIELDS, *_LISTED), heads, choices.top, _CSV, order=order)
     if effects is not None:
-        yield _effects_table(effects, heads, choices.top, width)
+        yield _effects_table(effects, heads, choices.top)
         yield _effects_text(result, effects)
     yield notes(
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES_IN_WORDS}.",
@@ -173,7 +140,7 @@ def _promoted_note(effects: DirectEffects) -> str:
     )
 
 
-def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], top: int | None, width: int) -> Table:
+def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], top: int | None) -> RowTable[HeadId]:
     """Table of direct effects, the largest first, and of the tokens moved most, or of whom a head speaks for."""
     known = [head.id for head in heads if head.id in effects.heads]
     ranked = sorted(known, key=lambda head: (-abs(effects.heads[head]), head))
@@ -184,29 +151,22 @@ def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], to
         return "–" if signed(value) == rounded(0.0) else quoted(name)
 
     columns: list[Field[HeadId]] = [
-        Field("Head", lambda head: head, left=True),
+        Field("Head", lambda head: head),
         Field("Adds", lambda head: signed(effects.heads[head]), "logits"),
     ]
     if moved := effects.promotions:
         columns += [
-            Field("Promotes (logits)", fit=lambda head, room: _tokens(moved[head].promoted, room), left=True,
-                  least=_LEAST),
-            Field("Suppresses", fit=lambda head, room: _tokens(moved[head].suppressed[:_SUPPRESSED], room), left=True,
-                  least=_LEAST),
-        ]  # fmt: skip
+            Field("Promotes (logits)", lambda head: _tokens(moved[head].promoted[:_PROMOTED])),
+            Field("Suppresses", lambda head: _tokens(moved[head].suppressed[:_SUPPRESSED]), detail=True),
+        ]
     else:
-        columns.append(Field("Speaks for", side, left=True))
+        columns.append(Field("Speaks for", side))
     title = "Direct effects on answer minus foil"
-    return first_rows(title, columns, ranked, top, _CSV, width=width, order="the largest first")
+    return first_rows(title, columns, ranked, top, _CSV, order="the largest first")
 
 
-def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
-    """Tokens with their logits that fit, at least one, cut if necessary; a dash for none."""
-    texts = [f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens[:_PROMOTED]]
-    lines = ["  ".join(texts[:count]) for count in range(len(texts), 0, -1)]
-    if not lines or len(lines[-1]) <= room:
-        return next((line for line in lines if len(line) <= room), "–")
-    return f"{shortened_token(tokens[0].text, room - 1 - len(signed(tokens[0].logit)))} {signed(tokens[0].logit)}"
+def _tokens(tokens: Sequence[TokenLogit]) -> Text:
+    return glued(f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens)
 
 
 def versus(effects: DirectEffects) -> str:
@@ -226,7 +186,6 @@ def _listed_parts(total: float, parts: Iterable[tuple[str, float]]) -> str:
 
 
 def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
-    """Sentences on what the model predicts, and all parts of the difference."""
     predicted, token = effects.predicted, result.read.labels[effects.position]
     follows = "" if effects.actual is None else (
         f"; next in the text: ‘{effects.actual.text}’ (probability {rounded(effects.actual.probability)})"
@@ -258,5 +217,4 @@ SPEC = CommandSpec(
     tables=_tables,
     fields=_FIELDS,
     all_selected=True,
-    tensors=("outputs.safetensors", _tensors),
 )

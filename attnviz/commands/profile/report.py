@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
@@ -23,11 +22,11 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import Field, named, plain
+from attnviz.present.fields import Field, pick, plain
 from attnviz.present.published import ARROWS, published_table, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import column_table, first_rows, left_out, notes, verification_line
+from attnviz.present.tables import RowTable, first_rows, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
@@ -38,11 +37,11 @@ _ROLES = 4
 
 _FIELDS: tuple[Field[Any], ...] = (
     *plain("id", "role"),
-    Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), left=True, optional=1),
+    Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), detail=True),
     Field("Score", name="score"),
     Field("Baseline", name="baseline", write=shown_baseline),
     Field("n", name="n"),
-    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, optional=2,
+    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, detail=True,
           write=span),
     *plain("passed", "threshold", "error_reduction", "texts", "q"),
     Field("Untrained", name="untrained", write=lambda score: "" if score is None else score),
@@ -50,7 +49,6 @@ _FIELDS: tuple[Field[Any], ...] = (
 
 
 def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
-    """The document of profile.json; parts without data are None."""
     return {
         "model": model_entry(profile.checkpoint),
         "corpora": _corpora(profile.corpora),
@@ -139,44 +137,42 @@ def _numbers(values: Tensor) -> list[list[float | None]]:
     return [[value if math.isfinite(value) else None for value in row] for row in values.tolist()]
 
 
-def _tables(profile: Profile, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    """The verification, and a table for every part with data."""
+def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     sequences = 0 if profile.repeats is None else sum(profile.repeats.sequences().values())
     texts = sum(count.texts for count in profile.corpora) + sequences
     sample = f" on a sample, {profile.texts_verified:,} of {counted(texts, 'text')}"
     sample += ", the random ones included" if sequences else ""
     yield verification_line(profile.verification, profile.checkpoint, sample=sample)
     if profile.relations is not None:
-        yield _by_relation(profile, profile.relations, choices.top or None, width)
+        yield _by_relation(profile, profile.relations, choices.top or None)
     control = profile.control_texts is not None
-    yield by_head(profile.passed_roles(), choices.top or 0, width, "profile.csv", control=control)
+    yield by_head(profile.passed_roles(), choices.top or 0, "profile.csv", control=control)
     if profile.statistics is not None:
-        yield _by_layer(profile.statistics, profile.checkpoint.n_layers, width)
+        yield _by_layer(profile.statistics, profile.checkpoint.n_layers)
     published = _published(profile)
     if published:
-        yield published_table(published, width)
+        yield published_table(published)
     yield _notes(profile)
 
 
-def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: int | None, width: int) -> Table:
+def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: int | None) -> RenderableType:
     judged: dict[str, list[Role]] = {}
     for role in profile.roles:
         judged.setdefault(role.role, []).append(role)
     rows = [_RelationRow(relation, judged.get(f"syntactic:{relation.relation}", [])) for relation in relations]
     columns: list[Field[_RelationRow]] = [
-        Field("Relation", lambda row: row.relation.relation, left=True, least=8),
-        Field("Best head", lambda row: row.relation.best[0], left=True),
-        Field("Direction", lambda row: ARROWS[row.relation.best[1]], left=True, optional=1),
+        Field("Relation", lambda row: row.relation.relation),
+        Field("Best head", lambda row: row.relation.best[0]),
+        Field("Direction", lambda row: ARROWS[row.relation.best[1]], detail=True),
         Field("Accuracy", lambda row: row.relation.best[2]),
         Field("Baseline", lambda row: row.largest_baseline),
-        *(Field(name.capitalize(), partial(_RelationRow.baseline, name=name), optional=2) for name in BASELINES),
     ]
     if profile.control_texts is not None:
         columns.append(Field("Untrained", lambda row: row.roles[0].untrained if row.roles else None))
     columns.append(Field("n", lambda row: row.relation.n))
     columns.append(Field("Pass", lambda row: _passing([role.passed for role in row.roles])))
     order = "the most frequent first"
-    return first_rows("Relations", columns, rows, top, "profile.json", width=width, noun="relation", order=order)
+    return first_rows("Relations", columns, rows, top, "profile.json", noun="relation", order=order)
 
 
 class _RelationRow(NamedTuple):
@@ -200,12 +196,11 @@ class _RelationRow(NamedTuple):
 
 
 def _passing(verdicts: Sequence[bool]) -> str:
-    """Number of true values; a dash if there are no values."""
     return f"{sum(verdicts)}/{len(verdicts)}" if verdicts else "–"
 
 
 def by_head(
-    passed: Mapping[HeadId, Sequence[Role]], top: int, width: int, file: str, *, control: bool,
+    passed: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, control: bool,
 ) -> RenderableType:  # fmt: skip
     """Table of the roles that each head passes, the clearest first; a sentence where no head passes any.
 
@@ -218,9 +213,9 @@ def by_head(
     roles.sort(key=lambda row: -(row[1][0].error_reduction or 0.0))
     shown = ["direction", "score", "baseline", "interval", *(["untrained"] if control else []), "n"]
     columns: list[Field[_RoleRow]] = [
-        Field("Head", lambda row: row.head, left=True),
-        Field("Role", lambda row: row.name, left=True, least=10),
-        *map(_of_role, named(_FIELDS, *shown)),
+        Field("Head", lambda row: row.head),
+        Field("Role", lambda row: row.name),
+        *map(_of_role, pick(_FIELDS, *shown)),
     ]
     rows: list[_RoleRow] = []
     for id, of_head in roles[: top or None]:
@@ -231,7 +226,7 @@ def by_head(
     n_listed = len(roles[: top or None])
     title = f"Heads ({n_listed} of {n_heads}; {n_heads - len(roles)} show no role)"
     caption = left_out(n_listed, len(roles), "head", file)
-    return column_table(title, columns, rows, width=width, caption=caption)
+    return RowTable(title, columns, rows, caption=caption)
 
 
 class _RoleRow(NamedTuple):
@@ -243,15 +238,14 @@ class _RoleRow(NamedTuple):
 
 
 def _of_role(field: Field[Any]) -> Field[_RoleRow]:
-    """The field of the row's role; '' without a role."""
 
     def written(row: _RoleRow) -> object:
-        return "" if row.role is None else field.write(field.of(row.role))
+        return "" if row.role is None else field.write(field.value_for(row.role))
 
-    return Field(field.title, written, left=field.left, optional=field.optional)
+    return Field(field.title, written, detail=field.detail)
 
 
-def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
+def _by_layer(tally: StatisticsTally, n_layers: int) -> RenderableType:
     values, baselines = tally.results(), tally.baselines()
     names = [name for name in ("entropy", "distance", "confidence", "sink", NOWHERE) if name in values]
     names += [spec.statistic for spec in PATTERNS if spec.column and spec.statistic in values]
@@ -260,10 +254,10 @@ def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
         value = float(values[name][layer].mean())
         return value if math.isfinite(value) else None
 
-    columns = [Field[int]("Layer", lambda layer: layer, left=True)]
+    columns = [Field[int]("Layer", lambda layer: layer)]
     columns += [statistic_field(name, partial(mean, name), "token") for name in names]
     last = ["uniform", *map(baselines.get, names)]
-    return column_table("Layers (means over their heads)", columns, range(n_layers), width=width, last=last)
+    return RowTable("Layers (means over their heads)", columns, range(n_layers), last=last)
 
 
 def _notes(profile: Profile) -> RenderableType:
@@ -295,7 +289,6 @@ def _notes(profile: Profile) -> RenderableType:
 
 
 def _why(count: CorpusCount) -> str:
-    """Reasons why texts of a corpus were left out."""
     long = "longer than the model"
     if count.corpus.kind == "gap":
         return f"a name after the pronoun, where a causal model cannot look, or {long}"

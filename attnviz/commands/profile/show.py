@@ -13,7 +13,7 @@ from attnviz.models.head_ids import select_heads
 from attnviz.models.wording import visible
 from attnviz.present.fields import Field
 from attnviz.present.published import role_name, role_numbers
-from attnviz.present.tables import column_table, listed_of, notes
+from attnviz.present.tables import RowTable, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
 from attnviz.profiles.store import StoredProfile
@@ -116,9 +116,7 @@ def licence_lines(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> lis
     return [f"{visible(corpus)}: {visible(licence)}." for corpus, licence in licences_of(profile, chosen).items()]
 
 
-def example_tables(
-    profile: StoredProfile, chosen: Sequence[RoleExamples], top: int, width: int
-) -> Iterator[RenderableType]:
+def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], top: int) -> Iterator[RenderableType]:
     """A table of ``top`` hits and ``top`` failures per role and head, 0 for all; then notes and licences."""
     right_one: Field[NamedExample] = Field("Right one", lambda row: "" if row.example.hit else row.example.gold_weight)
     every = [named_examples(each) for each in chosen]
@@ -126,13 +124,13 @@ def example_tables(
     others = [any(not row.example.hit and row.example.gold for row in rows) for rows in shown]
     for each, rows, examples, other in zip(chosen, shown, every, others, strict=True):
         columns: list[Field[NamedExample]] = [
-            Field("Example", lambda row: row.name, left=True),
+            Field("Example", lambda row: row.name),
             Field("Weight", lambda row: row.example.weight),
             *([right_one] if other else []),
-            Field("Sentence", lambda row: sentence_of(row.example), left=True, least=20, fold=True),
+            Field("Sentence", lambda row: sentence_of(row.example)),
         ]
         title = _title(each, _role(profile, each), listed_of(len(rows), len(examples)))
-        yield column_table(title, columns, rows, width=width)
+        yield RowTable(title, columns, rows)
     another = "; (the right one) where that is another" if any(others) else ""
     more = "" if shown == every else f"{top} hits and failures of each role and head; --top 0 lists all."
     yield notes(more, f"{_GROUPS} {_LEGEND}{another}.", *licence_lines(profile, chosen))
@@ -143,14 +141,14 @@ def _title(examples: RoleExamples, role: Role | None, listed: str) -> str:
     return f"{examples.id} {role_name(examples.role, examples.direction)} ({numbers}; {listed} examples)"
 
 
-def role_tables(profile: StoredProfile, top: int, width: int) -> Iterator[RenderableType]:
+def role_tables(profile: StoredProfile, top: int) -> Iterator[RenderableType]:
     """The roles of ``top`` heads, 0 for all, and what they were measured on."""
     from attnviz.commands.profile.report import by_head
 
     sizes = profile.model["n_layers"], profile.model["n_heads"]
     roles = {head: profile.of(head) for head in select_heads((), *sizes, profile.stacks)}
     control = any(role.untrained is not None for of_head in roles.values() for role in of_head)
-    yield by_head(roles, top, width, "--json", control=control)
+    yield by_head(roles, top, "--json", control=control)
     yield notes(*(f"{name}: {measured_on(part)}." for name, part in profile.parts.items()))
 
 

@@ -1,11 +1,11 @@
 """JSON, CSV and tables of a rollout, and sentences shared with its figures."""
 
-import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
-from safetensors.torch import save
+from rich.text import Text
 from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
@@ -15,7 +15,7 @@ from attnviz.models.wording import error, shortened_token
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, first_rows, notes, titled, verification_line
+from attnviz.present.tables import RowTable, first_rows, glued, notes, verification_line
 from attnviz.present.view import ViewOptions
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
@@ -23,7 +23,7 @@ METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
 
 _ALIKE, _APART = 0.1, 0.5
 _MOST_NUMBERS = 4
-_NUMBER, _LONGEST_LABEL = 6, 24
+_LONGEST_LABEL = 24
 
 
 def chosen(result: Rollout) -> str:
@@ -92,25 +92,14 @@ def _inputs(result: Rollout) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _tensors(result: Rollout, _: ViewOptions) -> bytes:
-    """``rollout`` and ``norm_rollout``, [n_layers, n, n] each."""
-    tensors = {"rollout": result.weights.contiguous(), "norm_rollout": result.norms.contiguous()}
-    labels, share = json.dumps(list(result.units.labels)), f"{result.residual:g}"
-    about = {"unit": result.units.name, "labels": labels, "model": result.checkpoint.name, "residual": share}
-    content: bytes = save(tensors, about)
-    return content
-
-
-def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
     worst = max(of.parts_error for of in result.layers)
     parts = f", the sum of what attention adds from each token by at most {error(worst)}"
     yield verification_line(result.attention.verification, result.checkpoint, parts)
+    title = f"Inputs of {chosen(result)} at the output of {last_layer(result)}"
     fields, ranks, noun = _ranked_inputs(result), range(len(result.units)), result.units.name
-    table = first_rows("", fields, ranks, choices.top, "rollout.csv", width=width, noun=noun)
-    yield titled(f"Inputs of {chosen(result)} at the output of {last_layer(result)}, ranked", table)
-    yield column_table(
-        "Layers (on sinks, and mean distance between two rows; 0–1)", _LAYER_COLUMNS, result.layers, width=width
-    )
+    yield first_rows(title, fields, ranks, choices.top, "rollout.csv", noun=noun, order="ranked")
+    yield RowTable("Layers (on sinks, and mean distance between two rows; 0–1)", _LAYER_COLUMNS, result.layers)
     yield notes(
         f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {method_text(result)}"
         f"{', layers multiplied' if result.layer else ''}; norm "
@@ -123,31 +112,38 @@ def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[Rende
 
 
 def _ranked_inputs(result: Rollout) -> list[Field[int]]:
-    """Table of the chosen token's inputs by rank, a column per method, each ranked by itself."""
+    """Columns of the chosen token's inputs by rank, one a method, each ranked by itself."""
     labels = result.units.labels
-    digits = len(str(len(labels) - 1)) + 1
 
     def column(name: str, row: Tensor) -> Field[int]:
         order = row.argsort(descending=True, stable=True).tolist()
 
-        def written(rank: int, room: int) -> str:
-            number, left = f"{row[order[rank]]:.3f} {f'#{order[rank]}':<{digits}}", room - _NUMBER - digits - 1
-            return f"{number} {shortened_token(labels[order[rank]], min(left, _LONGEST_LABEL))}" if left > 1 else number
+        def ranked(rank: int) -> Text:
+            at = order[rank]
+            return glued([f"{row[at]:.3f} #{at} {shortened_token(labels[at], _LONGEST_LABEL)}"])
 
-        return Field(METHOD_NAMES[name].capitalize(), fit=written, left=True, least=_NUMBER + digits)
+        return Field(METHOD_NAMES[name].capitalize(), ranked)
 
     return [Field("Rank", lambda rank: rank + 1), *(column(name, getattr(result.inputs, name)) for name in METHODS)]
 
 
+def _of_sinks(of: LayerShares, name: str) -> float | None:
+    return of.sink[name]
+
+
+def _of_rows(of: LayerShares, name: str) -> float | None:
+    return of.rows_apart[name]
+
+
+_SHORT_NAMES = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
 _LAYER_COLUMNS: list[Field[LayerShares]] = [
     Field("Layer", lambda of: of.layer),
-    Field("Sinks:\nattention", lambda of: of.sink["attention"]),
-    Field("\nrollout", lambda of: of.sink["rollout"]),
-    Field("\nnorms", lambda of: of.sink["norm_rollout"]),
-    Field("\nuniform", lambda of: of.sink["uniform_rollout"]),
-    Field("Rows:\nrollout", lambda of: of.rows_apart["rollout"]),
-    Field("\nnorms", lambda of: of.rows_apart["norm_rollout"]),
-    Field("\nuniform", lambda of: of.rows_apart["uniform_rollout"]),
+    *(Field(f"Sinks: {short}", partial(_of_sinks, name=name)) for name, short in _SHORT_NAMES.items()),
+    *(
+        Field(f"Rows: {short}", partial(_of_rows, name=name))
+        for name, short in _SHORT_NAMES.items()
+        if name != "attention"
+    ),
 ]
 
 SPEC = CommandSpec[Rollout](
@@ -157,5 +153,4 @@ SPEC = CommandSpec[Rollout](
         "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "uniform", "uniform_rollout"
     ),
     entries="inputs",
-    tensors=("rollout.safetensors", _tensors),
 )

@@ -19,7 +19,7 @@ from attnviz.models.wording import counted, error, percent, quoted, rounded, sig
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, entry
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import cell, column_table, cut_note, first_rows, notes, titled, verification_line
+from attnviz.present.tables import RowTable, cell, cut_note, first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.direct_effects import DirectEffects
 from attnviz.trace.residual_parts import Source, source_name
@@ -44,20 +44,20 @@ class Pair:
 
 _PAIR_FIELDS: tuple[Field[Pair], ...] = (
     Field(name="key"),
-    Field("Query's part", name="query_source", left=True, least=12),
-    Field("Key's part", name="key_source", left=True, least=12),
+    Field("Query's part", name="query_source"),
+    Field("Key's part", name="key_source"),
     Field("Difference", name="difference", write=signed),
     Field("Share", name="share", write=percent),
-    Field("Score", name="score", optional=1),
+    Field("Score", name="score", detail=True),
 )
 _KEY_FIELDS: tuple[Field[KeyScore], ...] = (
     Field("Attention", name="weight"),
     Field("Score", name="score"),
-    Field("Mean of\nits keys", name="mean"),
+    Field("Mean of its keys", name="mean"),
     Field("Difference", name="difference", write=signed),
 )
 _TOTAL_FIELDS: tuple[Field[dict[str, Any]], ...] = (
-    Field("Source", itemgetter("source"), left=True, least=12),
+    Field("Source", itemgetter("source")),
     Field("In the query", itemgetter("query_difference"), write=signed),
     Field("share", itemgetter("query_share"), write=percent),
     Field("In the key", itemgetter("key_difference"), write=signed),
@@ -160,24 +160,24 @@ def _step(step: ChainLink, labels: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _tables(result: Account, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+def _tables(result: Account, choices: ViewOptions) -> Iterator[RenderableType]:
     scores, key = result.scores, result.keys[0]
     yield _answer(result)
     sums = f", the sum of the parts of {counted(scores.n_keys, 'score')} by at most {error(scores.error)}"
     yield verification_line(result.attention.verification, result.checkpoint, sums)
-    named = Field[KeyScore]("Key", lambda each: result.label(each.key), left=True, least=8)
+    of_key = Field[KeyScore]("Key", lambda each: result.label(each.key))
     title = f"{result.head}: what {result.label(result.query)} attends to"
-    yield titled(title, column_table("", [named, *_KEY_FIELDS], result.keys, width=width))
+    yield RowTable(title, [of_key, *_KEY_FIELDS], result.keys)
     (shown, below), columns = pairs_of(result, key, choices.top or None), _PAIR_FIELDS[1:]
-    last = [cell(column.write(column.of(pair))) for pair in below[-1:] for column in columns]
-    table = column_table("", columns, [*shown, *below[:-1]], width=width, last=last)
-    yield titled(f"Why {result.label(key.key)}, rather than its other keys: parts of the difference", table)
+    last = [cell(column.write(column.value_for(pair))) for pair in below[-1:] for column in columns]
+    title = f"Why {result.label(key.key)}, rather than its other keys: parts of the difference"
+    yield RowTable(title, columns, [*shown, *below[:-1]], last)
     totals = totals_of(result, key)
-    yield first_rows("Sources", _TOTAL_FIELDS, totals, choices.top, "why.json", width=width, noun="source")
+    yield first_rows("Sources", _TOTAL_FIELDS, totals, choices.top, "why.json", noun="source")
     if result.depth > 1:
         yield tree_of(result)
     if result.effects is not None:
-        yield from _what_it_does(result, result.effects, choices.top, width)
+        yield from _what_it_does(result, result.effects, choices.top)
     yield notes(
         f"Difference: the score less its mean over the {counted(scores.n_keys, 'key')} that the query may attend to, "
         "since the softmax ignores what all keys have in common. Each norm is held at its own scale. Parts that work "
@@ -205,15 +205,14 @@ def _answer(result: Account) -> Text:
     )
 
 
-def _what_it_does(result: Account, effects: DirectEffects, top: int | None, width: int) -> Iterator[RenderableType]:
-    """The head's direct effect by key."""
+def _what_it_does(result: Account, effects: DirectEffects, top: int | None) -> Iterator[RenderableType]:
     attended = [key for key, value in enumerate(effects.keys) if value]
     ranked = sorted(attended, key=lambda key: (-abs(effects.keys[key]), key))
     columns: list[Field[int]] = [
-        Field("Key", result.label, left=True, least=8),
+        Field("Key", result.label),
         Field("Adds", lambda key: signed(effects.keys[key]), "logits"),
     ]
-    yield first_rows("What it does", columns, ranked, top, "why.json", width=width, noun="key")
+    yield first_rows("What it does", columns, ranked, top, "why.json", noun="key")
     answer, foil = (quoted(each.text) for each in (effects.answer, effects.foil))
     along = "" if effects.linear else " The head on top is not linear: direct effects are along its gradient."
     yield Text(

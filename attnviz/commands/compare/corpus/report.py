@@ -15,7 +15,7 @@ from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, span, visible
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, named, plain
+from attnviz.present.fields import HEAD, Field, entry, pick, plain
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
@@ -68,32 +68,32 @@ def _roles(head: HeadChange) -> str:
 
 _FIELDS: tuple[Field[HeadChange], ...] = (
     *HEAD,
-    *named(DIFFERENCE, "rank", "distance"),
+    *pick(DIFFERENCE, "rank", "distance"),
     Field(
         "Interval", lambda head: head.interval and list(head.interval), name="interval",
-        csv={"low": (0,), "high": (1,)}, write=partial(span, digits=3), optional=2,
+        csv={"low": (0,), "high": (1,)}, write=partial(span, digits=3), detail=True,
     ),
-    *named(DIFFERENCE, "divergence", "total_variation"),
+    *pick(DIFFERENCE, "divergence", "total_variation"),
     Field(value=lambda head: _role(head.before), name="role_before", csv={"role_before": ("name",)}),
     Field(value=lambda head: _role(head.after), name="role_after", csv={"role_after": ("name",)}),
     *plain("role_changed"),
 )  # fmt: skip
 
 
-def _tables(result: CorpusComparison, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[RenderableType]:
     sample = f" on {counted(result.texts_verified, 'text')}"
     yield Text("\n".join(side_lines(result)), style="bold")
     models = zip(result.verifications, (result.first, result.second), strict=True)
     yield Text("\n").join(verification_line(each, model, sample=sample) for each, model in models)
     yield Text(f"{headline(result)}.", style="bold")
     columns: list[Field[HeadChange]] = [
-        *named(_FIELDS, "rank", "id", "distance", "interval"),
-        Field("Role (A → B)", _roles, left=True, least=12),
-        *named(_FIELDS, "total_variation"),
+        *pick(_FIELDS, "rank", "id", "distance", "interval"),
+        Field("Role (A → B)", _roles),
+        *pick(_FIELDS, "total_variation"),
     ]
     last = ["", "largest", THOUSANDTHS(result.largest), *[""] * 3]
     heads, order = result.select(choices.select), "the most different first"
-    yield first_rows("Heads", columns, heads, choices.top, "compare-corpus.csv", width=width, order=order, last=last)
+    yield first_rows("Heads", columns, heads, choices.top, "compare-corpus.csv", order=order, last=last)
     yield _notes(result)
 
 

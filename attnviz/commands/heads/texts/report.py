@@ -11,7 +11,7 @@ from rich.text import Text
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
 from attnviz.models.wording import counted, quoted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, named, plain
+from attnviz.present.fields import HEAD, Field, entry, pick, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import first_rows, notes, verification_line
@@ -46,8 +46,8 @@ def _head(head: HeadSpread) -> dict[str, Any]:
 
 _LINES: tuple[Field[OneText], ...] = (
     Field("Line", lambda text: text.place and text.place.line, name="line"),
-    Field("Text", name="text", write=quoted, left=True, least=20),
-    Field("Folder", name="folder", left=True, optional=1),
+    Field("Text", name="text", write=quoted),
+    Field("Folder", name="folder", detail=True),
     Field("Tokens", lambda text: text.n_tokens, name="tokens"),
     Field(value=lambda text: text.cut, name="tokens_cut_off"),
     *plain("pattern_error", "output_error"),
@@ -61,14 +61,13 @@ _FIELDS = (*HEAD, *plain("label", "label_texts", "statistic"), *_SPREAD, *plain(
 
 
 def _entries(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row per head and statistic."""
     for head in document["heads"]:
         of_label = {"label": head["label"], "label_texts": head["labels"][head["label"]]}
         for name, spread in head["statistics"].items():
             yield {**head, **of_label, "statistic": name, **spread}
 
 
-def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableType]:
     n = len(result.texts)
     on_each = f" on {counted(n, 'text')}" if n > 1 else ""
     yield Text(f"Texts: {result.source}", "bold")
@@ -77,19 +76,19 @@ def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator
     uniform = heads[0].uniform
     last: list[object] = ["uniform", "", "", "", ""]
     columns: list[Field[HeadSpread]] = [
-        Field("Head", lambda head: head.id, left=True),
-        Field("Label", lambda head: visible(head.label), left=True, least=9),
+        Field("Head", lambda head: head.id),
+        Field("Label", lambda head: visible(head.label)),
         Field("Texts", lambda head: f"{head.labels[head.label]}/{n}"),
         Field("Score", lambda head: rounded(head.score.mean)),
-        Field("Range", lambda head: span([head.score.least, head.score.largest]), optional=1),
+        Field("Range", lambda head: span([head.score.least, head.score.largest]), detail=True),
     ]
     for name in _LISTED:
         columns.append(replace(statistic_field(name, partial(_mean_and_sd, name=name)), unit="mean ± sd"))
         last.append(uniform.get(name, ""))
     order = "those of the same label in most texts first"
-    yield first_rows("Heads", columns, heads, choices.top, "heads-texts.csv", width=width, order=order, last=last)
-    lines = named(_LINES, "line", "text", "tokens", "folder")
-    yield first_rows("Texts", lines, result.texts, choices.top, "heads-texts.json", width=width, noun="text")
+    yield first_rows("Heads", columns, heads, choices.top, "heads-texts.csv", order=order, last=last)
+    lines = pick(_LINES, "line", "text", "tokens", "folder")
+    yield first_rows("Texts", lines, result.texts, choices.top, "heads-texts.json", noun="text")
     yield _notes(result)
 
 
