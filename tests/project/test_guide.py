@@ -266,10 +266,20 @@ def test_figures_are_named_by_help_and_guide_as_by_the_program(kind: str) -> Non
     assert ", ".join(names) in printed
 
 
+def option_rows(kind: str) -> list[tuple[str, str]]:
+    """The options of a command, and what they mean, in the table of the guide."""
+    rows = [line.split("|")[1:4] for line in page("options").splitlines() if line.startswith("| `--")]
+    found = []
+    for options, commands, meaning in rows:
+        named = set(re.findall(r"[a-z]+", commands))
+        if (kind in named) != ("all" in named):
+            found.append((options, meaning))
+    return found
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_options_of_the_guide_are_the_options_of_the_program(kind: str) -> None:
-    cells = [line.split("|")[1] for line in section(kind, "Options").splitlines() if line.startswith("| `")]
-    listed = {option for cell in cells for option in re.findall(r"--[a-z-]+", cell)}
+    listed = {option for options, _ in option_rows(kind) for option in re.findall(r"--[a-z-]+", options)}
     shown = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, [kind, "--help"], terminal_width=200).stdout))
     switches = {option.replace("--no-", "--") for option in shown if option.startswith("--no-")}
     assert listed - switches == shown - {"--help"} - switches
@@ -277,11 +287,11 @@ def test_the_options_of_the_guide_are_the_options_of_the_program(kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_defaults_of_the_guide_are_the_defaults_of_the_program(kind: str) -> None:
-    rows = [line for line in section(kind, "Options").splitlines() if line.startswith("| `--") and "efault" in line]
+    rows = [row for row in option_rows(kind) if "efault" in row[1]]
     for option in TABLE[kind].options:
-        named = [row for row in rows if option.flags[0] in row.split("|")[1]]
+        meanings = [meaning for options, meaning in rows if option.flags[0] in options]
         if isinstance(option.default, str | int) and not isinstance(option.default, bool):
-            assert [row for row in named if str(option.default) not in row] == []
+            assert [meaning for meaning in meanings if str(option.default) not in meaning] == []
 
 
 def row(name: str, title: str, first: str) -> str:
