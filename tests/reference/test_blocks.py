@@ -28,9 +28,9 @@ from attnviz.models.tokens import shifted_right
 from attnviz.reference import attention
 from attnviz.trace import recorder, verify
 from attnviz.trace.recorder import row_blocks
-from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
+from attnviz.trace.verify import PendingCheck, VerifiedAttention, VerifiedRows, verify_attention
 from tests.support import encoder_decoders, llamas, relatives
-from tests.support.blocks import SIZES, in_blocks
+from tests.support.blocks import SIZES, hidden_keys, in_blocks
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.mutations import MODELING, OUTPUT_MUTATIONS, PATTERN_MUTATIONS, change_parameters, state_of
 from tests.support.recorded import batch, recorded, verified_batch, whole, whole_pattern
@@ -297,10 +297,13 @@ right_allowed, right_scores = attention.allowed_positions, attention.attention_s
 LATER: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
     "softmax over queries": (
         ("bert", "gpt2", "llama", "bart"), "attention_pattern",
-        lambda scores, allowed, _: torch.softmax(scores.masked_fill(~allowed, -torch.inf), -2).nan_to_num(0),
+        lambda scores, allowed, _: (
+            torch.softmax(scores.masked_fill(hidden_keys(scores, allowed), -torch.inf), -2).nan_to_num(0)
+        ),
     ),
     "softmax before the mask": (
-        ("gpt2", "llama"), "attention_pattern", lambda scores, allowed, _: torch.softmax(scores, -1) * allowed,
+        ("gpt2", "llama"), "attention_pattern",
+            lambda scores, allowed, _: torch.softmax(scores, -1) * ~hidden_keys(scores, allowed),
     ),
     "scale": (("bert", "gpt2", "llama", "t5"), "attention_scores", lambda q, k, scale: right_scores(q, k, 1.1 * scale)),
     "no cap": (("gemma2",), "softcap", lambda scores, cap: scores),
@@ -369,7 +372,6 @@ def test_wrong_parameters_fail_in_blocks(monkeypatch, kind, name):
 def test_one_weight_of_a_later_block_is_named_by_its_own_place(monkeypatch, kind, size):
     in_blocks(monkeypatch, size)
     pattern_of, checkpoint = attention.pattern_of, checkpoint_of(kind)
-    whole_rows = len(checkpoint.tokenize(SENTENCE))
 
     def perturbed(query: Tensor, key: Tensor, scoring: Any, allowed: Tensor, first: int) -> Tensor:
         pattern = pattern_of(query, key, scoring, allowed, first)
@@ -381,22 +383,7 @@ def test_one_weight_of_a_later_block_is_named_by_its_own_place(monkeypatch, kind
     seen: list[VerifiedRows] = []
     with pytest.raises(VerificationError, match=r"head 1 \(\w+H1\), query 5 \('.*'\), key 3 \('"):
         run(checkpoint, visit=seen.append)
-    assert {rows.layer for rows in seen} <= {checkpoint.layers[0]}
-    assert sum(rows.pattern.shape[2] for rows in seen) < whole_rows
-
-
-def test_rows_before_the_one_that_differs_are_handed_over_and_nothing_is_returned(monkeypatch):
-    in_blocks(monkeypatch, 4)
-    pattern_of = attention.pattern_of
-
-    def perturbed(query: Tensor, key: Tensor, scoring: Any, allowed: Tensor, first: int) -> Tensor:
-        return pattern_of(query, key, scoring, allowed, first) + 0.1 * (first == 4 and query.shape[-2] > 1)
-
-    monkeypatch.setattr(attention, "pattern_of", perturbed)
-    seen: list[VerifiedRows] = []
-    with pytest.raises(VerificationError, match="3 of 3 layers differ"):
-        run(checkpoint_of("bert"), visit=seen.append)
-    assert [(rows.layer, rows.first) for rows in seen] == [(0, 0)]
+    assert {type(rows.check) for rows in seen} == {PendingCheck}  # and nothing is returned
 
 
 def ahead_from(query_row: int, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -432,13 +419,13 @@ def test_a_model_whose_mask_is_lost_fails_in_blocks(monkeypatch, kind, size):
 
 
 def test_a_mask_that_is_lost_after_the_first_block_fails(monkeypatch):
-    right = recorder._rows_of
+    right = recorder._MaskRows.of
 
-    def lost(mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
-        return right(mask if first == 0 else None, first, last, n_keys)
+    def lost(self: Any, mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
+        return right(self, mask if first == 0 else None, first, last, n_keys)
 
     in_blocks(monkeypatch, 4)
-    monkeypatch.setattr(recorder, "_rows_of", lost)
+    monkeypatch.setattr(recorder._MaskRows, "of", lost)
     refused(checkpoint_of("gpt2"))
 
 
@@ -461,14 +448,15 @@ def test_the_lazy_mask_has_the_rows_of_transformers_own(kind, padded):
     named = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": KINDS_OF_MASK[kind],
              "attention_mask": given, "dtype": torch.float32}  # fmt: skip
     expected, lazy = masking_utils.eager_mask(**named), recorder._lazy_mask(**named)
+    of_lazy, of_expected = recorder._MaskRows(), recorder._MaskRows()
     assert lazy is not None
     assert lazy.shape == (*expected.shape[:1], 1, 9, 9)
     assert lazy.isnan().all()
     for size in (1, 4, 9):
         for first in range(0, 9, size):
             last = min(first + size, 9)
-            rows, n_keys = recorder._rows_of(lazy, first, last, 9)
-            again, same = recorder._rows_of(expected, first, last, 9)
+            rows, n_keys = of_lazy.of(lazy, first, last, 9)
+            again, same = of_expected.of(expected, first, last, 9)
             assert n_keys == same
             assert torch.equal(rows, expected[:, :, first:last, :n_keys])
             assert torch.equal(again, rows)

@@ -14,7 +14,7 @@ from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.relations import RelatedWords, RelationTally
-from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.measures.statistics import HeadStatistics, TextContext, copied
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
@@ -212,7 +212,7 @@ def profile_of(
     if source is None or checkpoint.stacks:
         return None
     shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
-    return find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _WARN)
+    return find_profile(source, shape, warn or _WARN)
 
 
 def _parse(
@@ -253,6 +253,7 @@ def _judged(
     stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
     """The findings of all heads, in the model's order."""
+    copied(list(measured.values()))
     relations, few = of_relations.results(), TOO_SHORT if context.queries is None else FEW_ROWS
     for layer in sorted(measured):
         statistics, of_text = measured[layer].result(), contexts.get(layer, context)
