@@ -236,7 +236,7 @@ class RelationTally(SumTally):
             assert words is not None
             self._count_heads(layer, guesses[None], words)
             if self.words.sinks[0]:
-                self._count_above_sinks(layer, above)
+                self._count_above_sinks(layer, above.double())
 
     def _count_heads(self, layer: int, guesses: Tensor, words: WordGuesses) -> None:
         """Count one layer from each head's guess for each word, [n_texts, n_heads, n_words]."""

@@ -193,7 +193,7 @@ class TextContext:
     @cached_property
     def n_non_sink(self) -> int:
         """Number of measured queries that are not sinks."""
-        return np.count_nonzero(self.non_sink.numpy())
+        return int(np.count_nonzero(self.non_sink.numpy()))
 
     @cached_property
     def n_key_non_sink(self) -> int:
@@ -262,7 +262,7 @@ class TextContext:
         inverted, within, onto, to_choose = list[bool](), [_NONE], [_NONE], dict[str, Tensor]()
         for number, name in enumerate(self.masks):
             mask = masks[name].numpy()[:, :n_keys]
-            inverted.append(2 * np.count_nonzero(mask) > n_pairs)
+            inverted.append(bool(2 * np.count_nonzero(mask) > n_pairs))
             listed = (content & ~mask if inverted[-1] else mask).reshape(size).nonzero()[0]
             within.append(listed)
             onto.append(listed // n_keys + number * rows)
@@ -292,7 +292,7 @@ class TextContext:
     @cached_property
     def counts(self) -> dict[str, int]:
         """By share, its n: the number of content queries with a key under the mask."""
-        seen = {name: np.count_nonzero(self._uniform.seen(name)[1].numpy() > 0) for name in self.masks}
+        seen = {name: int(np.count_nonzero(self._uniform.seen(name)[1].numpy() > 0)) for name in self.masks}
         return {name: seen.get(name, 0) for name in NAMES}
 
     @cached_property

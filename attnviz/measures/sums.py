@@ -18,7 +18,7 @@ def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
             copies |= {number: tensors[number] for number in numbers}
             continue
         flat = torch.cat([tensors[number].flatten() for number in numbers]).cpu()
-        parts = flat.split([tensors[number].numel() for number in numbers])
+        parts = torch.split(flat, [tensors[number].numel() for number in numbers])
         copies |= {n: part.view(tensors[n].shape) for n, part in zip(numbers, parts, strict=True)}
     return [copies[number] for number in range(len(tensors))]
 

@@ -221,34 +221,31 @@ def hash_of_files(source: Source) -> WeightsHash:
     return WeightsHash(lambda: weights_sha256(source), state, str(source.folder))
 
 
-_checked: WeakKeyDictionary[nn.Module, tuple[object, WeightsHash]] = WeakKeyDictionary()
-"""The models in memory whose weights are finite, with the counters of these weights and their hash."""
+_finite: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
+"""Models in memory whose weights are finite, with what :func:`_versions` said of these weights."""
 
 
 def check_loaded(model: nn.Module) -> WeightsHash:
     """Refuse weights of a model in memory as :func:`check_weights` does; return their hash.
 
-    Both are done once for an object, and again when torch's counters say that a weight has changed.
+    They are checked once for an object, and again when a weight has changed.
     """
     weights = model.state_dict(keep_vars=True)
     counted = not is_spread(model) and not any(each.is_inference() for each in weights.values())
     versions = _versions(weights.values()) if counted else None
-    before = _checked.get(model)
-    if before is not None and versions is not None and before[0] == versions:
-        return before[1]
-    check_weights(with_values(model, model.named_parameters()), "the loaded model")
-    if not counted:
-        digest = parameters_sha256(with_values(model, weights.items()))
-        return WeightsHash(lambda: digest, lambda: None, "the loaded model")
-    hashed = WeightsHash(
-        lambda: parameters_sha256(weights.items()), lambda: _versions(weights.values()), "the loaded model"
-    )
-    _checked[model] = versions, hashed
-    return hashed
+    if versions is None or _finite.get(model) != versions:
+        check_weights(with_values(model, model.named_parameters()), "the loaded model")
+        _finite[model] = versions
+    if counted:
+        return WeightsHash(
+            lambda: parameters_sha256(weights.items()), lambda: _versions(weights.values()), "the loaded model"
+        )
+    digest = parameters_sha256(with_values(model, weights.items()))
+    return WeightsHash(lambda: digest, lambda: None, "the loaded model")
 
 
 def _versions(weights: Iterable[Tensor]) -> object:
-    """What changes when a weight does: where it is, and torch's counter of changes in place."""
+    """What changes when a weight does: where it is, and torch's counter of changes in place (not of .data)."""
     return [(each.data_ptr(), each._version) for each in weights]
 
 

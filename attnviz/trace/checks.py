@@ -334,7 +334,8 @@ class LayerComparison:
 
 def largest(values: Tensor) -> Tensor:
     """The largest absolute value, on the device; NaN if there is one."""
-    return torch.linalg.vector_norm(values, torch.inf)
+    largest: Tensor = torch.linalg.vector_norm(values, torch.inf)
+    return largest
 
 
 def share(difference: float, scale: float) -> float:

@@ -107,7 +107,7 @@ class Reader:
     parser: str | None
     truncate: bool
     max_new_tokens: int | None
-    memory: int
+    memory: int | None
     generate: int | None = None
 
     def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
