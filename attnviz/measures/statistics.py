@@ -43,13 +43,13 @@ SCALARS = live(REGISTRY, lambda: (
 ))  # fmt: skip
 """All statistics of every head but :data:`TYPES`, which only labels need."""
 
+HOST = torch.device("cpu")
+
 _HALF = 0.5
 """A head shows a pattern from a token if its mean over the token's positions is above this."""
 
 _MOST_RUNS = 8
 """Most stretches of keys whose maxima are taken one by one."""
-
-_NONE = np.empty(0, dtype=np.int64)
 
 DIAGONALITY = "diagonality"
 """The statistic of cross-attention alone, where statistics of positions within one text are None."""
@@ -153,6 +153,7 @@ class TextContext:
         window: attention window in tokens on each side, including the query; None for no window.
         queries: the units whose rows are measured, in order; None for all.
         learned_sinks: whether rows may sum to less than 1.
+        device: where masks are made.
     """
 
     units: Positions
@@ -162,6 +163,7 @@ class TextContext:
     window: int | None = None
     queries: tuple[int, ...] | None = None
     learned_sinks: bool = False
+    device: torch.device = HOST
     _plans: dict[object, RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
     _types: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -202,20 +204,23 @@ class TextContext:
 
     def allowed_rows(self, first: int, last: int) -> Tensor:
         """Keys that the queries from ``first`` to before ``last`` may attend to, boolean [rows, n_keys]."""
-        queries, keys = torch.arange(first, last)[:, None], torch.arange(len(self.keys))
-        allowed = torch.ones(last - first, len(keys), dtype=torch.bool)
+        queries = torch.arange(first, last, device=self.device)[:, None]
+        keys = torch.arange(len(self.keys), device=self.device)
+        allowed = torch.ones(last - first, len(keys), dtype=torch.bool, device=self.device)
         if self.source is None and self.causal:
             allowed &= keys <= queries
         if self.source is None and self.window is not None:
-            firsts, lasts = (torch.tensor([unit[end] for unit in self.units.members]) for end in (0, -1))
+            firsts, lasts = (
+                torch.tensor([unit[end] for unit in self.units.members], device=self.device) for end in (0, -1)
+            )
             allowed &= firsts[first:last, None] - lasts < self.window
             allowed &= firsts - lasts[first:last, None] < self.window
         return allowed
 
     @cached_property
     def allowed(self) -> Tensor:
-        """Keys that each query may attend to, boolean [n_queries, n_keys]."""
-        return self.allowed_rows(0, len(self.units))
+        """Keys that each query may attend to, boolean [n_queries, n_keys], on the host."""
+        return self.allowed_rows(0, len(self.units)).cpu()
 
     @cached_property
     def masks(self) -> tuple[str, ...]:
@@ -226,10 +231,11 @@ class TextContext:
 
     def mask_rows(self, first: int, last: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Allowed pairs of content in some rows, boolean [rows, n_keys], and those under each mask."""
-        pairs = self.allowed_rows(first, last) & self.non_sink[first:last, None] & self.key_non_sink
+        non_sink, keys = (each.to(self.device) for each in (self.non_sink[first:last, None], self.key_non_sink))
+        pairs = self.allowed_rows(first, last) & non_sink & keys
         if self.text is None:
             return pairs, {}
-        masks = masks_of(replace(self.text, first=first, last=last))
+        masks = masks_of(replace(self.text, first=first, last=last, device=self.device))
         return pairs, {name: mask & pairs for name, mask in masks.items() if mask is not None}
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
@@ -247,34 +253,27 @@ class TextContext:
     def plan(self, first: int, pattern: Tensor) -> RowPlan:
         """The pairs under each of the :attr:`masks` in a block of rows from ``first`` on, [n_heads, rows, n_keys].
 
-        It is made once for all layers, and on the host, so that no device is waited for.
+        It is made once for all layers.
         """
-        rows, n_keys = pattern.shape[1:]
-        kind = first, rows, n_keys, pattern.dtype, pattern.device
+        kind = first, *pattern.shape[1:], pattern.dtype, pattern.device
         if kind not in self._plans:
-            self._plans[kind] = self._planned(first, rows, n_keys, pattern)
+            self._plans[kind] = self._planned(first, pattern)
         return self._plans[kind]
 
-    def _planned(self, first: int, rows: int, n_keys: int, like: Tensor) -> RowPlan:
+    def _planned(self, first: int, like: Tensor) -> RowPlan:
+        rows, n_keys = like.shape[1:]
         pairs, masks = self.mask_rows(first, first + rows)
-        content = pairs.numpy()[:, :n_keys]
-        n_pairs, size = np.count_nonzero(content), rows * n_keys
-        inverted, within, onto, to_choose = list[bool](), [_NONE], [_NONE], dict[str, Tensor]()
-        for number, name in enumerate(self.masks):
-            mask = masks[name].numpy()[:, :n_keys]
-            inverted.append(bool(2 * np.count_nonzero(mask) > n_pairs))
-            listed = (content & ~mask if inverted[-1] else mask).reshape(size).nonzero()[0]
-            within.append(listed)
-            onto.append(listed // n_keys + number * rows)
-            if name in CHOSEN:
-                to_choose[name] = torch.from_numpy(mask).to(like.device)
-        n_visible = self.allowed_rows(first, first + rows).sum(-1)
+        under = torch.stack([pairs, *(masks[name] for name in self.masks)])[..., :n_keys]
+        n_pairs, *counts = under.sum((1, 2)).tolist()
+        inverted = [2 * count > n_pairs for count in counts]
+        listed = [under[0] & ~mask if outside else mask for outside, mask in zip(inverted, under[1:], strict=True)]
+        number, row, key = torch.stack([*listed, torch.zeros_like(under[0])]).nonzero().to(like.device).T
         return RowPlan(
-            torch.tensor(inverted, dtype=torch.bool, device=like.device)[:, None],
-            torch.from_numpy(np.concatenate(within)).to(like.device),
-            torch.from_numpy(np.concatenate(onto)).to(like.device),
-            n_visible.to(like.device),
-            to_choose,
+            torch.tensor(inverted, dtype=torch.bool).to(like.device, non_blocking=True)[:, None],
+            row * n_keys + key,
+            number * rows + row,
+            self.allowed_rows(first, first + rows).sum(-1).to(like.device),
+            {name: masks[name][:, :n_keys].to(like.device) for name in self.masks if name in CHOSEN},
             self.non_sink[first : first + rows].to(like.device),
             ApartKeys.of([not sink for sink in self.keys.sink[:n_keys]], like),
         )
@@ -285,9 +284,9 @@ class TextContext:
         statistics = HeadStatistics(self, 2, kept=self.masks)
         for first, last in self._blocks():
             allowed = self.allowed_rows(first, last)
-            visible = torch.stack([allowed, allowed & self.key_non_sink])
+            visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
             statistics.add(first, uniform_pattern(visible, self.learned_sinks))
-        return statistics
+        return copied([statistics])[0]
 
     @cached_property
     def counts(self) -> dict[str, int]:

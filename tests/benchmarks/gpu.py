@@ -18,14 +18,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import (
-    BertConfig,
-    BertModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import attnviz
 from attnviz.models.checkpoint import Checkpoint
@@ -40,27 +33,24 @@ RUNS = 5
 class Size:
     """A model, the tokens of its text, and the largest ratio to its eager pass that is fine."""
 
-    make: Callable[[], Any]
+    model: type[Any]
+    config: Any
     tokens: int
     limit: float
     dtype: torch.dtype = torch.float32
 
 
-def _llama(n: int) -> Any:
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=32_000, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
-            num_key_value_heads=8, max_position_embeddings=n,
-        )
-    )  # fmt: skip
-
-
+LLAMA = LlamaConfig(
+    vocab_size=32_000, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+    num_key_value_heads=8, max_position_embeddings=8192,
+)  # fmt: skip
+XL = GPT2Config(n_embd=1600, n_layer=48, n_head=25)
 SIZES = {
-    "BERT-base": Size(lambda: BertModel(BertConfig()), 512, 4.0),
-    "GPT-2 small": Size(lambda: GPT2LMHeadModel(GPT2Config()), 1024, 2.5),
-    "GPT-2 XL": Size(lambda: GPT2LMHeadModel(GPT2Config(n_embd=1600, n_layer=48, n_head=25)), 1024, 2.5),
-    "Llama 1B": Size(lambda: _llama(2048), 2048, 2.5, torch.bfloat16),
-    "Llama 1B, long": Size(lambda: _llama(8192), 8192, 2.5, torch.bfloat16),
+    "BERT-base": Size(BertModel, BertConfig(), 512, 4.0),
+    "GPT-2 small": Size(GPT2LMHeadModel, GPT2Config(), 1024, 2.5),
+    "GPT-2 XL": Size(GPT2LMHeadModel, XL, 1024, 2.5),
+    "Llama 1B": Size(LlamaForCausalLM, LLAMA, 2048, 2.5, torch.bfloat16),
+    "Llama 1B, long": Size(LlamaForCausalLM, LLAMA, 8192, 2.5, torch.bfloat16),
 }
 
 
@@ -68,7 +58,7 @@ def opened(size: Size) -> tuple[Any, Any, str]:
     """The model on the GPU, its tokenizer, and a text that fills it."""
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = size.make().to(size.dtype).eval()
+        model = size.model._from_config(size.config, dtype=size.dtype).eval()
     tokenizer = bert_tokenizer() if isinstance(model, BertModel) else gpt2_tokenizer()
     special = len(tokenizer("")["input_ids"])
     text = text_of(size.tokens - special - 16, tokenizer)

@@ -14,7 +14,7 @@ from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.relations import RelatedWords, RelationTally
-from attnviz.measures.statistics import HeadStatistics, TextContext, copied
+from attnviz.measures.statistics import HOST, HeadStatistics, TextContext, copied
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
@@ -125,7 +125,9 @@ class Reader:
             continuation, tokens = self._continued(text, pair, self.generate)
         tokens = with_found_sinks(checkpoint, tokens)
         learned = checkpoint.architecture.learned_sinks
-        context = replace(_context_of(tokens, checkpoint.architecture.causal, options), learned_sinks=learned)
+        device = HOST if checkpoint.device.type == "mps" else checkpoint.device  # it has no float64
+        context = _context_of(tokens, checkpoint.architecture.causal, options)
+        context = replace(context, learned_sinks=learned, device=device)
         members, queries = context.units.members, context.queries
         rows = None if queries is None else tuple(sorted({token for unit in queries for token in members[unit]}))
         of_target = self._target(tokens, context.units, target) if checkpoint.stacks else None
