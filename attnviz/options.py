@@ -210,7 +210,7 @@ _PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Defaul
                  "PIPELINE")
 _MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: more is faster on a "
                  "GPU, less helps where a long text runs out of memory. It changes no number but by rounding. "
-                 "Default: 48M.", None, "SIZE", check=n_bytes)
+                 "Default: 48M; on a GPU 1G, or a quarter of what is free.", None, "SIZE", check=n_bytes)
 _ANSWER = Option("answer", str, "The token, or a classifier's class, whose logit is divided into what each head adds. "
                  "Default: the model's first choice.", None, "TOKEN|CLASS", any_language=True)
 _FOIL = Option("foil", str, "The token or class whose logit is subtracted from it. Default: the model's next choice.",
