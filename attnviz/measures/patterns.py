@@ -36,24 +36,29 @@ def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
     return allowed if window is None else allowed & (distances(n).abs() < window)
 
 
-def duplicate(tokens: Sequence[Hashable], first: int = 0, last: int | None = None) -> Tensor:
+def duplicate(
+    tokens: Sequence[Hashable], first: int = 0, last: int | None = None, device: torch.device | None = None
+) -> Tensor:
     """An earlier copy of the query's own token ("duplicate-token", Wang et al. 2022).
 
     ``tokens``, [n], are equal where two positions hold the same token. The result is boolean [rows, n], of the queries
     from ``first`` to before ``last``.
     """
     numbers: dict[Hashable, int] = {}
-    ids = torch.tensor([numbers.setdefault(token, len(numbers)) for token in tokens], dtype=torch.long)
-    positions = torch.arange(len(ids))
+    each = [numbers.setdefault(token, len(numbers)) for token in tokens]
+    ids = torch.tensor(each, dtype=torch.long, device=device)
+    positions = torch.arange(len(ids), device=device)
     return (ids[first:last, None] == ids) & (positions < positions[first:last, None])
 
 
-def induction(tokens: Sequence[Hashable], first: int = 0, last: int | None = None) -> Tensor:
+def induction(
+    tokens: Sequence[Hashable], first: int = 0, last: int | None = None, device: torch.device | None = None
+) -> Tensor:
     """The position just after an earlier copy of the query's token (Olsson et al. 2022); see :func:`duplicate`.
 
     It is never the query itself, where a token comes twice running.
     """
-    earlier, positions = duplicate(tokens, first, last), torch.arange(len(tokens))
+    earlier, positions = duplicate(tokens, first, last, device), torch.arange(len(tokens), device=device)
     after = torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
     return after & (positions != positions[first:last, None])
 
@@ -97,6 +102,7 @@ class MaskInput:
         local_window: largest distance that counts as local, in units.
         long_range_from: smallest distance that counts as long-range, likewise.
         first, last: rows of the mask: queries from ``first`` to before ``last``; default all.
+        device: of the mask; default the processor.
     """
 
     labels: Sequence[str]
@@ -106,6 +112,7 @@ class MaskInput:
     long_range_from: int = 4
     first: int = 0
     last: int | None = None
+    device: torch.device | None = None
 
     @property
     def n(self) -> int:
@@ -115,18 +122,18 @@ class MaskInput:
     @property
     def distances(self) -> Tensor:
         """Key position minus query position, [rows, n]."""
-        positions = torch.arange(self.n)
+        positions = torch.arange(self.n, device=self.device)
         return positions - positions[self.first : self.last, None]
 
     @property
     def earlier_copies(self) -> Tensor:
         """Keys that are an earlier copy of the query's own token, boolean [rows, n]."""
-        return duplicate(self.tokens, self.first, self.last)
+        return duplicate(self.tokens, self.first, self.last, self.device)
 
     @property
     def after_earlier_copies(self) -> Tensor:
         """Keys just after an earlier copy of the query's token, but for the query itself, boolean [rows, n]."""
-        return induction(self.tokens, self.first, self.last)
+        return induction(self.tokens, self.first, self.last, self.device)
 
 
 @dataclass(frozen=True)
@@ -288,9 +295,10 @@ def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dic
             masks[spec.statistic] = spec.mask(text)
     shape = [len(range(text.n)[text.first : text.last]), text.n]
     for name, mask in masks.items():
-        expected = f"{shape} of torch.bool, torch.strided, on cpu"
-        if isinstance(mask, Tensor) and not mask.is_nested:
-            found = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}, on {mask.device}"
+        expected = f"{shape} of torch.bool, torch.strided"
+        if isinstance(mask, Tensor) and not mask.is_nested and not mask.is_meta:
+            found = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}"
+            masks[name] = mask.to(text.device or "cpu")
         else:
             found = expected if mask is None else repr(mask)
         if found != expected:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -19,7 +20,7 @@ from attnviz.language.syntax import DIRECTIONS, Arc
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.guesses import GUESSES, WordGuesses, first_largest, votes_elsewhere
-from attnviz.measures.sums import SumTally
+from attnviz.measures.sums import SumTally, on_host
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import UnitRows
 from attnviz.trace.verify import VerifiedRows
@@ -165,6 +166,7 @@ class RelationTally(SumTally):
         self._weights = self._instances = self._relation_text = torch.empty(0)
         self._guesses: WordGuesses | None = None
         self._layer: WordsOfLayer | None = None
+        self._layers: dict[int, WordsOfLayer] = {}
 
     def begin(self, batch: "Batch", weights: Tensor) -> None:
         """Count the instances of a batch."""
@@ -217,13 +219,24 @@ class RelationTally(SumTally):
         """Count a block of rows of a single text, after :meth:`begin_words`."""
         if self._guesses is None:
             return
-        self._layer = self._layer or WordsOfLayer(self.words, rows)
+        if self._layer is None:
+            self._layer = WordsOfLayer(self.words, rows)
         self._layer.update(rows)
         if rows.last:
-            self._count_heads(rows.layer, self._layer.guesses[None], self._guesses)
-            if self.words.sinks[0]:
-                self._count_above_sinks(rows.layer, self._layer.above_sinks)
+            self._layers[rows.layer] = self._layer
             self._layer = None
+
+    def _count_layers(self) -> None:
+        """Count the layers of a single text, copied from the device at once."""
+        layers, words = list(self._layers.items()), self._guesses
+        copies = iter(on_host([tensor for _, of in layers for tensor in (of.guesses, of.above_sinks)]))
+        self._layers = {}
+        for layer, _ in layers:
+            guesses, above = next(copies), next(copies)
+            assert words is not None
+            self._count_heads(layer, guesses[None], words)
+            if self.words.sinks[0]:
+                self._count_above_sinks(layer, above.double())
 
     def _count_heads(self, layer: int, guesses: Tensor, words: WordGuesses) -> None:
         """Count one layer from each head's guess for each word, [n_texts, n_heads, n_words]."""
@@ -256,6 +269,7 @@ class RelationTally(SumTally):
 
     def results(self) -> list[RelationCount]:
         """Every relation, the most frequent first."""
+        self._count_layers()
         names = [name for name, what in self._counts if what == "instances"]
         counts = [self._result(name) for name in names]
         return sorted(counts, key=lambda relation: (-relation.n, relation.relation))
@@ -283,28 +297,32 @@ class WordsOfLayer:
     """
 
     def __init__(self, words: RelatedWords, rows: VerifiedRows) -> None:
-        pieces = words.members[0]
-        self._kept = torch.tensor([word for word, member in enumerate(pieces) if member])
-        kept = [member for member in pieces if member]
-        self._merge = UnitRows(kept, [*kept, words.sinks[0]], rows.n_queries, rows.n_keys)
-        index = torch.zeros(len(pieces), dtype=torch.long).index_copy(0, self._kept, torch.arange(len(kept)))
-        self._ends = index[words.pairs[:, 1:]]
+        pieces, device = words.members[0], rows.pattern.device
+        kept = [word for word, member in enumerate(pieces) if member]
+        members = [pieces[word] for word in kept]
+        self._merge = UnitRows(members, [*members, words.sinks[0]], rows.n_queries, rows.n_keys)
+        self._kept = torch.tensor(kept, device=device)
+        index = np.zeros(len(pieces), dtype=np.int64)
+        index[kept] = np.arange(len(kept))
+        self._ends = index[words.pairs[:, 1:].numpy()]
         n_heads = rows.pattern.shape[1]
-        self.guesses = torch.full((n_heads, len(pieces)), -1)
-        self.above_sinks = torch.zeros(len(self._ends), 2, n_heads, dtype=torch.float64)
+        self.guesses = torch.full((n_heads, len(pieces)), -1, device=device)
+        self.above_sinks = torch.zeros(len(self._ends), 2, n_heads, device=device)
 
     def update(self, rows: VerifiedRows) -> None:
         """Add the next block of rows."""
         first, merged = self._merge.add(rows.first, rows.wide[0])
-        merged = merged.cpu()
         last, pattern = first + merged.shape[1], merged[..., :-1]
         guesses = most_attended_other(pattern, first)
         self.guesses[:, self._kept[first:last]] = torch.where(guesses < 0, -1, self._kept[guesses])
-        for direction, (query, target) in enumerate((self._ends.T, self._ends.flip(1).T)):
-            in_block = (query >= first) & (query < last)
-            row = query[in_block] - first
-            on_target, on_sinks = pattern[:, row, target[in_block]], merged[:, row, -1]
-            self.above_sinks[in_block, direction] = (on_target - on_sinks).double().T
+        for direction, (query, target) in enumerate((self._ends.T, self._ends[:, ::-1].T)):
+            instances = np.flatnonzero((query >= first) & (query < last))
+            row, at, number = (
+                torch.from_numpy(each).to(merged.device)
+                for each in (query[instances] - first, target[instances], instances)
+            )
+            above = pattern[:, row, at] - merged[:, row, -1]
+            self.above_sinks[number, direction] = above.to(self.above_sinks).T
 
 
 def most_attended_other(pattern: Tensor, first: int = 0) -> Tensor:

@@ -9,7 +9,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +30,7 @@ from attnviz.measures.patterns import (
     masks_of,
     on_chosen,
 )
+from attnviz.measures.sums import on_host
 from attnviz.models.tokens import Positions, UnitRows
 from attnviz.plugins import live
 from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
@@ -39,6 +42,8 @@ SCALARS = live(REGISTRY, lambda: (
     *SHARES, *REPEATS, *ON_REPEATS.values(),
 ))  # fmt: skip
 """All statistics of every head but :data:`TYPES`, which only labels need."""
+
+HOST = torch.device("cpu")
 
 _HALF = 0.5
 """A head shows a pattern from a token if its mean over the token's positions is above this."""
@@ -69,6 +74,44 @@ def statistic_named(name: str) -> str:
     return wanted
 
 
+Run = tuple[int, int]
+"""First and past-the-last key of a stretch."""
+
+
+@dataclass(frozen=True)
+class ApartKeys:
+    """The keys of content and the sinks, on the device of the patterns.
+
+    Attributes:
+        apart: 1 for content, and 1 for sinks, [n_keys, 2].
+        all_and_content: 1 for every key, and 1 for content, [n_keys, 2].
+        content, sinks: their stretches; where there are many, their numbers instead.
+    """
+
+    apart: Tensor
+    all_and_content: Tensor
+    content: list[Run] | Tensor
+    sinks: list[Run] | Tensor
+
+    @classmethod
+    def of(cls, non_sink: Sequence[bool], like: Tensor) -> "ApartKeys":
+        """Those of keys that are content or not, in the number format and on the device of a pattern."""
+        content = torch.tensor(non_sink).to(like)
+        parts = []
+        for wanted in (True, False):
+            runs, first = list[Run](), 0
+            for value, group in groupby(non_sink):
+                last = first + len(list(group))
+                if value == wanted:
+                    runs.append((first, last))
+                first = last
+            numbers = [key for first, last in runs for key in range(first, last)]
+            parts.append(runs if len(runs) <= _MOST_RUNS else torch.tensor(numbers, device=like.device))
+        return cls(
+            torch.stack([content, 1 - content], -1), torch.stack([torch.ones_like(content), content], -1), *parts
+        )
+
+
 @dataclass(frozen=True)
 class RowPlan:
     """The pairs under every mask in a block of rows, as indices into the flattened block [rows, n_keys].
@@ -76,11 +119,13 @@ class RowPlan:
     For a mask of more than half of a block's pairs of content, the pairs outside of it are listed.
 
     Attributes:
-        inverted: boolean [n_masks], whether the pairs outside are listed.
+        inverted: boolean [n_masks, 1], whether the pairs outside are listed.
         indices: index in the block.
         onto: row, plus rows times the number of the mask.
         n_visible: [rows], keys that each query may attend to.
         to_choose: by statistic, the pairs of :data:`CHOSEN` patterns, boolean [rows, n_keys].
+        non_sink: boolean [rows], the queries of content.
+        keys: those of content and the sinks.
     """
 
     inverted: Tensor
@@ -88,9 +133,11 @@ class RowPlan:
     onto: Tensor
     n_visible: Tensor
     to_choose: dict[str, Tensor]
+    non_sink: Tensor
+    keys: ApartKeys
 
 
-_BLOCK_BYTES = 8 * 2**20
+_BLOCK_BYTES = 128 * 2**20
 """Bytes of a block of uniform attention."""
 
 
@@ -106,6 +153,7 @@ class TextContext:
         window: attention window in tokens on each side, including the query; None for no window.
         queries: the units whose rows are measured, in order; None for all.
         learned_sinks: whether rows may sum to less than 1.
+        device: where masks are made.
     """
 
     units: Positions
@@ -115,7 +163,8 @@ class TextContext:
     window: int | None = None
     queries: tuple[int, ...] | None = None
     learned_sinks: bool = False
-    _plans: dict[tuple[int, int, int], RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
+    device: torch.device = HOST
+    _plans: dict[object, RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
     _types: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -143,27 +192,35 @@ class TextContext:
         """Keys that are not sinks, boolean [n_keys]."""
         return ~torch.tensor(self.keys.sink, dtype=torch.bool)
 
-    @property
+    @cached_property
     def n_non_sink(self) -> int:
         """Number of measured queries that are not sinks."""
-        return int(self.non_sink.sum())
+        return int(np.count_nonzero(self.non_sink.numpy()))
+
+    @cached_property
+    def n_key_non_sink(self) -> int:
+        """Number of keys that are not sinks."""
+        return sum(not sink for sink in self.keys.sink)
 
     def allowed_rows(self, first: int, last: int) -> Tensor:
         """Keys that the queries from ``first`` to before ``last`` may attend to, boolean [rows, n_keys]."""
-        queries, keys = torch.arange(first, last)[:, None], torch.arange(len(self.keys))
-        allowed = torch.ones(last - first, len(keys), dtype=torch.bool)
+        queries = torch.arange(first, last, device=self.device)[:, None]
+        keys = torch.arange(len(self.keys), device=self.device)
+        allowed = torch.ones(last - first, len(keys), dtype=torch.bool, device=self.device)
         if self.source is None and self.causal:
             allowed &= keys <= queries
         if self.source is None and self.window is not None:
-            firsts, lasts = (torch.tensor([unit[end] for unit in self.units.members]) for end in (0, -1))
+            firsts, lasts = (
+                torch.tensor([unit[end] for unit in self.units.members], device=self.device) for end in (0, -1)
+            )
             allowed &= firsts[first:last, None] - lasts < self.window
             allowed &= firsts - lasts[first:last, None] < self.window
         return allowed
 
     @cached_property
     def allowed(self) -> Tensor:
-        """Keys that each query may attend to, boolean [n_queries, n_keys]."""
-        return self.allowed_rows(0, len(self.units))
+        """Keys that each query may attend to, boolean [n_queries, n_keys], on the host."""
+        return self.allowed_rows(0, len(self.units)).cpu()
 
     @cached_property
     def masks(self) -> tuple[str, ...]:
@@ -174,10 +231,11 @@ class TextContext:
 
     def mask_rows(self, first: int, last: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Allowed pairs of content in some rows, boolean [rows, n_keys], and those under each mask."""
-        pairs = self.allowed_rows(first, last) & self.non_sink[first:last, None] & self.key_non_sink
+        non_sink, keys = (each.to(self.device) for each in (self.non_sink[first:last, None], self.key_non_sink))
+        pairs = self.allowed_rows(first, last) & non_sink & keys
         if self.text is None:
             return pairs, {}
-        masks = masks_of(replace(self.text, first=first, last=last))
+        masks = masks_of(replace(self.text, first=first, last=last, device=self.device))
         return pairs, {name: mask & pairs for name, mask in masks.items() if mask is not None}
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
@@ -192,29 +250,33 @@ class TextContext:
         """The statistics whose masks are not empty in this text."""
         return tuple(name for name in self.masks if self.counts[name])
 
-    def plan(self, first: int, rows: int, n_keys: int) -> RowPlan:
-        """The pairs under each of the :attr:`masks` in a block of rows over its first keys; cached."""
-        if (cached := self._plans.get((first, rows, n_keys))) is not None:
-            return cached
+    def plan(self, first: int, pattern: Tensor) -> RowPlan:
+        """The pairs under each of the :attr:`masks` in a block of rows from ``first`` on, [n_heads, rows, n_keys].
+
+        It is made once for all layers.
+        """
+        kind = first, *pattern.shape[1:], pattern.dtype, pattern.device
+        if kind not in self._plans:
+            self._plans[kind] = self._planned(first, pattern)
+        return self._plans[kind]
+
+    def _planned(self, first: int, like: Tensor) -> RowPlan:
+        rows, n_keys = like.shape[1:]
         pairs, masks = self.mask_rows(first, first + rows)
-        pairs = pairs[:, :n_keys]
-        n_pairs = int(pairs.sum())
-        inverted, listed, to_choose = list[bool](), list[Tensor](), dict[str, Tensor]()
-        for number, name in enumerate(self.masks):
-            mask = masks[name][:, :n_keys]
-            inverted.append(2 * int(mask.sum()) > n_pairs)
-            some = pairs & ~mask if inverted[-1] else mask
-            listed.append(some.flatten().nonzero()[:, 0] + number * some.numel())
-            if name in CHOSEN:
-                to_choose[name] = mask
-        all_listed = torch.cat(listed) if listed else torch.empty(0, dtype=torch.long)
-        size = rows * n_keys
-        within = all_listed % size
-        onto = all_listed // size * rows + within // n_keys
-        n_visible = self.allowed_rows(first, first + rows).sum(-1)
-        plan = RowPlan(torch.tensor(inverted, dtype=torch.bool), within, onto, n_visible, to_choose)
-        self._plans[first, rows, n_keys] = plan
-        return plan
+        under = torch.stack([pairs, *(masks[name] for name in self.masks)])[..., :n_keys]
+        n_pairs, *counts = under.sum((1, 2)).tolist()
+        inverted = [2 * count > n_pairs for count in counts]
+        listed = [under[0] & ~mask if outside else mask for outside, mask in zip(inverted, under[1:], strict=True)]
+        number, row, key = torch.stack([*listed, torch.zeros_like(under[0])]).nonzero().to(like.device).T
+        return RowPlan(
+            torch.tensor(inverted, dtype=torch.bool).to(like.device, non_blocking=True)[:, None],
+            row * n_keys + key,
+            number * rows + row,
+            self.allowed_rows(first, first + rows).sum(-1).to(like.device),
+            {name: masks[name][:, :n_keys].to(like.device) for name in self.masks if name in CHOSEN},
+            self.non_sink[first : first + rows].to(like.device),
+            ApartKeys.of([not sink for sink in self.keys.sink[:n_keys]], like),
+        )
 
     @cached_property
     def _uniform(self) -> "HeadStatistics":
@@ -222,14 +284,14 @@ class TextContext:
         statistics = HeadStatistics(self, 2, kept=self.masks)
         for first, last in self._blocks():
             allowed = self.allowed_rows(first, last)
-            visible = torch.stack([allowed, allowed & self.key_non_sink])
+            visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
             statistics.add(first, uniform_pattern(visible, self.learned_sinks))
-        return statistics
+        return copied([statistics])[0]
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """By share, its n: the number of content queries with a key under the mask."""
-        seen = {name: int((self._uniform.seen[name][1] > 0).sum()) for name in self.masks}
+        seen = {name: int(np.count_nonzero(self._uniform.seen(name)[1].numpy() > 0)) for name in self.masks}
         return {name: seen.get(name, 0) for name in NAMES}
 
     @cached_property
@@ -273,9 +335,10 @@ class TextContext:
         else:
             ids = {token: number for number, token in enumerate(dict.fromkeys(self.text.tokens))}
             numbers = torch.tensor([ids[token] for token in self.text.tokens])
-        counted = (numbers >= 0) & (self._uniform.seen[name][1] > 0)
+        counted = (numbers >= 0) & (self._uniform.seen(name)[1] > 0)
         numbers = torch.where(counted, numbers, -1)
-        numbers[counted] = torch.unique(numbers[counted], return_inverse=True)[1]
+        of_types, again = np.unique(numbers.numpy(), return_inverse=True)
+        numbers = torch.from_numpy(again - int(of_types[0] == -1))
         self._types[name] = numbers
         return numbers
 
@@ -287,7 +350,15 @@ def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, lis
         statistics = statistics or HeadStatistics(context, block.pattern.shape[1])
         statistics.update(block)
     assert statistics is not None
-    return statistics.result()
+    return copied([statistics])[0].result()
+
+
+def copied(of_layers: Sequence["HeadStatistics"]) -> Sequence["HeadStatistics"]:
+    """Statistics of all layers of a pass, copied to the host at once."""
+    copies = iter(on_host([tensor for each in of_layers for tensor in each.on_device()]))
+    for each in of_layers:
+        each.take(copies)
+    return of_layers
 
 
 class HeadStatistics:
@@ -326,22 +397,18 @@ class HeadStatistics:
     Args:
         context: of the text.
         n_heads: of the layer.
-        kept: masks whose attention is kept by query, in :attr:`seen`; default those of repeated tokens.
-
-    Attributes:
-        largest: of cross-attention, each query's key of largest weight, [n_heads, n]: word alignment (Koehn & Knowles
-            2017, section 3.6).
-        seen: by mask, each query's attention under it, [n_heads, n]; 0 for sinks.
+        kept: masks whose attention is kept by query, see :meth:`seen`; default those of repeated tokens.
     """
 
     def __init__(self, context: TextContext, n_heads: int, kept: Sequence[str] | None = None) -> None:
-        self._context, self._n_heads, n = context, n_heads, len(context.units)
+        self._context, self._n_heads = context, n_heads
         self._merge: UnitRows | None = None
-        self._sums: dict[str, Tensor] = {}
-        self._rows: dict[str, Tensor] = {}
+        self._names: list[str] = []
+        self._sums: Tensor | None = None  # [n_names, n_heads], in float64 on the device
         names = [name for name in REPEATS if name in context.selected] if kept is None else kept
-        self.seen = {name: torch.zeros(n_heads, n) for name in names}
-        self.largest = torch.zeros(n_heads, n, dtype=torch.long)
+        self._kept = names
+        self._seen: dict[str, list[tuple[slice, Tensor]]] = {name: [] for name in names}
+        self._largest: list[tuple[slice, Tensor]] = []
 
     def update(self, rows: VerifiedRows) -> None:
         """Add the next block of rows, merging tokens to units."""
@@ -351,56 +418,85 @@ class HeadStatistics:
 
     def add(self, first: int, pattern: Tensor) -> None:
         """Add rows of units from ``first`` on, [n_heads, rows, n_keys], perhaps none."""
-        if pattern.shape[1]:
-            self._add(first, pattern)
-            sums = torch.stack([values.to(pattern) for values in self._rows.values()]).cpu().double().sum(-1)
-            for name, summed in zip(self._rows, sums, strict=True):
-                self._sums[name] = self._sums[name] + summed if name in self._sums else summed
-            self._rows.clear()
+        if not pattern.shape[1]:
+            return
+        values = self._values(first, pattern)
+        self._names = list(values)
+        sums = torch.stack(list(values.values()))
+        sums = (sums.cpu() if sums.device.type == "mps" else sums).double().sum(-1)
+        self._sums = sums if self._sums is None else self._sums + sums
 
-    def _add(self, first: int, pattern: Tensor) -> None:
-        """Collect the values of each row of a block, [n_heads, rows, n_keys]."""
-        context = self._context
-        rows, n_keys = slice(first, first + pattern.shape[1]), pattern.shape[2]
-        non_sink, keys = (each.to(pattern.device) for each in (context.non_sink[rows], context.key_non_sink[:n_keys]))
-        values = row_values(pattern, first, keys)
+    def _values(self, first: int, pattern: Tensor) -> dict[str, Tensor]:
+        """The values of each row of a block, [n_heads, rows]."""
+        context, plan = self._context, self._context.plan(first, pattern)
+        rows, non_sink = slice(first, first + pattern.shape[1]), plan.non_sink
+        values = content_values(pattern, first, plan.keys)
         if context.learned_sinks:
             values = with_nowhere(values, pattern)
-            values[NOWHERE] *= non_sink
-        totals = values.pop("total")
+            values[NOWHERE] = values[NOWHERE] * non_sink
+        totals = values["total"]
         kept = non_sink & (totals > 0)
+        divisors = torch.where(kept, totals, torch.inf)
         for name in ("entropy_non_sink", "distance_non_sink", "confidence_non_sink"):
-            values[name] = torch.where(kept, values[name] / totals, 0.0)
-        values["sink"] = values["sink"] * non_sink
-        self._rows = values | {"total": totals * non_sink, "rows": kept.to(totals)}
+            values[name] = values[name] / divisors
+        values |= {"sink": values["sink"] * non_sink, "total": totals * non_sink, "rows": kept.to(totals)}
         if context.source is not None:
-            self.largest[:, rows] = first_largest(pattern)
+            self._largest.append((rows, first_largest(pattern)))
             to, of = (_along(each).to(pattern) for each in (context.key_non_sink, context.non_sink))
-            self._rows["apart"] = torch.where(kept, (pattern @ (to * keys) / totals - of[rows]).abs(), 0.0)
+            along = pattern @ (to * plan.keys.apart[:, 0]) / totals
+            values["apart"] = torch.where(kept, (along - of[rows]).abs(), 0.0)
         elif context.masks:
-            self._add_masks(rows, pattern, self._rows["total"])
+            values |= self._masked(rows, pattern, values["total"], plan)
+        return values
 
-    def _add_masks(self, rows: slice, pattern: Tensor, totals: Tensor) -> None:
+    def _masked(self, rows: slice, pattern: Tensor, totals: Tensor, plan: RowPlan) -> dict[str, Tensor]:
         """Attention under each mask; ``totals`` are sums over pairs of content."""
-        context, (n_heads, n_rows, n_keys) = self._context, pattern.shape
-        plan, names = context.plan(rows.start, n_rows, n_keys), context.masks
-        indices, onto, inverted = (each.to(pattern.device) for each in (plan.indices, plan.onto, plan.inverted))
+        n_heads, n_rows, _ = pattern.shape
+        names = self._context.masks
         sums = pattern.new_zeros(n_heads, len(names) * n_rows)
-        sums.index_add_(1, onto, pattern.flatten(1).index_select(1, indices))
-        sums = sums.reshape(n_heads, len(names), n_rows)
-        sums = torch.where(inverted[:, None], totals[:, None] - sums, sums)
-        for number, name in enumerate(names):
-            counted = sums[:, number]
-            if name in CHOSEN:
-                n_visible, pairs = (each[None].to(pattern.device) for each in (plan.n_visible, plan.to_choose[name]))
-                counted = on_chosen(pattern[None], n_visible, pairs)[0]
-            self._rows[name] = counted
-            if name in self.seen:
-                self.seen[name][:, rows] = sums[:, number].float().cpu()
+        sums.index_add_(1, plan.onto, pattern.flatten(1).index_select(1, plan.indices))
+        sums = sums.view(n_heads, len(names), n_rows)
+        values = dict(zip(names, torch.where(plan.inverted, totals[:, None] - sums, sums).unbind(1), strict=True))
+        for name in self._kept:
+            self._seen[name].append((rows, values[name].float()))
+        for name in plan.to_choose:
+            values[name] = on_chosen(pattern[None], plan.n_visible[None], plan.to_choose[name][None])[0]
+        return values
+
+    def on_device(self) -> list[Tensor]:
+        """All that :meth:`result` needs from the device, to be copied at once with that of other layers."""
+        assert self._sums is not None
+        return [self._sums, *(values for blocks in [*self._seen.values(), self._largest] for _, values in blocks)]
+
+    def take(self, copies: Iterator[Tensor]) -> None:
+        """The copies of :meth:`on_device`, in order."""
+        self._sums = next(copies)
+        for blocks in [*self._seen.values(), self._largest]:
+            blocks[:] = [(rows, next(copies)) for rows, _ in blocks]
+
+    def seen(self, name: str) -> Tensor:
+        """Each query's attention under one of the masks that are kept, [n_heads, n] on the host; 0 for sinks."""
+        seen = torch.zeros(self._n_heads, len(self._context.units))
+        for rows, values in self._seen[name]:
+            seen[:, rows] = values
+        return seen
+
+    @property
+    def largest(self) -> Tensor:
+        """Of cross-attention, each query's key of largest weight, [n_heads, n] on the host: word alignment.
+
+        Koehn & Knowles 2017, section 3.6.
+        """
+        largest = torch.zeros(self._n_heads, len(self._context.units), dtype=torch.long)
+        for rows, keys in self._largest:
+            largest[:, rows] = keys
+        return largest
 
     def result(self) -> dict[str, list[float | None]]:
         """One number a head by name (:data:`SCALARS`, :data:`TYPES`); None where not measurable."""
-        context, sums, n = self._context, self._sums, len(self._context.query_positions)
+        context, n = self._context, len(self._context.query_positions)
+        assert self._sums is not None
+        sums = dict(zip(self._names, self._sums, strict=True))
         result: dict[str, list[float | None]] = {name: [None] * self._n_heads for name in (*SCALARS, *TYPES.values())}
 
         def give(name: str, values: Tensor) -> None:
@@ -408,16 +504,16 @@ class HeadStatistics:
 
         give("entropy", sums["entropy"] / n)
         give("confidence", sums["confidence"] / n)
-        if context.n_non_sink and not context.key_non_sink.all():
+        if context.n_non_sink and context.n_key_non_sink < len(context.keys):
             give("sink", sums["sink"] / context.n_non_sink)
         if context.learned_sinks and context.n_non_sink:
             give(NOWHERE, sums[NOWHERE] / context.n_non_sink)
         if context.source is not None:
-            short = min(context.n_non_sink, int(context.key_non_sink.sum())) < 2
+            short = min(context.n_non_sink, context.n_key_non_sink) < 2
             result[DIAGONALITY] = [None] * self._n_heads
             if not short:
                 give(DIAGONALITY, 1 - sums["apart"] / sums["rows"])
-            if context.n_non_sink and context.key_non_sink.any():
+            if context.n_non_sink and context.n_key_non_sink:
                 give("confidence_non_sink", sums["confidence_non_sink"] / sums["rows"])
                 give("entropy_non_sink", sums["entropy_non_sink"] / sums["rows"])
             return result
@@ -436,48 +532,51 @@ class HeadStatistics:
     def _types(self, name: str) -> Tensor:
         """Number of types from which each head shows the pattern, its mean over the type's positions above half."""
         numbers = self._context.types(name)
-        counted = numbers >= 0
-        if not counted.any():
+        counts = np.bincount(numbers[numbers.numpy() >= 0].numpy())
+        if not len(counts):
             return torch.zeros(self._n_heads)
-        counts = torch.bincount(numbers[counted])
-        sums = torch.zeros(self._n_heads, len(counts)).index_add_(1, numbers[counted], self.seen[name][:, counted])
-        return (sums / counts > _HALF).sum(-1)
+        sums = torch.zeros(self._n_heads, len(counts) + 1).index_add_(1, numbers + 1, self.seen(name))[:, 1:]
+        return (sums / torch.from_numpy(counts) > _HALF).sum(-1)
 
 
-def row_values(pattern: Tensor, first: int = 0, keys: Tensor | None = None) -> dict[str, Tensor]:
-    """Entropy (nats), distance (positions) and confidence of each row of a block, [..., rows], by statistic.
+def row_values(pattern: Tensor) -> dict[str, Tensor]:
+    """Entropy (nats), distance (positions) and confidence of each row of patterns [..., n, n], [..., n]."""
+    return {
+        "entropy": -weighted_logs(pattern).sum(-1),
+        "confidence": pattern.amax(-1),
+        "distance": torch.einsum("...qk,qk->...q", pattern, _apart(pattern, 0)),
+    }
 
-    With ``keys``, also what is on these alone (``total``) and on all others (``sink``), and the three of the weights on
-    ``keys`` (``…_non_sink``), not yet divided by their total.
 
-    Args:
-        pattern: [..., rows, n_keys].
-        first: query of the first row, as a position among the keys.
-        keys: boolean [n_keys].
+def content_values(pattern: Tensor, first: int, keys: ApartKeys) -> dict[str, Tensor]:
+    """As :func:`row_values`, of a block of rows [n_heads, rows, n_keys] from query ``first`` on, [n_heads, rows].
+
+    Also what is on content (``total``) and on sinks (``sink``), and the three of the weights on content
+    (``…_non_sink``), not yet divided by their total.
     """
-    n_rows, n_keys = pattern.shape[-2:]
-    positions = torch.arange(max(first + n_rows, n_keys), dtype=pattern.dtype, device=pattern.device)
-    apart = (positions[:n_keys] - positions[first : first + n_rows, None]).abs_()
-    logs = weighted_logs(pattern)
-    if keys is None:
-        values = {"entropy": -logs.sum(-1), "confidence": pattern.amax(-1)}
-        return values | {"distance": torch.einsum("...qk,qk->...q", pattern, apart)}
-    these = keys.to(pattern)
-    all_and_these = torch.stack([torch.ones_like(these), these], -1)
-    total, sink = (pattern @ torch.stack([these, 1 - these], -1)).unbind(-1)
-    distance, of_these = torch.einsum("...qk,qkc->...qc", pattern, apart[..., None] * all_and_these).unbind(-1)
-    of_all, spread = (logs @ all_and_these).unbind(-1)
-    largest = _largest_of(pattern, keys)
+    total, sink = (pattern @ keys.apart).unbind(-1)
+    apart = _apart(pattern, first)
+    distances = torch.bmm(pattern.transpose(0, 1), apart[..., None] * keys.all_and_content)  # [rows, n_heads, 2]
+    distance, of_content = distances.transpose(0, 1).unbind(-1)
+    of_all, spread = (weighted_logs(pattern) @ keys.all_and_content).unbind(-1)
+    largest = _largest_of(pattern, keys.content)
     return {
         "entropy": -of_all,
         "entropy_non_sink": (torch.xlogy(total, total) - spread).clamp(min=0.0),  # below 0 by rounding alone
         "distance": distance,
-        "distance_non_sink": of_these,
-        "confidence": torch.maximum(largest, _largest_of(pattern, ~keys)),
+        "distance_non_sink": of_content,
+        "confidence": torch.maximum(largest, _largest_of(pattern, keys.sinks)),
         "confidence_non_sink": largest,
         "total": total,
         "sink": sink,
     }
+
+
+def _apart(pattern: Tensor, first: int) -> Tensor:
+    """How far apart query and key are, [rows, n_keys], of rows from query ``first`` on."""
+    n_rows, n_keys = pattern.shape[-2:]
+    positions = torch.arange(max(first + n_rows, n_keys), dtype=pattern.dtype, device=pattern.device)
+    return (positions[:n_keys] - positions[first : first + n_rows, None]).abs_()
 
 
 def with_nowhere(values: dict[str, Tensor], pattern: Tensor) -> dict[str, Tensor]:
@@ -491,19 +590,17 @@ def _along(non_sink: Tensor) -> Tensor:
     return (non_sink.cumsum(0) - 1) / max(int(non_sink.sum()) - 1, 1)
 
 
-def _largest_of(pattern: Tensor, keys: Tensor) -> Tensor:
+def _largest_of(pattern: Tensor, keys: list[Run] | Tensor) -> Tensor:
     """The largest weight of each row on some of the keys, [n_heads, rows]; 0 without keys.
 
-    Contiguous keys are read as slices, without copies.
+    Stretches are read as slices, without copies.
     """
-    edges = torch.diff(keys.int(), prepend=keys.new_zeros(1).int(), append=keys.new_zeros(1).int()).nonzero()[:, 0]
-    runs = edges.tolist()
-    if not runs:
-        return pattern.new_zeros(pattern.shape[:2])
-    if len(runs) > 2 * _MOST_RUNS:
+    if isinstance(keys, Tensor):
         return pattern[..., keys].amax(-1)
-    largest = [pattern[..., first:last].amax(-1) for first, last in zip(runs[::2], runs[1::2], strict=True)]
-    return torch.stack(largest).amax(0)
+    if not keys:
+        return pattern.new_zeros(pattern.shape[:2])
+    largest = [pattern[..., first:last].amax(-1) for first, last in keys]
+    return largest[0] if len(largest) == 1 else torch.stack(largest).amax(0)
 
 
 def ratio(value: float | None, of: float | None) -> float | None:

@@ -1,10 +1,26 @@
 """Counts as tensors of sums, which add up over batches, processes and runs."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of tensors on the host: one transfer for each device and number format."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        kinds.setdefault((tensor.device, tensor.dtype), []).append(number)
+    copies = dict[int, Tensor]()
+    for (device, _), numbers in kinds.items():
+        if device.type == "cpu":
+            copies |= {number: tensors[number] for number in numbers}
+            continue
+        flat = torch.cat([tensors[number].flatten() for number in numbers]).cpu()
+        parts = torch.split(flat, [tensors[number].numel() for number in numbers])
+        copies |= {n: part.view(tensors[n].shape) for n, part in zip(numbers, parts, strict=True)}
+    return [copies[number] for number in range(len(tensors))]
 
 
 class SumTally:

@@ -23,16 +23,17 @@ from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.head_ids import LayerId, Stack
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of, with_values
-from attnviz.models.sources import Source, read_json, weight_files, weights_sha256
+from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of
+from attnviz.models.sources import Source, read_json, weight_files
 from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
+    check_loaded,
     check_parts,
     check_report,
     check_weights,
     each_weight,
+    hash_of_files,
     own_dtype,
-    parameters_sha256,
     read_weights,
     refuse_rounded,
 )
@@ -53,7 +54,7 @@ class Checkpoint:
         model: the bare transformers model (no task head); ``whole`` is the one with its head, None without one.
         language_head: to logits [.., vocabulary] from the last hidden state; None without one.
         classifier: likewise its head for sequence classification; a checkpoint has one head at most.
-        weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
+        weights_hash: of the weights' files; of a model in memory, of its parameters; see :attr:`weights_sha256`.
         encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
         weight_devices: devices of a model with a device map, ``cpu`` and ``disk`` among them; else empty.
         adapter: what was merged into the weights; None for nothing.
@@ -67,7 +68,7 @@ class Checkpoint:
     model: nn.Module
     tokenizer: Any
     language_head: nn.Module | None = None
-    weights_sha256: str | None = None
+    weights_hash: Callable[[], str] | None = None
     classifier: Classifier | None = None
     encoder_only: bool = False
     weight_devices: tuple[str, ...] = ()
@@ -79,6 +80,11 @@ class Checkpoint:
     def __repr__(self) -> str:
         heads = sum(map(self.n_heads_of, self.layers))
         return f"<Checkpoint {self.short_name}: {self.architecture.name}, {counted(heads, 'head')}, {self.runs_as}>"
+
+    @property
+    def weights_sha256(self) -> str | None:
+        """The SHA-256 of the weights, computed when it is first asked for; None where they were given as patterns."""
+        return None if self.weights_hash is None else self.weights_hash()
 
     @property
     def encoder(self) -> "Checkpoint":
@@ -301,6 +307,7 @@ def load_checkpoint(
         config.num_labels = n_classes  # which forgets the names of others
     if device_map is None:
         refuse_beyond_memory(source.title, bare, device)
+    hashed = hash_of_files(source)
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
     build = partial(_built, source, architecture, config, weights, dtype, device_map)
     whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, of_adapter)
@@ -311,7 +318,7 @@ def load_checkpoint(
         model,
         tokenizer,
         head,
-        weights_sha256(source),
+        hashed,
         classifier,
         weight_devices=weight_devices_of(whole),
         adapter=source.adapter,
@@ -345,7 +352,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
     check_parts(architecture, base)
-    check_weights(with_values(model, model.named_parameters()), "the loaded model")
+    hashed = check_loaded(model)
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head, classifier = architecture.language_head(model), classifier_of(architecture, model)
@@ -357,7 +364,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         base,
         tokenizer,
         head,
-        parameters_sha256(model),
+        hashed,
         classifier,
         weight_devices=weight_devices_of(model),
         image_token=getattr(model.config, "image_token_id", None),

@@ -277,15 +277,16 @@ class _UnitsOfTokens:
                 elif token < n:
                     further.append((unit, token))
         self._n_units, self._units = len(groups), torch.tensor(units, dtype=torch.long)
+        self._of_none = units.index(len(groups)) if len(groups) in units else n  # the first token of no unit
         self._further = torch.tensor(further, dtype=torch.long).reshape(-1, 2).T
 
     def sums(self, values: Tensor, dim: int) -> Tensor:
         """Sums over the tokens of each unit along an axis, which may leave out the last tokens."""
         n, shape = values.shape[dim], list(values.shape)
-        shape[dim] = self._n_units + bool((self._units[:n] == self._n_units).any())  # one more for tokens of no unit
+        shape[dim] = self._n_units + (self._of_none < n)  # one more for tokens of no unit
         sums = values.new_zeros(shape).index_add_(dim, self._units[:n].to(values.device), values)
-        units, tokens = self._further[:, self._further[1] < n].to(values.device)
-        if len(units):
+        if self._further.numel():
+            units, tokens = self._further[:, self._further[1] < n].to(values.device)
             sums.index_add_(dim, units, values.index_select(dim, tokens))
         return sums.narrow(dim, 0, self._n_units)
 

@@ -1,11 +1,11 @@
 """Reads and checks the weights of a checkpoint, from the files that are hashed."""
 
 import hashlib
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.models.families.base import Architecture
 from attnviz.models.offloading import is_spread, with_values
-from attnviz.models.sources import read_json, weight_files
+from attnviz.models.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.models.wording import shortened
 from attnviz.reference.tolerances import TOLERANCES
 
@@ -94,7 +94,7 @@ def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
 
 def all_finite(values: Tensor) -> bool:
     """Whether all values are finite; takes less memory than ``isfinite``."""
-    return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values.detach()))
+    return not values.numel() or bool(torch.linalg.vector_norm(values.detach(), torch.inf).isfinite())
 
 
 @contextmanager
@@ -181,10 +181,78 @@ def refuse_rounded(model: nn.Module) -> None:
             )
 
 
-def parameters_sha256(model: nn.Module) -> str:
-    """The SHA-256 of a model in memory, of the names, shapes and values of its parameters."""
+class WeightsHash:
+    """The SHA-256 of weights, computed when it is first asked for.
+
+    Args:
+        compute: the hash.
+        state: what changes when the weights do.
+        where: the weights, for a message.
+    """
+
+    def __init__(self, compute: Callable[[], str], state: Callable[[], object], where: str) -> None:
+        self._compute, self._state, self._where = compute, state, where
+        self._at_opening, self._digest = state(), ""
+
+    def changed(self) -> bool:
+        """Whether the weights have changed since they were opened."""
+        return self._state() != self._at_opening
+
+    def __call__(self) -> str:
+        """The hash of the weights as they were opened.
+
+        Raises:
+            CheckpointError: they have changed since.
+        """
+        if not self._digest:
+            if self.changed():
+                raise CheckpointError(f"the weights of {self._where} have changed since they were opened; run again.")
+            self._digest = self._compute()
+        return self._digest
+
+
+def hash_of_files(source: Source) -> WeightsHash:
+    """The hash of a checkpoint's files; see :func:`attnviz.models.sources.weights_sha256`."""
+    files = weight_files(source.folder)
+
+    def state() -> object:
+        return [(each.st_size, each.st_mtime_ns) for each in (path.stat() for path in files)]
+
+    return WeightsHash(lambda: weights_sha256(source), state, str(source.folder))
+
+
+_finite: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
+"""Models in memory whose weights are finite, with what :func:`_versions` said of these weights."""
+
+
+def check_loaded(model: nn.Module) -> WeightsHash:
+    """Refuse weights of a model in memory as :func:`check_weights` does; return their hash.
+
+    They are checked once for an object, and again when a weight has changed.
+    """
+    weights = model.state_dict(keep_vars=True)
+    counted = not is_spread(model) and not any(each.is_inference() for each in weights.values())
+    versions = _versions(weights.values()) if counted else None
+    if versions is None or _finite.get(model) != versions:
+        check_weights(with_values(model, model.named_parameters()), "the loaded model")
+        _finite[model] = versions
+    if counted:
+        return WeightsHash(
+            lambda: parameters_sha256(weights.items()), lambda: _versions(weights.values()), "the loaded model"
+        )
+    digest = parameters_sha256(with_values(model, weights.items()))
+    return WeightsHash(lambda: digest, lambda: None, "the loaded model")
+
+
+def _versions(weights: Iterable[Tensor]) -> object:
+    """What changes when a weight does: where it is, and torch's counter of changes in place (not of .data)."""
+    return [(each.data_ptr(), each._version) for each in weights]
+
+
+def parameters_sha256(named: Iterable[tuple[str, Tensor]]) -> str:
+    """The SHA-256 of a model in memory, of the names, shapes and values of its parameters and buffers."""
     digest = hashlib.sha256()
-    for name, parameter in with_values(model, model.state_dict().items()):
+    for name, parameter in named:
         digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
         digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

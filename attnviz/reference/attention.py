@@ -258,22 +258,20 @@ def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
     return torch.matmul(query, key.transpose(-1, -2)).mul_(scale)
 
 
-def attention_pattern(scores: Tensor, allowed: Tensor, sinks: Tensor | None = None) -> Tensor:
+def attention_pattern(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None = None) -> Tensor:
     """Softmax of the scores [.., n_heads, n, n_keys] over the keys that each query may attend to, of the same shape.
 
-    Rows sum to 1, and are exactly 0 where not ``allowed``: boolean, True = may attend, broadcastable to the scores. A
-    query that may attend to nothing (padding beyond a window) gets equal weights. Scores are overwritten, to save the
-    memory of a copy.
+    Rows sum to 1, and are exactly 0 where not ``allowed``: boolean, True = may attend, broadcastable to the scores of
+    the last keys; every query may attend to those before these, and to all keys where it is None. A query that may
+    attend to nothing (padding beyond a window) gets equal weights. Scores are overwritten, to save the memory of a
+    copy.
 
     With learned ``sinks``, [n_heads], the softmax has one key more, and its share is dropped (OpenAI 2025, "gpt-oss
     model card", section 2.3): what rows lack to 1 goes to no token, see :func:`nowhere`.
     """
-    lowest = torch.finfo(scores.dtype).min  # exp(lowest - any score) is 0
-    hidden = ~allowed.expand(*allowed.shape[:-1], scores.shape[-1])
-    columns = hidden.flatten(0, -2).any(0).nonzero()
-    if len(columns):  # in a block of rows most columns are hidden from no row
-        first = int(columns[0])
-        scores[..., first:].masked_fill_(hidden[..., first:], lowest)
+    if allowed is not None:
+        lowest = torch.finfo(scores.dtype).min  # exp(lowest - any score) is 0
+        scores[..., scores.shape[-1] - allowed.shape[-1] :].masked_fill_(~allowed, lowest)
     if sinks is None:
         return torch.softmax(scores, dim=-1)
     with_sink = torch.cat([scores, sinks[:, None, None].to(scores).expand(*scores.shape[:-1], 1)], -1)
@@ -352,14 +350,15 @@ def allowed_positions(
     return allowed
 
 
-def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor, first: int = 0) -> Tensor:
+def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor | None, first: int = 0) -> Tensor:
     """The pattern of some query rows over some keys, in the dtype of the queries.
 
     Args:
         query: [.., n_heads, n_queries, d_head].
         key: [.., n_heads, n_keys, d_head], from position 0 on.
         scoring: how the two become scores, and these a pattern.
-        allowed: boolean, True = may attend, broadcastable to the result.
+        allowed: boolean, True = may attend, broadcastable to the last keys of the result; see
+            :func:`attention_pattern`.
         first: the position of the first of the queries.
 
     Returns:

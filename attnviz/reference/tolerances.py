@@ -89,26 +89,28 @@ class ScaleFit:
     """
 
     def __init__(self) -> None:
-        self._sums = [torch.zeros(5, dtype=torch.float64) for _ in range(2)]
+        self.sums: Tensor | None = None  # [2, 5], on the device of the patterns
         self._rounding = 0.0
 
     def add(self, pattern: Tensor, own: Tensor) -> None:
         """Add a block of rows of both patterns, [batch, n_heads, n_queries, n_keys], in half precision."""
         self._rounding = torch.finfo(pattern.dtype).eps
-        pairs = (pattern, own), (own, pattern)
-        self._sums = [sums + _sums_of_fit(*pair).cpu() for sums, pair in zip(self._sums, pairs, strict=True)]
+        sums = torch.stack([_sums_of_fit(pattern, own), _sums_of_fit(own, pattern)])
+        self.sums = sums if self.sums is None else self.sums + sums
 
-    def result(self, floor: float) -> tuple[float, float]:
+    def result(self, sums: list[float], floor: float) -> tuple[float, float]:
         """The absolute error of the scale, as a share of it, and the limit above which it counts.
+
+        ``sums`` are :attr:`sums`, flat and on the host.
 
         The limit is infinite where every row is uniform or attends to one key alone, so that no scale would change it;
         ``floor`` is its minimum.
         """
-        fits = [self._fit(sums, floor) for sums in self._sums]
+        fits = [self._fit(each, floor) for each in (sums[:5], sums[5:])]
         return max(fits, key=lambda error_and_limit: error_and_limit[0] / error_and_limit[1])
 
-    def _fit(self, sums: Tensor, floor: float) -> tuple[float, float]:
-        information, common, *squares = sums.tolist()
+    def _fit(self, sums: list[float], floor: float) -> tuple[float, float]:
+        information, common, *squares = sums
         if not information > 0:
             return 0.0, torch.inf
         error = common / information

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attnviz.errors import TextError, VerificationError
+from attnviz.errors import TextError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import lost_segments, unknown_id
-from attnviz.models.families import look_again
 from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
 from attnviz.texts.reading import Span, Text
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
-from attnviz.trace.recorder import BLOCK_MEMORY, PatternsAlone, record_attention
+from attnviz.trace.recorder import PatternsAlone, record_attention
 from attnviz.trace.verify import Names, VerifiedRows, Verifier
 
 EVERY = 20
@@ -255,7 +254,7 @@ class SampledAttention:
         self,
         batch: Batch,
         visit: Callable[[VerifiedRows], None],
-        memory: float = BLOCK_MEMORY,
+        memory: float | None = None,
         written: Callable[[int, Tensor], None] | None = None,
     ) -> None:
         """Run the model once on a batch, verify it, and ``visit`` each layer in blocks of rows.
@@ -270,12 +269,7 @@ class SampledAttention:
         verifier = Verifier(
             self._checkpoint, names, visit, lambda layer: batch.keys(layer).long(), keep=False, written=written
         )
-        record_attention(self._checkpoint, batch.inputs, verifier, memory)
-        if verifier.mismatches:
-            (_, where), again = verifier.mismatches[0], look_again(self._checkpoint.architecture)
-            raise VerificationError(
-                f"the recomputed heads do not reproduce the model. {where} Nothing was written.{again}"
-            )
+        verifier.run(batch.inputs, memory)
         for layer, check in verifier.checks.items():
             self._checks[layer] = worse_of(self._checks[layer], check)
         self.texts_verified += len(batch.items)

@@ -15,7 +15,10 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted
 from attnviz.reference.attention import LayerNorm, upcast
 from attnviz.reference.tolerances import ScaleFit, Tolerance, row_error
-from attnviz.trace.recorder import LayerRecord, refuse_not_finite
+from attnviz.trace.recorder import LayerRecord, not_finite, refuse_not_finite
+
+INPUTS = ("queries", "keys", "values")
+"""What is compared before the patterns."""
 
 _SURE = 1.5
 """Multiple of the scale's limit at which an error is detected even if rounding hides part of it."""
@@ -118,18 +121,19 @@ def within(check: LayerCheck, tolerance: Tolerance) -> bool:
 class LayerComparison:
     """Running comparison of one layer, over blocks; ``labels`` and ``keys`` name the tokens of a text of the batch.
 
-    ``causes`` are sentences on queries, keys or values that differ before any pattern does.
+    What differs most stays on the device, in :attr:`numbers`, until the pass has ended. With ``locating`` every step is
+    looked at as it comes, to say where and why: ``causes`` are then sentences on queries, keys or values that differ
+    before any pattern does.
     """
 
     checkpoint: Checkpoint
     layer: int
     labels: Callable[[int], Sequence[str]]
     keys: Callable[[int], Sequence[str]]
+    locating: bool = False
+    numbers: dict[str, Tensor] = field(default_factory=dict)
     causes: list[str] = field(default_factory=list)
     worst: tuple[float, str] = (0.0, "")
-    pattern_error: float = 0.0
-    row_error: float | None = None
-    input_error: float = 0.0
     n_heads: int = 0
     _scale: ScaleFit = field(default_factory=ScaleFit)
 
@@ -138,6 +142,12 @@ class LayerComparison:
         """The checkpoint's tolerance."""
         return self.checkpoint.tolerance
 
+    def _keep(self, name: str, number: Tensor) -> Tensor:
+        """Keep the larger of a number and the one so far, NaN being the largest; return the number."""
+        before = self.numbers.get(name)
+        self.numbers[name] = number if before is None else torch.maximum(before, number)
+        return number
+
     def add_inputs(self, name: str, expected: Tensor, own: Tensor, why: Callable[[], str]) -> None:
         """Compare queries, keys or values, [batch, n_heads, n, d_head]; ``why`` returns what explains a difference."""
         if expected.shape != own.shape:
@@ -145,30 +155,41 @@ class LayerComparison:
                 f"layer {self.layer}: the reference gives {name} of shape {tuple(expected.shape)}, the model of shape "
                 f"{tuple(own.shape)}."
             )
-        error = largest_difference(expected, own) / (float(own.abs().max()) or 1.0)
-        self.input_error = _worse(self.input_error, error)
-        if not error <= self.tolerance.output:
+        difference = self._keep(name, largest(expected - own))
+        scale = self._keep(f"scale of {name}", largest(own))
+        if self.locating and not (error := share(float(difference), float(scale))) <= self.tolerance.output:
             refuse_not_finite(own, f"attention in layer {self.layer}")
             self.causes.append(f"The {name} differ before that, by {error:.2g} of the largest{why()}.")
 
     def add_rows(self, first: int, pattern: Tensor, own: Tensor) -> bool:
-        """Compare a block of rows of the patterns, [batch, n_heads, rows, n_keys]; return whether they agree."""
+        """Compare a block of rows of the patterns, [batch, n_heads, rows, n_keys]; with ``locating`` do they agree?
+
+        Without ``locating`` the model's ``own`` rows are overwritten, to save memory and time.
+        """
         if pattern.shape != own.shape:
             raise VerificationError(
                 f"layer {self.layer}: the reference gives patterns of shape {tuple(pattern.shape)}, "
                 f"the model of shape {tuple(own.shape)}."
             )
-        tolerance, self.n_heads = self.tolerance, pattern.shape[1]
-        error = largest_difference(pattern, own)
-        agrees = error <= tolerance.pattern
-        self.pattern_error = _worse(self.pattern_error, error)
-        if tolerance.row is not None:
-            rows = row_error(pattern, own)
-            largest = float(rows.max())
-            self.row_error = _worse(self.row_error or 0.0, largest)
+        self.n_heads = pattern.shape[1]
+        if self.tolerance.row is not None:
+            self._keep("row", row_error(pattern, own).amax())
             self._scale.add(pattern, own)
-            if agrees and not largest <= tolerance.row:
-                self._locate(first, pattern, own, rows, largest / tolerance.row)
+        if not self.locating:
+            self._keep("pattern", largest(own.sub_(pattern)))
+            return True
+        return self._located_rows(first, pattern, own)
+
+    def _located_rows(self, first: int, pattern: Tensor, own: Tensor) -> bool:
+        """Whether the rows agree; if not, where they differ most is kept."""
+        tolerance = self.tolerance
+        error = float(self._keep("pattern", largest(pattern - own)))
+        agrees = error <= tolerance.pattern
+        if agrees and tolerance.row is not None:
+            rows = row_error(pattern, own)
+            in_rows = float(rows.max())
+            if not in_rows <= tolerance.row:
+                self._locate(first, pattern, own, rows, in_rows / tolerance.row)
                 return False
         if not agrees:
             refuse_not_finite(own, f"attention in layer {self.layer}")
@@ -195,52 +216,83 @@ class LayerComparison:
             message = f"The largest difference is in {where}: {weights} (tolerance {tolerance.pattern:g})."
             self.worst = torch.inf if math.isnan(ratio) else ratio, message
 
-    def patterns(self) -> LayerCheck:
-        """The check of the patterns alone, after all blocks."""
-        check = LayerCheck(self.layer, self.n_heads, self.pattern_error, 0.0, 0.0, input_error=self.input_error)
-        if self.tolerance.row is None:
-            return check
-        error, limit = self._scale.result(self.tolerance.scale)
-        return replace(check, row_error=self.row_error, scale_error=error, scale_limit=limit)
-
-    def end(
+    def add_outputs(
         self, record: LayerRecord, weighted: Tensor, output: Tensor, queries: Sequence[int] | None = None
-    ) -> tuple[LayerCheck, float, str]:
+    ) -> None:
         """Compare weighted values, output, and the residual stream and norm after the layer.
 
         ``weighted`` are the heads' weighted values, [batch, n, n_heads, d_head], ``output`` is [batch, n, d_model].
         Residual stream and norm are compared with those that follow from the model's own output. With ``queries``,
         ``weighted`` and ``output`` hold these positions alone.
+        """
+        own = at_queries(record, queries)
+        summed, normed = _residual_errors(record, self.checkpoint)
+        for name, number in {
+            "output": largest(output - own.output),
+            "scale of output": largest(record.output),
+            "head output": largest(weighted - own.weighted),
+            "scale of head output": largest(record.weighted),
+            "residual": torch.maximum(summed.amax(), normed.amax()),
+            "largest sum": largest(record.summed),
+        }.items():
+            self._keep(name, number)
 
-        Returns:
-            the check; and, if it is not within the tolerance, error / tolerance and a sentence that locates it.
+    @property
+    def on_device(self) -> Tensor:
+        """All numbers in one tensor, so that they are copied to the host at once."""
+        numbers = torch.stack(list(self.numbers.values()))
+        return numbers if self._scale.sums is None else torch.cat([numbers.double(), self._scale.sums.flatten()])
+
+    def result(self, on_host: list[float], n_summed: int) -> LayerCheck:
+        """The check of the layer, from its numbers on the host; sums have ``n_summed`` numbers a text.
 
         Raises:
-            VerificationError: the model's own values overflow.
+            VerificationError: values of the model, or sums of their squares, are not finite.
         """
-        _refuse_overflow(record)
-        scale, largest = (float(each.abs().max()) or 1.0 for each in (record.output, record.weighted))
-        own = record
-        if queries is not None:
-            index = torch.tensor(queries, device=record.output.device)
-            own = replace(record, output=record.output[:, index], weighted=record.weighted[:, index])
-        check = replace(
-            self.patterns(),
-            output_error=largest_difference(output, own.output) / scale,
-            output_scale=float(record.output.abs().max()),
-            head_output_error=largest_difference(weighted, own.weighted) / largest,
-            residual_error=max(float(error.max()) for error in _residual_errors(record, self.checkpoint)),
+        numbers = dict(zip(self.numbers, on_host, strict=False))
+        self._refuse_overflow(numbers["largest sum"], n_summed)
+        inputs = [share(numbers[name], numbers[f"scale of {name}"]) for name in INPUTS]
+        check = LayerCheck(
+            self.layer,
+            self.n_heads,
+            numbers["pattern"],
+            share(numbers["output"], numbers["scale of output"]),
+            numbers["scale of output"],
+            residual_error=numbers["residual"],
+            input_error=next(filter(math.isnan, inputs), max(inputs)),
+            head_output_error=share(numbers["head output"], numbers["scale of head output"]),
         )
-        if within(check, self.tolerance):
-            return check, 0.0, ""
-        positions = range(output.shape[1]) if queries is None else queries
-        ratio, where = self._explained(check, own, weighted, output, positions)
-        if not where:
-            ratio, where = (
-                check.residual_error / self.tolerance.output,
-                _located_residual(record, self.checkpoint, self.labels),
+        if self.tolerance.row is None:
+            return check
+        error, limit = self._scale.result(on_host[len(self.numbers) :], self.tolerance.scale)
+        return replace(check, row_error=numbers["row"], scale_error=error, scale_limit=limit)
+
+    def _refuse_overflow(self, largest: float, n_summed: int) -> None:
+        dtype = str(self.checkpoint.dtype).removeprefix("torch.")
+        if not math.isfinite(largest):
+            raise not_finite(f"attention in layer {self.layer}", dtype)
+        wide = torch.promote_types(self.checkpoint.dtype, torch.float32)
+        if largest**2 > torch.finfo(wide).max / n_summed:
+            raise VerificationError(
+                f"layer {self.layer} of the model has values up to {largest:.1e}, whose squares overflow in {dtype}; "
+                "expected a model whose norms can be computed: --dtype float64 may help. Nothing was written."
             )
-        return check, ratio, " ".join([where, *self.causes])
+
+    def located(
+        self,
+        check: LayerCheck,
+        record: LayerRecord,
+        weighted: Tensor,
+        output: Tensor,
+        queries: Sequence[int] | None = None,
+    ) -> tuple[float, str]:
+        """Error / tolerance of a check that is not within it, and where; arguments as for :meth:`add_outputs`."""
+        positions = range(output.shape[1]) if queries is None else queries
+        ratio, where = self._explained(check, at_queries(record, queries), weighted, output, positions)
+        if not where:
+            ratio = check.residual_error / self.tolerance.output
+            where = _located_residual(record, self.checkpoint, self.labels)
+        return ratio, " ".join([where, *self.causes])
 
     def _explained(
         self, check: LayerCheck, record: LayerRecord, weighted: Tensor, output: Tensor, positions: Sequence[int]
@@ -280,34 +332,29 @@ class LayerComparison:
         return check.input_error / tolerance.output, f"All patterns and outputs of layer {self.layer} agree."
 
 
-def largest_difference(one: Tensor, other: Tensor) -> float:
-    """The largest absolute difference; equal tensors are not subtracted, which saves memory and time."""
-    return 0.0 if torch.equal(one, other) else float((one - other).abs_().max())
+def largest(values: Tensor) -> Tensor:
+    """The largest absolute value, on the device; NaN if there is one."""
+    largest: Tensor = torch.linalg.vector_norm(values, torch.inf)
+    return largest
 
 
-def _worse(one: float, other: float) -> float:
-    """The larger of two, NaN as the largest."""
-    return other if math.isnan(other) or other > one else one
+def share(difference: float, scale: float) -> float:
+    """A difference as a share of a scale, or as it is where that is 0."""
+    return difference / (scale or 1.0)
 
 
-def _refuse_overflow(record: LayerRecord) -> None:
-    """Raise VerificationError if values, or the sums of squares that norms compute, are not finite."""
-    wide = torch.promote_types(record.output.dtype, torch.float32)
-    refuse_not_finite(record.summed, f"attention in layer {record.layer}")
-    largest = float(record.summed.abs().max())
-    if largest**2 > torch.finfo(wide).max / record.summed[0].numel():
-        raise VerificationError(
-            f"layer {record.layer} of the model has values up to {largest:.1e}, whose squares overflow in "
-            f"{str(record.output.dtype).removeprefix('torch.')}; expected a model whose norms can be computed: --dtype "
-            "float64 may help. Nothing was written."
-        )
+def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecord:
+    """The record with output and weighted values at some queries alone."""
+    if queries is None:
+        return record
+    index = torch.tensor(queries, device=record.output.device)
+    return replace(record, output=record.output[:, index], weighted=record.weighted[:, index])
 
 
 def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
     """Errors of the sum of residual and output, and of its norm, [batch, n, d_model] each, as shares of their scales.
 
     Rounding of the sum to the number format does not count: it may exceed the output where the residual is far larger.
-    Where all bits agree, each is a single 0.
     """
     norm, added = None if record.norm is None else checkpoint.norm(record.norm), record.output
     if record.output_norm is not None:
@@ -320,8 +367,6 @@ def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tenso
         expected_norm = layer_norm(kept, kept.shape[-1:], norm.weight, norm.bias, norm.epsilon)
     else:
         expected_norm = record.norm_input if norm is None else norm(record.norm_input)
-    if torch.equal(record.summed, expected) and torch.equal(record.normed, expected_norm):
-        return expected.new_zeros(1, 1, 1), expected.new_zeros(1, 1, 1)
     size = expected.abs()
     if record.network_output is not None:  # the three may be added in any order
         size = size + record.residual.abs() + record.network_output.abs()
@@ -331,7 +376,7 @@ def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tenso
 
 
 def _share(difference: Tensor, of: Tensor) -> Tensor:
-    return difference / of.abs().max().clamp_min(torch.finfo(of.dtype).tiny)
+    return difference / largest(of).clamp_min(torch.finfo(of.dtype).tiny)
 
 
 def _located_residual(record: LayerRecord, checkpoint: Checkpoint, labels: Callable[[int], Sequence[str]]) -> str:

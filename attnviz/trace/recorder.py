@@ -24,7 +24,6 @@ from attnviz.memory import TENSORS_OF_A_BLOCK
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import LayerId
-from attnviz.models.weights import all_finite
 from attnviz.reference.attention import upcast
 
 _NAME = "attnviz"
@@ -32,17 +31,25 @@ _NAME = "attnviz"
 _EAGER = "eager_attention_forward"
 """Name of the eager attention function in each of transformers' modeling files."""
 
-BLOCK_MEMORY = 48 * 2**20
-"""Default bytes of a block of rows: small enough for the processor's cache."""
+_OF_PROCESSOR, _OF_GPU = 48 * 2**20, 2**30
+"""Default bytes of a block of rows: small enough for a processor's cache; on a GPU large, so that it has enough to do,
+but at most a quarter of what is free."""
 
 
-def block_memory(size: object) -> int:
-    """Bytes of a block of rows, from a number or a text such as ``64M``; None for the default.
+def block_memory(size: object) -> int | None:
+    """Bytes of a block of rows, from a number or a text such as ``64M``; None for the default of the device.
 
     Raises:
         UsageError: not a size.
     """
-    return BLOCK_MEMORY if size is None else n_bytes("memory", size)
+    return None if size is None else n_bytes("memory", size)
+
+
+def default_memory(device: torch.device) -> float:
+    """Bytes of a block of rows on a device."""
+    if device.type != "cuda":
+        return _OF_PROCESSOR
+    return min(_OF_GPU, torch.cuda.mem_get_info(device)[0] / 4)
 
 
 @dataclass(frozen=True)
@@ -155,6 +162,7 @@ class _BlockAttention:
     inputs: dict[int, tuple[Tensor, Tensor | None]]
     current_layer: Callable[[], int]
     on_weighted: Callable[[int, Tensor], None]
+    masks: "_MaskRows"
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any) -> Any:
         """Called by transformers instead of the module's own eager attention."""
@@ -205,7 +213,7 @@ class _BlockAttention:
         )
         n, weighted, weights = query.shape[-2], list[Tensor](), Tensor()
         for first, last in row_blocks(n, query.shape[:2].numel() * key.shape[-2] * query.element_size(), self.memory):
-            rows, n_keys = _rows_of(mask, first, last, key.shape[-2])
+            rows, n_keys = self.masks.of(mask, first, last, key.shape[-2])
             if bias is not None:
                 more["position_bias"] = bias[:, :, first:last, :n_keys] if bias.shape[-2] == n else bias[..., :n_keys]
             block = query[:, :, first:last], key[:, :, :n_keys], value[:, :, :n_keys]
@@ -227,7 +235,7 @@ def _own_attention(module: Any) -> Callable[..., Any]:
     raise ArchitectureError(f"{type(module).__name__} has no eager attention of its own to call.")
 
 
-def row_blocks(n: int, row_bytes: int, memory: float = BLOCK_MEMORY) -> Iterator[tuple[int, int]]:
+def row_blocks(n: int, row_bytes: int, memory: float) -> Iterator[tuple[int, int]]:
     """The first and past-the-last query of each block of n, for rows of so many bytes in all heads and texts."""
     size = max(1, int(min(n, memory // (TENSORS_OF_A_BLOCK * row_bytes))))
     yield from ((first, min(first + size, n)) for first in range(0, n, size))
@@ -269,6 +277,10 @@ class _Mask(Tensor):
         )
 
 
+_MOST_MASKS = 2**26
+"""Bytes of masks that are kept during a pass."""
+
+
 def _lazy(rows: Callable[[int, int], Tensor], n_texts: int, n_queries: int, n_keys: int) -> _Mask:
     """A lazy mask, [n_texts, 1, n_queries, n_keys]."""
     one = rows(0, 1)
@@ -282,7 +294,8 @@ def _lazy_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     """Replaces transformers' ``eager_mask``: the same mask, made a block of rows at a time."""
     from transformers.masking_utils import eager_mask
 
-    if args or "q_length" not in kwargs:  # as earlier versions call it
+    n_weights = kwargs.get("q_length", 0) * kwargs.get("kv_length", 0) * kwargs.get("batch_size", 1)
+    if args or "q_length" not in kwargs or 8 * n_weights <= _MOST_MASKS:  # as earlier versions call it, or small
         whole: Tensor | None = eager_mask(*args, **kwargs)
         return whole
     offset = int(kwargs.get("q_offset", 0))
@@ -296,20 +309,37 @@ def _lazy_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     return _lazy(rows, one.shape[0], int(kwargs["q_length"]), one.shape[-1])
 
 
-def _rows_of(mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
-    """A block of rows of a mask, and the number of keys to compute: without those that are hidden from all rows.
+class _MaskRows:
+    """Blocks of rows of the masks of one pass, each made and looked at once for all layers that share a mask."""
 
-    The first hidden key is kept, so that a model that attends ahead in spite of its mask is noticed.
-    """
-    if mask is None:
-        return None, n_keys
-    whole = mask if mask.shape[-2] == 1 else mask[..., first:last, :]
-    rows = mask.rows(first, last) if isinstance(mask, _Mask) else whole
-    if last + 1 < n_keys and rows.shape[-2] == last - first:
-        hidden = rows[..., last + 1 :]
-        if bool((hidden <= torch.finfo(rows.dtype).min).all()):
-            return rows[..., : last + 1], last + 1
-    return rows, n_keys
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int, int], tuple[Tensor, Tensor | None, int]] = {}
+        self._kept = 0
+
+    def of(self, mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
+        """A block of rows of a mask, and how many keys to compute: without those that are hidden from all rows.
+
+        The first hidden key is kept, so that a model that attends ahead in spite of its mask is noticed.
+        """
+        if mask is None:
+            return None, n_keys
+        made = self._made.get((id(mask), first, last))
+        if made is not None and made[1] is not None:
+            return made[1], made[2]
+        whole = mask if mask.shape[-2] == 1 else mask[..., first:last, :]
+        rows = mask.rows(first, last) if isinstance(mask, _Mask) else whole
+        if made is not None:
+            n_keys = made[2]
+        elif last + 1 < n_keys and rows.shape[-2] == last - first:
+            hidden = rows[..., last + 1 :]
+            if bool((hidden <= torch.finfo(rows.dtype).min).all()):
+                n_keys = last + 1
+        rows = rows[..., :n_keys]
+        keep = self._kept + rows.nbytes <= _MOST_MASKS
+        if made is None:
+            self._kept += rows.nbytes if keep else 0
+            self._made[id(mask), first, last] = mask, rows if keep else None, n_keys
+        return rows, n_keys
 
 
 @dataclass
@@ -324,9 +354,16 @@ class _State:
 
 
 def record_attention(
-    checkpoint: Checkpoint, inputs: dict[str, Tensor], observer: Observer, memory: float = BLOCK_MEMORY
+    checkpoint: Checkpoint,
+    inputs: dict[str, Tensor],
+    observer: Observer,
+    memory: float | None = None,
+    check_finite: bool = True,
 ) -> Tensor:
     """Run the model once on what its forward takes, calling the observer for each layer.
+
+    ``memory`` are the bytes of a block of rows, see :func:`row_blocks`. Without ``check_finite`` nothing waits for the
+    device, and the caller has to look at the final state.
 
     The model runs in eval mode; one that was loaded with sdpa or flash attention gets its own settings back afterwards,
     whatever happens.
@@ -353,7 +390,10 @@ def record_attention(
         observer.end(record)
 
     with ExitStack() as stack:
-        attention = _BlockAttention(observer, memory, state.inputs, current_layer, state.weighted.__setitem__)
+        memory = default_memory(checkpoint.device) if memory is None else memory
+        attention = _BlockAttention(
+            observer, memory, state.inputs, current_layer, state.weighted.__setitem__, _MaskRows()
+        )
         stack.enter_context(_registered(attention, checkpoint.model, _bypassing(checkpoint)))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
@@ -370,7 +410,8 @@ def record_attention(
             "model."
         )
     states: Tensor = result[0]
-    refuse_not_finite(states, "final hidden state")
+    if check_finite:
+        refuse_not_finite(states, "final hidden state")
     return states
 
 
@@ -428,7 +469,9 @@ def _unregister() -> None:
 @contextmanager
 def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
     """Run the model's attention in blocks of query rows, to save memory, without recording it."""
-    attention = _BlockAttention(PatternsAlone(), BLOCK_MEMORY, {}, lambda: -1, lambda _, __: None)
+    attention = _BlockAttention(
+        PatternsAlone(), default_memory(checkpoint.device), {}, lambda: -1, lambda _, __: None, _MaskRows()
+    )
     with _registered(attention, checkpoint.model, _bypassing(checkpoint)):
         yield
 
@@ -459,11 +502,16 @@ def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None
 
 def refuse_not_finite(values: Tensor, what: str) -> None:
     """Raise VerificationError if values are not finite; weights were checked when the model was loaded."""
-    if not all_finite(values):
-        raise VerificationError(
-            f"The model's own {what} has values that are not finite in {str(values.dtype).removeprefix('torch.')}; a "
-            "wider --dtype may help. Nothing was written."
-        )
+    if not bool(torch.linalg.vector_norm(values, torch.inf).isfinite()):
+        raise not_finite(what, str(values.dtype).removeprefix("torch."))
+
+
+def not_finite(what: str, dtype: str) -> VerificationError:
+    """The error about values of the model that are not finite."""
+    return VerificationError(
+        f"The model's own {what} has values that are not finite in {dtype}; a wider --dtype may help. Nothing was "
+        "written."
+    )
 
 
 def _in_run_order(layers: Sequence[int]) -> list[int]:
@@ -559,7 +607,8 @@ def _hook(
                 f"layer {layer} of the model ran {what} without {' and '.join(sorted(missing))}; "
                 "nothing can be verified against this model."
             )
-        tensors = {name: each.to(tensor.device) for name, each in seen.items()}
+        device = tensor.device
+        tensors = {name: each if each.device == device else each.to(device) for name, each in seen.items()}
         end(LayerRecord(layer, norm=norm, output_norm=modules.attention_output_norm, **tensors))
         seen.clear()
 

@@ -1,9 +1,11 @@
 """Recompute every head with the reference attention and compare it with the model's own, block by block."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -18,12 +20,13 @@ from attnviz.progress import Progress, tell
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Scoring
 from attnviz.reference.tolerances import Tolerance
-from attnviz.trace.checks import LayerCheck, LayerComparison, Verification, largest_difference, within
+from attnviz.trace.checks import INPUTS, LayerCheck, LayerComparison, Verification, largest, within
 from attnviz.trace.recorder import (
-    BLOCK_MEMORY,
     AttentionCall,
     LayerRecord,
     Observer,
+    default_memory,
+    not_finite,
     record_attention,
     row_blocks,
 )
@@ -31,28 +34,33 @@ from attnviz.trace.recorder import (
 _SAME_WEIGHTS = 1e-4
 """Tolerance of a layer's fingerprint: recomputed from the same weights, it differs by rounding alone."""
 
-_SAMPLED_ROWS = 4
-"""Rows of a pattern that are part of a layer's fingerprint."""
-
 Names = Callable[[int], Sequence[str]]
 """From the index of a text in a batch to the labels of its tokens."""
+
+
+@dataclass(frozen=True)
+class PendingCheck:
+    """The check of a layer whose numbers are still on the device: its pass raises at the end unless all agree."""
+
+    layer: int
 
 
 @dataclass(frozen=True)
 class VerifiedRows:
     """A block of query rows of a layer's reference patterns, each weight compared with the model's own.
 
-    Construction fails if the ``check`` is not within the tolerance.
+    During the pass the check is pending, and nothing of them may be used unless the pass ends without an error.
+    Construction fails if a ``check`` that is known is not within the tolerance.
 
     Attributes:
-        check: of this block; of a layer that is recomputed later, that of the whole layer.
+        check: of the layer.
         pattern: [batch, n_heads, rows, n_keys]; keys after the last of them are hidden from all these rows.
         first: the first query.
         n_queries, n_keys: of the whole layer.
         end: past the last query that is verified; 0 for all.
     """
 
-    check: LayerCheck
+    check: LayerCheck | PendingCheck
     tolerance: Tolerance
     pattern: Tensor
     first: int
@@ -77,8 +85,14 @@ class VerifiedRows:
 
     def __post_init__(self) -> None:
         """Raise VerificationError for rows that did not verify, so that no number can be taken from them."""
+        if isinstance(self.check, PendingCheck):
+            return
         if not within(self.check, self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
             raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
+
+
+Allowed = dict[object, Tensor | None]
+"""Masks of a text or batch by what they depend on, so that all layers share them."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +102,17 @@ class _LayerQK:
     Attributes:
         query: [batch, n_heads, n_queries, d_head].
         key: [batch, n_heads, n_keys, d_head].
-        mask: [batch, n_keys], 1 for a token and 0 for padding.
+        mask: [batch, n_keys], 1 for a token and 0 for padding; None without padding.
         across: whether keys are of another text (cross-attention).
+        made: masks that other layers have made.
     """
 
     query: Tensor
     key: Tensor
     scoring: Scoring
-    mask: Tensor
+    mask: Tensor | None
     across: bool
+    made: Allowed
 
     @property
     def row_bytes(self) -> int:
@@ -106,16 +122,34 @@ class _LayerQK:
     def rows(self, first: int, last: int, n_keys: int | None = None) -> Tensor:
         """A block of the pattern, [batch, n_heads, rows, n_keys], over the keys that it sees, or ``n_keys``."""
         scoring, total = self.scoring, self.key.shape[-2]
-        if self.across:
-            allowed = self.mask.bool()[:, None, None, :]
-        else:
-            allowed = attention.allowed_positions(self.mask, scoring.causal, scoring.window, first, last - first)
+        seen = total
+        if scoring.causal and not self.across:
+            seen = last
+        elif scoring.window is not None:
+            seen = min(total, last - 1 + scoring.window)
         if n_keys is None:
-            n_keys = last if scoring.causal and not self.across else total
-        elif n_keys < total and bool(allowed[..., n_keys:].any()):
+            n_keys = seen
+        elif n_keys < seen:
             n_keys = total  # the model hides what the reference does not: the comparison will say so
+        kind = self.across, scoring.causal, scoring.window, self.mask is None, first, last, n_keys, self.key.device
+        if kind not in self.made:
+            self.made[kind] = self._allowed(first, last, n_keys)
         query, key = self.query[:, :, first:last], self.key[:, :, :n_keys]
-        return attention.pattern_of(query, key, scoring, allowed[..., :n_keys], first)
+        return attention.pattern_of(query, key, scoring, self.made[kind], first)
+
+    def _allowed(self, first: int, last: int, n_keys: int) -> Tensor | None:
+        """Which of the last keys these rows may attend to; None for all."""
+        scoring, mask = self.scoring, self.mask
+        if self.across:
+            return None if mask is None else mask.bool()[:, None, None, :n_keys]
+        if mask is None:
+            if not scoring.causal and scoring.window is None:
+                return None
+            mask = torch.ones(1, self.key.shape[-2], dtype=torch.bool, device=self.key.device)
+        allowed = attention.allowed_positions(mask, scoring.causal, scoring.window, first, last - first)[..., :n_keys]
+        if self.mask is None and scoring.window is None:
+            return allowed[..., first + 1 :]  # all rows see the keys before
+        return allowed
 
 
 @dataclass(eq=False)
@@ -134,10 +168,11 @@ class VerifiedAttention:
     checkpoint: Checkpoint
     tokens: Tokens
     verification: Verification
-    memory: float
+    memory: float | None
     _kept: "dict[int, _KeptLayer]"
     _target: Tokens | None = None
     queries: tuple[int, ...] | None = None
+    _made: Allowed = field(default_factory=dict)
 
     def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
         """The tokens of a layer's queries and of its keys; other than :attr:`tokens` only in an encoder-decoder."""
@@ -170,7 +205,8 @@ class VerifiedAttention:
             source, check = _of_heads(source, heads), replace(check, heads_compared=len(heads))
         n_queries, n_keys = source.query.shape[-2], source.key.shape[-2]
         end = n_queries if self.queries is None else self.queries[-1] + 1
-        for first, last in row_blocks(n_queries, source.row_bytes, self.memory):
+        memory = default_memory(source.query.device) if self.memory is None else self.memory
+        for first, last in row_blocks(n_queries, source.row_bytes, memory):
             for start, stop in _stretches(self.queries, first, last):
                 with torch.inference_mode(), torch.autocast(source.query.device.type, enabled=False):
                     pattern = source.rows(start, stop)
@@ -186,7 +222,7 @@ class VerifiedAttention:
                 f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {device}; "
                 "analyze again."
             )
-        heads, _, value = _heads_of(model, layer, x, source)
+        heads, _, value = _heads_of(model, layer, x, source, None, self._made)
         if not torch.allclose(_fingerprint(heads, value), kept.fingerprint, rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS):
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
@@ -210,7 +246,7 @@ def verify_attention(
     visit: Callable[[VerifiedRows], None] = lambda _: None,
     progress: Progress | None = None,
     target: Tokens | None = None,
-    memory: float = BLOCK_MEMORY,
+    memory: float | None = None,
     queries: tuple[int, ...] | None = None,
     keep_outputs: bool = True,
     called: Callable[[AttentionCall], None] | None = None,
@@ -239,15 +275,10 @@ def verify_attention(
         checkpoint, names, visit, progress=progress, queries=queries, keep_outputs=keep_outputs, called=called
     )
     tell(progress, "verifying", 0, checkpoint.n_layers)
-    record_attention(checkpoint, inputs, verifier, memory)
-    if verifier.mismatches:
-        _, worst = max(verifier.mismatches, key=lambda mismatch: mismatch[0])
-        raise VerificationError(
-            f"the recomputed heads do not reproduce the model: {len(verifier.mismatches)} of {len(verifier.checks)} "
-            f"layers differ. {worst} Nothing was written. Try --dtype float64: it makes rounding smaller, but not an "
-            f"error.{look_again(checkpoint.architecture)}"
-        )
-    return VerifiedAttention(checkpoint, tokens, verifier.verification(), memory, verifier.kept, target, queries)
+    verifier.run(inputs, memory)
+    return VerifiedAttention(
+        checkpoint, tokens, verifier.verification(), memory, verifier.kept, target, queries, verifier.made
+    )
 
 
 def _inputs(checkpoint: Checkpoint, tokens: Tokens, target: Tokens | None) -> dict[str, Tensor]:
@@ -270,7 +301,9 @@ class Verifier(Observer):
 
     ``masks`` gives the keys of a layer that are tokens, [batch, n_keys], 1 for a token and 0 for padding; without it
     all are. ``keep`` is whether layers can be recomputed later; ``written`` is called with the model's own weighted
-    values of each layer that agrees, [batch, n, n_heads, d_head]; ``called`` with each layer's call.
+    values of each layer, [batch, n, n_heads, d_head]; ``called`` with each layer's call.
+
+    During the pass nothing waits for the device; nothing that it gave may be used unless :meth:`run` returns.
     """
 
     def __init__(
@@ -288,16 +321,50 @@ class Verifier(Observer):
     ) -> None:
         self._queries, self._keep_outputs, self._written, self._called = queries, keep_outputs, written, called
         self._checkpoint, self._names, self._visit, self._masks = checkpoint, names, visit, masks
-        self._keep, self._progress = keep, progress
+        self._keep, self._progress, self._locating = keep, progress, False
         self.checks: dict[int, LayerCheck] = {}
-        self.mismatches: list[tuple[float, str]] = []
+        self.located: list[tuple[float, str]] = []
         self.kept: dict[int, _KeptLayer] = {}
+        self.made: Allowed = {}
+        self._comparisons: dict[int, tuple[LayerComparison, int]] = {}
         self._heads: _LayerQK
         self._parameters: HeadParameters
         self._compared: LayerComparison
         self._groups = 1
         self._value, self._weighted = torch.empty(0), list[Tensor]()
         self._fingerprint = torch.empty(0)
+
+    def run(self, inputs: dict[str, Tensor], memory: float | None = None) -> None:
+        """Run the model once on what its forward takes.
+
+        Raises:
+            VerificationError: a layer differs; a second run, which looks at every step, says where.
+        """
+        wrong = self._wrong(record_attention(self._checkpoint, inputs, self, memory, check_finite=False))
+        if not wrong:
+            return
+        again = copy(self)
+        again._locating, again._visit, again._written, again.located = True, lambda _: None, None, []
+        record_attention(self._checkpoint, inputs, again, memory)
+        agreed = "A second run agreed, so the model gives other numbers each time."
+        worst = max(again.located, default=(0.0, agreed))[1]
+        raise VerificationError(
+            f"the recomputed heads do not reproduce the model: {len(wrong)} of {len(self.checks)} layers differ. "
+            f"{worst} Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
+            f"{look_again(self._checkpoint.architecture)}"
+        )
+
+    def _wrong(self, states: Tensor) -> list[int]:
+        """The layers that differ, after a pass with these final states; one copy to the host gives :attr:`checks`."""
+        comparisons = [self._comparisons[layer] for layer in sorted(self._comparisons)]
+        final = largest(states)[None].to(comparisons[0][0].on_device)
+        of_layers = [compared.on_device.to(final) for compared, _ in comparisons]  # perhaps of several devices
+        numbers = torch.stack([torch.cat([each, final]) for each in of_layers]).tolist()
+        for (compared, n_summed), of_layer in zip(comparisons, numbers, strict=True):
+            self.checks[compared.layer] = compared.result(of_layer[:-1], n_summed)
+        if not math.isfinite(numbers[0][-1]):
+            raise not_finite("final hidden state", str(states.dtype).removeprefix("torch."))
+        return [layer for layer, check in self.checks.items() if not within(check, self._checkpoint.tolerance)]
 
     def verification(self) -> Verification:
         """The checks of all layers, in order."""
@@ -309,26 +376,26 @@ class Verifier(Observer):
         model, layer = self._checkpoint, call.layer
         if self._called is not None:
             self._called(call)
-        self._compared, self._weighted = LayerComparison(model, layer, *self._names(layer)), []
+        self._compared, self._weighted = LayerComparison(model, layer, *self._names(layer), self._locating), []
         self._groups = call.query.shape[1] // call.key.shape[1]
         mask = None if self._masks is None else self._masks(layer)
-        self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask)
+        self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask, self.made)
         self._parameters = parameters
         if self._keep:
             self._fingerprint = _fingerprint(self._heads, self._value)
         recomputed = self._heads.query, self._heads.key, self._value
         own = call.query, call.key, call.value
         x = attention_input, attention_input if source is None else source
-        for name, ours, theirs in zip(("queries", "keys", "values"), recomputed, own, strict=True):
-            repeated = attention.repeat_kv(theirs, ours.shape[1])
-            self._compared.add_inputs(name, ours, repeated, partial(_reason, model, name, x, parameters, repeated))
-        if abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
+        for name, ours, theirs in zip(INPUTS, recomputed, own, strict=True):
+            once = ours[:, :: ours.shape[1] // theirs.shape[1]]  # heads of a group share keys and values
+            self._compared.add_inputs(name, once, theirs, partial(_reason, model, name, x, parameters, theirs))
+        if self._locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
             self._compared.causes.append(
                 f"The model scales its scores by {call.scale:.6g}, the reference by {parameters.scale:.6g}."
             )
 
     def rows(self, layer: int, first: int, own: Tensor) -> None:
-        """Recompute a block of the patterns, compare it, and visit it if all agrees so far."""
+        """Recompute a block of the patterns, compare it, and visit it."""
         for start, stop in _stretches(self._queries, first, first + own.shape[2]):
             self._compare(layer, start, own[:, :, start - first : stop - first])
 
@@ -346,9 +413,8 @@ class Verifier(Observer):
                 "Queries, keys and values agree before that; patterns agree with the groups of heads in another order."
             )
         self._weighted.append(torch.matmul(pattern, self._value[..., : pattern.shape[-1], :]).transpose(1, 2))
-        if agrees and not self.mismatches and not compared.worst[1]:
-            check = LayerCheck(layer, pattern.shape[1], compared.pattern_error, 0.0, 0.0)
-            self._visit(VerifiedRows(check, self._checkpoint.tolerance, pattern, first, n_queries, total, end))
+        check, tolerance = PendingCheck(layer), self._checkpoint.tolerance
+        self._visit(VerifiedRows(check, tolerance, pattern, first, n_queries, total, end))
 
     def _interleaved(self, first: int, own: Tensor) -> bool:
         """Whether the model's rows agree if head h has the keys of key-value head h mod n_kv_heads."""
@@ -357,25 +423,27 @@ class Verifier(Observer):
             return False
         key = heads.key[:, ::groups].repeat(1, groups, 1, 1)
         rows = replace(heads, key=key).rows(first, first + own.shape[2], own.shape[-1])
-        return rows.shape == own.shape and largest_difference(rows, own) <= self._compared.tolerance.pattern
+        return rows.shape == own.shape and float(largest(rows - own)) <= self._compared.tolerance.pattern
 
     def end(self, record: LayerRecord) -> None:
         """Compare the layer's output, and the residual stream and norm after it."""
-        model, layer = self._checkpoint, record.layer
+        model, layer, compared = self._checkpoint, record.layer, self._compared
         weighted = self._weighted[0] if len(self._weighted) == 1 else torch.cat(self._weighted, 1)
         output = attention.joined_output(weighted.transpose(1, 2), self._parameters)
-        check, ratio, where = self._compared.end(record, weighted, output, self._queries)
-        self.checks[layer] = check
-        if where:
-            self.mismatches.append((ratio, where))
-        elif self._keep:
+        compared.add_outputs(record, weighted, output, self._queries)
+        n_summed = record.summed[0].numel()
+        self._comparisons[layer] = compared, n_summed
+        if self._locating:
+            check = compared.result(compared.on_device.tolist(), n_summed)
+            if not within(check, model.tolerance):
+                self.located.append(compared.located(check, record, weighted, output, self._queries))
+        if self._keep:
             inputs = record.attention_input, record.source
             own = record.output if self._keep_outputs else None
             self.kept[layer] = _KeptLayer(inputs, own, self._fingerprint)
-        if self._written is not None and not self.mismatches:
+        if self._written is not None:
             self._written(layer, record.weighted)
-        if not self.mismatches:
-            tell(self._progress, "verifying", len(self.checks), model.n_layers)
+        tell(self._progress, "verifying", len(self._comparisons), model.n_layers)
 
 
 def _stretches(queries: Sequence[int] | None, first: int, last: int) -> list[tuple[int, int]]:
@@ -395,6 +463,7 @@ def _reason(
     checkpoint: Checkpoint, name: str, x: tuple[Tensor, Tensor], parameters: HeadParameters, own: Tensor
 ) -> str:
     """The step of the reference whose omission alone explains the difference, or an empty text."""
+    own = attention.repeat_kv(own, parameters.n_heads)
 
     def variant(**changes: object) -> Tensor:
         changed = replace(parameters, **changes)  # type: ignore[arg-type]
@@ -423,16 +492,15 @@ def _reason(
 
 
 def _heads_of(
-    checkpoint: Checkpoint, layer: int, x: Tensor, source: Tensor | None, mask: Tensor | None = None
+    checkpoint: Checkpoint, layer: int, x: Tensor, source: Tensor | None, mask: Tensor | None, made: Allowed
 ) -> tuple[_LayerQK, HeadParameters, Tensor]:
     """A layer's queries and keys, its parameters and its values, [batch, n_heads, n_keys, d_head]."""
     keys = x if source is None else source
-    mask = torch.ones(keys.shape[:2], dtype=torch.long, device=x.device) if mask is None else mask
     with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         query, key = attention.queries_and_keys(x, keys, parameters)
         value = attention.values(keys, parameters)
-    return _LayerQK(query, key, parameters, mask, source is not None), parameters, value
+    return _LayerQK(query, key, parameters, mask, source is not None, made), parameters, value
 
 
 def _of_heads(heads: _LayerQK, chosen: Sequence[int]) -> _LayerQK:
@@ -445,19 +513,18 @@ def _of_heads(heads: _LayerQK, chosen: Sequence[int]) -> _LayerQK:
     return replace(heads, query=heads.query[:, numbers], key=heads.key[:, numbers], scoring=scoring)
 
 
+@cache
+def _random(n: int, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Fixed random numbers, [n, d]."""
+    return torch.rand(n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)
+
+
 def _fingerprint(heads: _LayerQK, value: Tensor) -> Tensor:
     """A few numbers a head that change when any weight does, or when weights or heads are permuted.
 
-    Products of queries, keys, values and a few rows of the pattern with fixed random vectors, [batch, n_heads, 8].
+    Sums of queries, keys, values and the last row of the pattern times random numbers, [4, batch, n_heads].
     """
-    generator = torch.Generator().manual_seed(0)
     n = heads.query.shape[-2]
-    rows = torch.linspace(0, n - 1, min(n, _SAMPLED_ROWS)).long().tolist()
     with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
-        sampled = torch.cat([heads.rows(row, row + 1, heads.key.shape[-2]) for row in rows], dim=-2)
-        parts = []
-        for x in (heads.query, heads.key, value, sampled):
-            wide = attention.upcast(x)
-            onto = torch.rand(max(wide.shape[-2:]), 2, generator=generator).to(wide)
-            parts.append((onto[: wide.shape[-2], :1].T @ wide @ onto[: wide.shape[-1]]).flatten(2))
-        return torch.cat(parts, -1).float()
+        parts = [attention.upcast(x) for x in (heads.query, heads.key, value, heads.rows(n - 1, n))]
+        return torch.stack([(x * _random(*x.shape[-2:], x.dtype, x.device)).sum((-2, -1)) for x in parts])

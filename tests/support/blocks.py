@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator
 
 import pytest
+from torch import Tensor
+from torch.nn.functional import pad
 
 from attnviz.measures import statistics
 from attnviz.trace import recorder, verify
@@ -20,3 +22,11 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
     for module in (recorder, verify, statistics):
         monkeypatch.setattr(module, "row_blocks", blocks)
+    monkeypatch.setattr(recorder, "_MOST_MASKS", 0)  # masks come in blocks, too
+
+
+def hidden_keys(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """Which keys are hidden, over all of the scores' keys: masks are of the last alone."""
+    if allowed is None:
+        return scores.isnan()
+    return pad(~allowed, (scores.shape[-1] - allowed.shape[-1], 0))

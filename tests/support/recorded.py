@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.trace.checks import Verification
 from attnviz.trace.recorder import AttentionCall, LayerRecord, record_attention, row_blocks
@@ -75,9 +74,7 @@ def verified_batch(
     mask = inputs["attention_mask"] if mask is None else mask
     labels = [str(position) for position in range(mask.shape[1])]
     verifier = Verifier(checkpoint, lambda _: (lambda _: labels, lambda _: labels), visit, lambda _: mask, keep=False)
-    record_attention(checkpoint, inputs, verifier, memory)
-    if verifier.mismatches:
-        raise VerificationError(f"the recomputed heads do not reproduce the model: {verifier.mismatches[0][1]}")
+    verifier.run(inputs, memory)
     return verifier.verification()
 
 

@@ -14,7 +14,7 @@ from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.relations import RelatedWords, RelationTally
-from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.measures.statistics import HOST, HeadStatistics, TextContext, copied
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
@@ -71,7 +71,8 @@ def analyze(
         max_new_tokens: of that text, at most; default 40.
         generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
             pass; fewer where it ends the text.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
+            quarter of what is free.
         queries: measure the rows of some queries alone, over all keys: ``last``, a stretch such as ``-64:`` or
             ``100:200``, or a token as ``token`` of a figure names it. For long texts: memory and files grow with the
             length, not with its square. Relations are not measured.
@@ -106,7 +107,7 @@ class Reader:
     parser: str | None
     truncate: bool
     max_new_tokens: int | None
-    memory: int
+    memory: int | None
     generate: int | None = None
 
     def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
@@ -124,7 +125,9 @@ class Reader:
             continuation, tokens = self._continued(text, pair, self.generate)
         tokens = with_found_sinks(checkpoint, tokens)
         learned = checkpoint.architecture.learned_sinks
-        context = replace(_context_of(tokens, checkpoint.architecture.causal, options), learned_sinks=learned)
+        device = HOST if checkpoint.device.type == "mps" else checkpoint.device  # it has no float64
+        context = _context_of(tokens, checkpoint.architecture.causal, options)
+        context = replace(context, learned_sinks=learned, device=device)
         members, queries = context.units.members, context.queries
         rows = None if queries is None else tuple(sorted({token for unit in queries for token in members[unit]}))
         of_target = self._target(tokens, context.units, target) if checkpoint.stacks else None
@@ -212,7 +215,7 @@ def profile_of(
     if source is None or checkpoint.stacks:
         return None
     shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
-    return find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _WARN)
+    return find_profile(source, shape, warn or _WARN)
 
 
 def _parse(
@@ -253,6 +256,7 @@ def _judged(
     stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
     """The findings of all heads, in the model's order."""
+    copied(list(measured.values()))
     relations, few = of_relations.results(), TOO_SHORT if context.queries is None else FEW_ROWS
     for layer in sorted(measured):
         statistics, of_text = measured[layer].result(), contexts.get(layer, context)

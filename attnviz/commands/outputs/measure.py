@@ -227,7 +227,8 @@ def head_outputs(
         foil: whose logit is subtracted from the answer's; default the first of the model's other choices.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
+            quarter of what is free.
         progress: callback for every layer verified and measured.
         opening: see :class:`attnviz.options.ModelOptions`.
 

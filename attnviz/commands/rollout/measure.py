@@ -150,7 +150,8 @@ def rollout(
         residual: share of the identity in every layer, 0-1.
         token: whose inputs to rank: a token, ``#3`` or 3; default the first ([CLS]), in a causal model the last.
         truncate: cut a text that is longer than the model instead of raising.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
+            quarter of what is free.
         progress: callback for every layer verified and rolled out.
         opening: see :class:`attnviz.options.ModelOptions`.
 

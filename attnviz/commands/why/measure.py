@@ -111,7 +111,8 @@ def why(
         depth: how many heads the chain goes through.
         pair: a second segment (BERT).
         truncate: cut a text that is longer than the model instead of raising.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
+            quarter of what is free.
         progress: callback for every layer verified.
         opening: see :class:`attnviz.options.ModelOptions`.
 

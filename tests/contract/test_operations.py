@@ -1,0 +1,73 @@
+"""What ``analyze`` asks of a device, counted on a processor: operations, and waits for a result."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
+
+import attnviz
+from attnviz.models.opening import open_checkpoint
+from tests.benchmarks.long_text import text_of
+from tests.support.models import bert_tokenizer, gpt2_tokenizer
+
+WAITS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "unique", "_unique2"}
+"""Operations that a host has to wait for."""
+
+SMALL = {"vocab_size": 500, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128,
+         "max_position_embeddings": 1024, "attn_implementation": "eager"}  # fmt: skip
+MODELS = {
+    "gpt2": lambda layers: GPT2Model(
+        GPT2Config(n_layer=layers, n_embd=64, n_head=4, vocab_size=500, attn_implementation="eager",
+                   bos_token_id=0, eos_token_id=0)
+    ),
+    "bert": lambda layers: BertModel(BertConfig(num_hidden_layers=layers, **SMALL)),
+    "llama": lambda layers: LlamaModel(LlamaConfig(num_hidden_layers=layers, num_key_value_heads=2, **SMALL)),
+}  # fmt: skip
+
+
+class Counted(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def counted(kind: str, layers: int, tokens: int) -> tuple[int, int, int]:
+    """Operations of the model's own eager pass, operations of ``analyze``, and its waits."""
+    torch.manual_seed(0)
+    model = MODELS[kind](layers).eval()
+    tokenizer = bert_tokenizer() if kind == "bert" else gpt2_tokenizer()
+    text = text_of(tokens - 8, tokenizer)
+    checkpoint, _ = open_checkpoint(model, tokenizer)
+    inputs = checkpoint.tokenize(text).model_inputs(checkpoint.device)
+    more = {} if kind == "bert" else {"use_cache": False}
+    with torch.inference_mode(), Counted() as own:
+        model(**inputs, **more)
+    with Counted() as ours:
+        attnviz.analyze(text, checkpoint, syntax=False)
+    waits = sum(n for name, n in ours.operations.items() if name in WAITS)
+    return own.operations.total(), ours.operations.total(), waits
+
+
+@pytest.mark.parametrize(("kind", "ratio"), [("gpt2", 10.0), ("bert", 14.0), ("llama", 8.5)])
+def test_the_device_is_seldom_waited_for_and_asked_little(kind: str, ratio: float) -> None:
+    """Every block of rows has to know its pairs, and the mask that hides keys: no layer waits."""
+    own, ours, waits = counted(kind, 4, 128)
+    more_own, more, more_waits = counted(kind, 8, 128)
+    assert waits == more_waits <= 4
+    assert ours <= ratio * own
+    assert more <= ratio * more_own
+
+
+def test_a_long_text_waits_no_oftener_in_more_layers() -> None:
+    waits = {counted("gpt2", layers, 1024)[2] for layers in (2, 4)}
+    assert len(waits) == 1
+    assert waits.pop() <= 8
