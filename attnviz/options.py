@@ -211,8 +211,8 @@ _CORPORA = (
     Option("batch_size", int, "How many texts the model reads at once.", 32, "N", least=1, most=_LARGEST),
 )
 _MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: less helps where a "
-                 "long text runs out of memory. Changes results only by rounding. Default: 48M; on a GPU 1G, or a quarter "
-                 "of what is free.", None, "SIZE", check=n_bytes)
+                 "long text runs out of memory. Changes results only by rounding. Default: 48M; on a GPU 1G, or a "
+                 "quarter of what is free.", None, "SIZE", check=n_bytes)
 _SELECT = Option("select", list[str], "Heads to draw and list: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), "
                  "L*H8; of encoder-decoders X0H3, X, E0-2. May be given more than once. Default: all heads.", (),
                  "HEADS")
