@@ -79,16 +79,16 @@ def test_how_many_heads_can_go_follows_from_the_curve(made_up: Ablation, plain: 
     assert plain.removable is None
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [60, 120])
 def test_the_tables(made_up: Ablation, width: int) -> None:
-    """Below 80 columns intervals are left to ablate.json."""
     report = made_up.report(width, top=3)
     rows = [line.split() for line in report.splitlines()]
     (head,) = (row for row in rows if row[:2] == ["1", "L0H0"])
     (layer,) = (row for row in rows if row[:2] == ["L0", "4.000"])
     assert (head[2], head[-1]) == ("0.500", "0.250")
     assert layer[2] == "2.000"
-    assert ("[0.400," in head, "[1.500," in layer) == (width >= 80, width >= 80)
+    assert "[0.400," in head
+    assert "[1.500," in layer
     assert "9 more heads left out" in report
     assert "left out" not in made_up.report(width, top=0)
 
