@@ -217,7 +217,7 @@ def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> Iterator[N
     """Multiply the heads of a layer by gates, [rows, n_heads], inside the block."""
 
     def multiply(values: Tensor) -> Tensor:
-        heads = values.unflatten(-1, (checkpoint.n_heads_of(layer), -1))
+        heads = values.reshape(*values.shape[:2], checkpoint.n_heads_of(layer), -1)
         return (heads * gates[:, None, :, None]).flatten(-2)
 
     with ExitStack() as stack:

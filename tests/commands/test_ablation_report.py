@@ -111,7 +111,7 @@ def test_the_document(made_up: Ablation) -> None:
 
 
 def test_without_gradients_there_is_no_column_of_them() -> None:
-    result = measured(STATES, "the cat ran", select=["L1"], gradient=False)
+    result = measured(STATES, "the cat ran", select=["L1"], curve=True, gradient=False)
     assert "Gradient" not in result.report()
     assert result.document()["gradient_of"] is result.heads[0].gradient is None
     assert (
