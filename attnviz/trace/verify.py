@@ -365,7 +365,7 @@ class Verifier(Observer):
         if not comparisons:
             return []
         first = comparisons[0][0].on_device
-        final = first[:1] * 0 if states is None else largest(states)[None].to(first)
+        final = torch.zeros_like(first[:1]) if states is None else largest(states)[None].to(first)
         of_layers = [compared.on_device.to(final) for compared, _ in comparisons]  # perhaps of several devices
         numbers = torch.stack([torch.cat([each, final]) for each in of_layers]).tolist()
         for (compared, n_summed), of_layer in zip(comparisons, numbers, strict=True):
