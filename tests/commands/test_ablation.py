@@ -243,7 +243,7 @@ def _swapped(values_of: Any) -> Any:
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "message"),
     [
-        (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "do not reproduce"),
+        (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "reference gives"),
         (removal, "run_block", _left_out, "a pass resumed at layer"),
         (attention, "values", _swapped, "what is to be removed of L0H0 differs from what"),
     ],
