@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from attnviz.models.head_ids import LayerId
 
 Row = TypeVar("Row")
+Path = Sequence[str | int | Callable[[Any], object]]
+"""Keys, or functions, one after the other."""
 
 
 def _unchanged(value: object) -> object:
@@ -33,7 +36,7 @@ class Field(Generic[Row]):
     value: Callable[[Row], object] | None = None
     unit: str = ""
     name: str = ""
-    csv: Mapping[str, Sequence[str | int]] | None = None
+    csv: Mapping[str, Path] | None = None
     of_stacks: bool = False
     if_known: bool = False
     write: Callable[[Any], object] = _unchanged
@@ -52,6 +55,11 @@ class Field(Generic[Row]):
 def plain(*names: str) -> tuple[Field[Any], ...]:
     """Fields without a title, which no table lists by itself."""
     return tuple(Field(name=name) for name in names)
+
+
+def by_name(*names: str) -> tuple[Field[Any], ...]:
+    """Fields of rows that are dictionaries."""
+    return tuple(Field(value=itemgetter(name), name=name) for name in names)
 
 
 HEAD: tuple[Field[Any], ...] = (
@@ -76,25 +84,45 @@ def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
     return [of_name[name] for name in names]
 
 
-def csv_rows(
-    fields: Sequence[Field[Any]], entries: Iterable[dict[str, Any]], stacks: bool
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """Columns and rows of the CSV file of entries of a document; ``stacks``: whether it is of an encoder-decoder."""
-    entries = list(entries)
-    lacking = {field.name for field in fields if field.if_known and entries and field.name not in entries[0]}
-    named = [field for field in fields if field.name and field.name not in lacking]
-    shown = [field for field in named if stacks or not field.of_stacks]
-    ordered = sorted(shown, key=lambda field: field.of_stacks)
-    columns = {
-        column: (field.name, *keys)
-        for field in ordered
-        for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
-    }
-    return list(columns), [{name: _at(each, keys) for name, keys in columns.items()} for each in entries]
+@dataclass(frozen=True)
+class NamedTable(Generic[Row]):
+    """The rows of a result, stated once: JSON entries, CSV file, frame(), table of a paper and terminal are made of it.
+
+    Attributes:
+        name: key of the document with an entry a row; '' where the document has these rows in another shape.
+        fields: of the rows, in the order of the CSV file.
+        rows: those of the selected heads.
+    """
+
+    name: str
+    fields: Sequence[Field[Row]]
+    rows: Sequence[Row]
+
+    def pick(self, *names: str) -> list[Field[Row]]:
+        """The fields of these names, in this order, for the terminal."""
+        return pick(self.fields, *names)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The rows as entries of the document."""
+        return [entry(self.fields, row) for row in self.rows]
+
+    def csv_rows(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """Columns and rows of the CSV file, with the values of the entries; columns that no entry has are left out."""
+        entries = self.entries()
+        known = {name for each in entries for name in each}
+        known |= {field.name for field in self.fields if field.name and not (entries or field.of_stacks)}
+        columns = {
+            column: (field.name, *keys)
+            for field in sorted(self.fields, key=lambda field: field.of_stacks)
+            if field.name in known
+            for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
+        }
+        return list(columns), [{name: _at(each, keys) for name, keys in columns.items()} for each in entries]
 
 
-def _at(value: Any, keys: Sequence[str | int]) -> Any:
+def _at(value: Any, path: Path) -> Any:
     """What lies at these keys; None where one of the values on the way is None."""
-    for key in keys:
-        value = None if value is None else value[key]
+    for key in path:
+        if value is not None:
+            value = key(value) if callable(key) else value[key]
     return value

@@ -16,8 +16,7 @@ from attnviz.arguments import as_found, check_kind, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.options import COMMANDS, checked
 from attnviz.plugins import Registry
-from attnviz.present.documents import csv_text
-from attnviz.present.fields import Field, csv_rows
+from attnviz.present.fields import NamedTable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -96,37 +95,31 @@ def _none(*_: Any) -> tuple[Any, ...]:
     return ()
 
 
-def _as_it_is(*_: Any) -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class CommandSpec(Generic[R]):
     """What a command prints, draws and writes.
 
     Attributes:
-        content: the JSON document but for its version and its list of figures; what was not measured is None.
+        content: the JSON document but for its version, its figures and the entries of its table.
+        table: the rows that the JSON document and the CSV file have.
         tables: what the terminal shows.
-        fields: of the entries that the CSV file has rows of.
-        entries: the key of the document with these entries, or from the document to them.
         patterns: whether heads are labelled, by the patterns of plug-ins too.
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
         paper: columns of the table for a paper; default all.
-        in_paper: the keys of the document that this table has otherwise, such as fewer entries.
+        in_paper: this table, if it has fewer rows or another order.
         tensors: name and content of the safetensors file, written on request; None if there is none.
         afterwards: called with the document once everything is written; returns messages for standard error.
     """
 
     content: "Callable[[R, ViewOptions], dict[str, Any]]"
+    table: "Callable[[R, ViewOptions], NamedTable[Any]]"
     tables: "Callable[[R, ViewOptions], Iterable[RenderableType]]"
-    fields: tuple[Field[Any], ...] = ()
-    entries: str | Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = "heads"
     patterns: bool = False
     top: int | None = 12
     all_selected: bool = False
     paper: tuple[str, ...] = ()
-    in_paper: "Callable[[R, ViewOptions, dict[str, Any]], dict[str, Any]]" = _as_it_is
+    in_paper: "Callable[[R, ViewOptions], NamedTable[Any]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
     afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
 
@@ -135,15 +128,6 @@ class CommandSpec(Generic[R]):
         if choices.top is not None:
             return choices
         return replace(choices, top=0 if self.all_selected and choices.select else self.top)
-
-    def csv_rows(self, content: dict[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
-        """Columns and rows of the CSV file of a document, with values as in the document."""
-        entries = content[self.entries] if isinstance(self.entries, str) else self.entries(content)
-        return csv_rows(self.fields, entries, "target" in content)
-
-    def csv(self, content: dict[str, Any]) -> str:
-        """The CSV file of a document."""
-        return csv_text(*self.csv_rows(content))
 
 
 def _native_views(command: str) -> tuple[View, ...]:

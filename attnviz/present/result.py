@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from attnviz.figures.style import Style
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
+    from attnviz.present.fields import NamedTable
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.view import Plan, ViewOptions
 
@@ -165,7 +166,7 @@ class Result:
         Raises:
             UsageError: pandas is not installed; no such option or head.
         """
-        columns, rows = spec_of(self.command).csv_rows(self.document(**choices))
+        columns, rows = self.table(self._choices(None, choices)).csv_rows()
         try:
             import pandas
         except ImportError as error:
@@ -178,17 +179,27 @@ class Result:
         """The table for a paper, as ``--table`` writes it; see :func:`attnviz.present.documents.paper_table`."""
         from attnviz.present.documents import paper_table
 
-        spec, document, listed = spec_of(self.command), self._document((), choices), ""
-        columns, rows = spec.csv_rows({**document, **spec.in_paper(self, choices, document)})
-        of_rows = len(spec.csv_rows(document)[1])
-        if len(rows) < of_rows:
-            listed = f"; {len(rows):,} of {counted(of_rows, 'row')} listed"
+        spec, whole, listed = spec_of(self.command), self.table(choices), ""
+        table = whole if spec.in_paper is None else spec.in_paper(self, choices)
+        columns, rows = table.csv_rows()
+        if len(rows) < len(whole.rows):
+            listed = f"; {len(rows):,} of {counted(len(whole.rows), 'row')} listed"
         if isinstance(self, OfHeads) and (n_heads := len(self.select(choices.select))) < len(self.heads):
             listed = f"; {n_heads} of {counted(len(self.heads), 'head')} listed"
         what = re.sub(r"^\w*(?=[A-Z])", "", repr(self)[1:-1])  # the class of many texts, too, by its last word
         caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(choices.table or "md", spec.paper or columns, rows, caption, label)
+
+    def table(self, choices: "ViewOptions") -> "NamedTable[Any]":
+        """The rows that the JSON document and the CSV file have."""
+        return spec_of(self.command).table(self, choices)
+
+    def csv(self, choices: "ViewOptions") -> str:
+        """The command's CSV file."""
+        from attnviz.present.documents import csv_text
+
+        return csv_text(*self.table(choices).csv_rows())
 
     def tables(self, choices: "ViewOptions") -> "RenderableType":
         """The tables that the command prints, for :mod:`rich`."""
@@ -269,7 +280,7 @@ class Result:
             output.write(within + CAPTIONS, captions_text(captions.items()))
             output.write(within + LATEX_CAPTIONS, latex_captions_text(captions.items()))
         document = self._document(list(captions), choices)
-        output.write(f"{within}{stem}.csv", spec.csv(document))
+        output.write(f"{within}{stem}.csv", self.csv(choices))
         files = [name.removeprefix(within) for name in output.written if name.startswith(within)]
         document["files"] = sorted({*files, f"{stem}.json"})
         output.write(f"{within}{stem}.json", json_text(document))
@@ -359,8 +370,8 @@ class Result:
     def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
         from attnviz.measures.patterns import PATTERNS
 
-        spec = spec_of(self.command)
-        content = spec.content(self, choices)
+        spec, table = spec_of(self.command), self.table(choices)
+        content = spec.content(self, choices) | ({table.name: table.entries()} if table.name else {})
         read = {"reading_notes": self.reading_notes} if self.reading_notes else {}
         models = content.get("models") or [content.get("model", {})]
         drew = [view for view in views_of(self.command) if any(map(view.drew, figures))]

@@ -10,9 +10,10 @@ import pytest
 from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, HeadEffect, SetEffect
 from attnviz.commands.ablate.inputs import NEXT
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.report import SPEC, conclusion, interval
+from attnviz.commands.ablate.report import conclusion, interval
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import amount
+from attnviz.present.view import ViewOptions
 from tests.support.ablations import TEXTS, measured
 
 
@@ -103,7 +104,7 @@ def test_the_document(made_up: Ablation) -> None:
     assert content["curve"]["points"][1]["removed"] == 3
     assert content["curve"]["points"][1]["loss"]["random_order"]["value"] == 2.0
     assert content["removable"] == 3
-    rows = list(csv.DictReader(io.StringIO(SPEC.csv(content))))
+    rows = list(csv.DictReader(io.StringIO(made_up.csv(ViewOptions()))))
     assert len(rows) == 12
     values = [rows[0][name] for name in ("loss", "loss_low", "loss_high", "cosine", "l2_low")]
     assert values == ["0.5", "0.4", "0.6", "", ""]

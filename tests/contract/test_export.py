@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from safetensors import safe_open
 
 from attnviz.errors import OutputError
 from attnviz.language.syntax import Arc, Parse, Word
-from attnviz.present.documents import captions_text, json_text
-from attnviz.present.fields import Field, csv_rows
+from attnviz.models.head_ids import HeadId, Stack
+from attnviz.present.documents import captions_text, csv_text, json_text
+from attnviz.present.fields import Field, NamedTable
 from attnviz.present.report import spec_of
 from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
@@ -20,7 +22,6 @@ from tests.support.captions import read_captions
 from tests.support.hand_made import LABELS, by_design, hand_made
 from tests.support.stored import PROFILE
 
-HEADS = spec_of("heads")
 LABEL = ["label", "label_score", "label_baseline", "label_error_reduction", "label_n", "label_certain"]
 PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-parser")
 
@@ -95,19 +96,17 @@ def test_json_refuses_what_is_no_number_and_names_it():
         json_text({"heads": [{"score": 0.5}, {"score": float("nan")}]})
 
 
-def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
-    content = document_of(hand_made())
-    text = HEADS.csv(content)
+def test_csv_has_the_values_of_the_document():
+    analysis = hand_made()
+    text = analysis.csv(ViewOptions())
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["id"] for row in rows] == ["L0H0", "L0H1", "L1H0", "L1H1"]
-    for row, head in zip(rows, content["heads"], strict=True):
+    for row, head in zip(rows, document_of(analysis)["heads"], strict=True):
         for name in ("id", "layer", "head", "entropy", "distance", "sink", "previous", "long_range"):
             assert row[name] == ("" if head[name] is None else str(head[name]))
     assert rows[0]["long_range"] == ""
     assert "\r" not in text
-    content["heads"][0]["label"] = 'syntactic:a,"b'
-    rows = list(csv.DictReader(io.StringIO(HEADS.csv(content))))
-    assert rows[0]["label"] == 'syntactic:a,"b'
+    assert csv_text(("label",), [{"label": 'syntactic:a,"b'}]) == 'label\n"syntactic:a,""b"\n'
 
 
 def test_attention_is_one_tensor_a_layer(tmp_path):
@@ -157,7 +156,9 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
     }
     assert [head["role"] for head in found["heads"]][1:3] == [nsubj, None]
     assert found["heads"][1]["label"] == "broad"
-    (row,) = [row for row in csv.DictReader(io.StringIO(HEADS.csv(found))) if row["id"] == "L0H1"]
+    (row,) = [
+        row for row in csv.DictReader(io.StringIO(hand_made(profile=PROFILE).csv(ViewOptions()))) if row["id"] == "L0H1"
+    ]
     assert [row[f"role{name}"] for name in ("", "_direction", "_score", "_baseline", "_n", "_in_text")] == [
         "syntactic:nsubj", "dependent_to_head", "0.7", "0.4", "200", "not parsed",
     ]  # fmt: skip
@@ -173,6 +174,7 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
 
 
 def test_columns_of_encoder_decoders_alone_stand_last_in_the_csv_file():
-    fields = (Field(name="a"), Field(name="stack", of_stacks=True), Field(name="b"))
-    for stacks, columns in ((True, ["a", "b", "stack"]), (False, ["a", "b"])):
-        assert csv_rows(fields, [{"a": 1, "stack": "encoder", "b": 2}], stacks)[0] == columns
+    fields = (Field(name="id"), Field(name="stack", value=lambda row: row.id.layer, of_stacks=True), Field(name="b"))
+    for layer, columns in ((Stack("E", "encoder", 0, 1, 1).layer(0), ["id", "b", "stack"]), (0, ["id", "b"])):
+        rows = [SimpleNamespace(id=HeadId(layer, 0), b=2)]
+        assert NamedTable("heads", fields, rows).csv_rows()[0] == columns

@@ -1,7 +1,7 @@
 """JSON, CSV and tables of a card, or of several."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from operator import itemgetter
 from typing import Any
 
@@ -24,7 +24,7 @@ from attnviz.commands.profile.show import example_tables
 from attnviz.judge.roles import Role
 from attnviz.models.wording import span
 from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, entry, plain
+from attnviz.present.fields import Field, NamedTable, entry
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
@@ -98,8 +98,14 @@ def _head_content(card: Card) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _csv_entries(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    return ({"id": card["head"], **role} for card in document["cards"] for role in card["roles"])
+def _table(result: Card | Cards, _: ViewOptions) -> NamedTable[dict[str, Any]]:
+    """A row a head and role."""
+    rows = [{"id": str(card.head), **entry(_ROLES, role)} for card in result.cards for role in card.roles]
+    fields = (
+        Field(value=itemgetter("id"), name="id"),
+        *(replace(field, value=itemgetter(field.name)) for field in _ROLES),
+    )
+    return NamedTable("", fields, rows)
 
 
 def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -147,6 +153,4 @@ def _index(result: Cards, top: int | None) -> RenderableType:
     return first_rows(title, columns, cards, top, "card.csv", order="the clearest role first")
 
 
-SPEC = CommandSpec[Any](
-    content=_content, tables=_tables, fields=(*plain("id"), *_ROLES), entries=_csv_entries, patterns=True
-)
+SPEC = CommandSpec[Any](content=_content, table=_table, tables=_tables, patterns=True)

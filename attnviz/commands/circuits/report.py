@@ -10,13 +10,12 @@ from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, Circuits, Head
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, signed, visible
 from attnviz.present.documents import model_entry
-from attnviz.present.fields import HEAD, Field, entry, plain
+from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes
 from attnviz.present.view import ViewOptions
 
-_PAIR = plain("id", "from", *COMPOSITION_INPUTS, *(f"{kind}_deviations" for kind in COMPOSITION_INPUTS))
 _HEADS: tuple[Field[HeadCopying], ...] = (
     *HEAD,
     Field("Copying", name="copying", unit="−1 to 1", write=signed),
@@ -55,16 +54,17 @@ def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
         "no_copying": result.no_copying or None,
         "activation_left_out": result.linearised,
         "rotary_left_out": result.rotary,
-        "pairs": _pairs(result, choices),
     }
 
 
-def _pairs(result: Circuits, choices: ViewOptions) -> list[dict[str, Any]]:
-    entries: dict[tuple[Any, Any], dict[str, Any]] = {}
+def _pairs(result: Circuits, choices: ViewOptions) -> NamedTable[dict[str, Any]]:
+    """A row a pair of heads, with the composition of each kind."""
+    rows: dict[tuple[Any, Any], dict[str, Any]] = {}
     for pair in result.pairs(choices.select):
-        row = entries.setdefault((pair.id, pair.writer), {"id": str(pair.id), "from": str(pair.writer)})
+        row = rows.setdefault((pair.id, pair.writer), {"id": str(pair.id), "from": str(pair.writer)})
         row |= {pair.kind: pair.score, f"{pair.kind}_deviations": pair.deviations}
-    return [entries[key] for key in sorted(entries)]
+    names = ("id", "from", *COMPOSITION_INPUTS, *(f"{kind}_deviations" for kind in COMPOSITION_INPUTS))
+    return NamedTable("pairs", by_name(*names), [rows[key] for key in sorted(rows)])
 
 
 def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -102,4 +102,4 @@ def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
     )
 
 
-SPEC = CommandSpec[Circuits](content=_content, tables=_tables, fields=_PAIR, entries="pairs", top=8)
+SPEC = CommandSpec[Circuits](content=_content, table=_pairs, tables=_tables, top=8)

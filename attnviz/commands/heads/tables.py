@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, replace
 from functools import partial
 from itertools import groupby
 
@@ -18,19 +17,18 @@ from attnviz.commands.heads.findings import (
     shorter,
     sorted_by_selection,
 )
-from attnviz.commands.heads.summary import LABEL, LABEL_KINDS, LABEL_NUMBERS, role_text
+from attnviz.commands.heads.summary import LABEL_KINDS, LABEL_NUMBERS, role_text
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
-from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REGISTRY, REPEATS, SINK
-from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
+from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SINK
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.models.head_ids import ids_and_names
 from attnviz.models.wording import counted, rounded, visible
-from attnviz.plugins import live
-from attnviz.present.fields import HEAD, Field, pick
+from attnviz.present.fields import Field
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, beside, role_name
-from attnviz.present.statistics import filled, statistic_field
+from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import (
     RowTable,
     cut_note,
@@ -49,36 +47,6 @@ _STRONGEST, _RELATIONS, _FEW_RELATIONS, _MOST_LISTED = 5, 8, 3, 12
 _Entry = tuple[HeadFindings, Verdict]
 _Pattern = tuple[Verdict, list[_Entry]]
 
-
-def _statistic(name: str) -> Field[HeadFindings]:
-    return statistic_field(name, lambda head: head.statistics.get(name))
-
-
-FIELDS = live(REGISTRY, lambda: (
-    *HEAD,
-    _statistic("entropy"),
-    Field(name="entropy_uniform"),  # follows entropy; statistics of repeats stand in the verdicts
-    *(_statistic(name) for name in SCALARS if name not in ("entropy", *REPEATS, *ON_REPEATS.values())),
-    replace(_statistic(NOWHERE), if_known=True),
-    replace(_statistic(DIAGONALITY), of_stacks=True),
-    Field(name="diagonality_baseline", of_stacks=True, csv={}),
-    Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
-    Field(name="baseline", csv={}),
-    Field(name="patterns", csv={}),
-    *LABEL,
-    Field(
-        name="role",
-        csv={
-            "role": ("name",),
-            **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")},
-            "role_in_text": ("seen",),
-        },
-    ),
-    Field(
-        value=lambda head: None if head.roles is None else [asdict(role) for role in head.roles], name="profile", csv={}
-    ),
-))  # fmt: skip
-"""The fields of a head."""
 
 _OF_ALL_HEADS = ("sink", "entropy", "confidence", "confidence_non_sink")
 
@@ -140,9 +108,9 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
     of_text = (*_OF_ALL_HEADS, *[NOWHERE] * context.learned_sinks, "distance", "distance_non_sink")
     of_text = (*of_text, *(spec.statistic for spec in PATTERNS if spec.column))
-    for field in pick(FIELDS, *(of_text if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
-        columns.append(replace(field, unit=filled(field.unit, unit=analysis.units.name)))
-        last.append(uniform.get(field.name, ""))
+    for name in of_text if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS):
+        columns.append(statistic_field(name, lambda head, name=name: head.statistics.get(name), analysis.units.name))  # type: ignore[misc]
+        last.append(uniform.get(name, ""))
     return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
 
 

@@ -12,7 +12,7 @@ from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed
 from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, pick
+from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, cut_note, first_rows, glued, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
@@ -40,9 +40,8 @@ def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
     return result.select(choices.select)[: choices.top or None]
 
 
-def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
+def _content(result: HeadOutputs, _: ViewOptions) -> dict[str, Any]:
     effects, verification = result.effects, result.attention.verification
-    ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
     logits = effects and {name: getattr(effects, name) for name in ("error", "scale", "tolerance")}
     sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
     of_layers = ("layer", "norm", "bias_norm", "bias_projection_share")
@@ -57,17 +56,9 @@ def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
         "layers": [
             {name: getattr(layer, name) for name in of_layers} | stack_entry(layer.layer) for layer in result.layers
         ],
-        "heads": [
-            entry(
-                _FIELDS, head, rank=ranks[head.id],
-                direct_effect=effects and effects.heads.get(head.id),
-                promotion=effects and _promotion(effects.promotions.get(head.id)),
-            )
-            for head in result.select(choices.select)
-        ],
         "effects": effects and _effects_entry(effects),
         "no_effects": result.no_effects or None,
-    }  # fmt: skip
+    }
 
 
 def _effects_entry(effects: DirectEffects) -> dict[str, Any]:
@@ -85,8 +76,6 @@ def _promotion(promotion: Promotion | None) -> dict[str, Any] | None:
 
 
 _FIELDS: tuple[Field[HeadContribution], ...] = (
-    *HEAD,
-    Field(name="rank"),
     Field("‖o_h‖", name="norm"),
     Field("Share", name="norm_share", unit="of Σ‖o_h‖", write=percent),
     Field("Share", name="projection_share", unit="of ‖o‖", write=percent),
@@ -95,10 +84,23 @@ _FIELDS: tuple[Field[HeadContribution], ...] = (
     Field("‖f(x)‖", name="value_norm", detail=True),
     Field("‖f(x)‖", name="value_norm_of_sinks", unit="of sinks", detail=True),
     Field(name="largest"),
-    Field(name="direct_effect"),
-    Field(name="promotion", csv={}),
 )
 _LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm value_norm_of_sinks".split()
+
+
+def _table(result: HeadOutputs, choices: ViewOptions) -> NamedTable[HeadContribution]:
+    effects = result.effects
+    ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
+    fields = (
+        *HEAD,
+        Field[HeadContribution](value=lambda head: ranks[head.id], name="rank"),
+        *_FIELDS,
+        Field[HeadContribution](value=lambda head: effects and effects.heads.get(head.id), name="direct_effect"),
+        Field[HeadContribution](
+            value=lambda head: effects and _promotion(effects.promotions.get(head.id)), name="promotion", csv={}
+        ),
+    )
+    return NamedTable("heads", fields, result.select(choices.select))
 
 
 def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -111,10 +113,10 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
             f"{error(effects.error * effects.scale)} (tolerance {effects.tolerance * effects.scale:.0e}, in logits)."
         )
     yield verified
-    heads, order = result.select(choices.select), "the largest share of their layer’s output first"
-    yield first_rows("Heads", pick(_FIELDS, *_LISTED), heads, choices.top, _CSV, order=order)
+    table, order = _table(result, choices), "the largest share of their layer’s output first"
+    yield first_rows("Heads", table.pick(*_LISTED), table.rows, choices.top, _CSV, order=order)
     if effects is not None:
-        yield _effects_table(effects, heads, choices.top)
+        yield _effects_table(effects, table.rows, choices.top)
         yield _effects_text(result, effects)
     yield notes(
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES_IN_WORDS}.",
@@ -215,6 +217,6 @@ def how_it_is_read(result: HeadOutputs, effects: DirectEffects) -> str:
 SPEC = CommandSpec(
     content=_content,
     tables=_tables,
-    fields=_FIELDS,
+    table=_table,
     all_selected=True,
 )

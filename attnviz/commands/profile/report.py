@@ -22,7 +22,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import Field, pick, plain
+from attnviz.present.fields import Field, NamedTable, pick, plain
 from attnviz.present.published import ARROWS, published_table, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
@@ -35,17 +35,26 @@ from attnviz.texts.reading import LONGEST, SHORTEST
 _ROLES = 4
 """Roles listed per head."""
 
-_FIELDS: tuple[Field[Any], ...] = (
-    *plain("id", "role"),
+_FIELDS: tuple[Field[Role], ...] = (
+    Field(value=lambda role: str(role.id), name="id"),
+    *plain("role"),
     Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), detail=True),
     Field("Score", name="score"),
     Field("Baseline", name="baseline", write=shown_baseline),
     Field("n", name="n"),
-    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, detail=True,
-          write=span),
+    Field(
+        "Interval",
+        lambda role: list(role.interval),
+        name="interval",
+        csv={"low": (0,), "high": (1,)},
+        write=span,
+        detail=True,
+    ),
     *plain("passed", "threshold", "error_reduction", "texts", "q"),
     Field("Untrained", name="untrained", write=lambda score: "" if score is None else score),
-)  # fmt: skip
+    Field(value=lambda role: list(role.difference), name="difference", csv={}),
+    *(Field(name=name, csv={}) for name in ("baselines", "p", "refuted")),
+)
 
 
 def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
@@ -64,7 +73,6 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
             RETRIEVAL: None,
             **{name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()},
         },
-        "roles": [_role(role) for role in profile.roles],
         "published": published_entries(_published(profile)),
         "examples": examples_entry(profile.examples),
     }  # fmt: skip
@@ -78,13 +86,6 @@ def _corpora(counts: tuple[CorpusCount, ...]) -> list[dict[str, Any]]:
         }
         for count in counts
     ]  # fmt: skip
-
-
-def _role(role: Role) -> dict[str, Any]:
-    return {
-        **vars(role), "id": str(role.id), "interval": list(role.interval), "difference": list(role.difference),
-        "error_reduction": role.error_reduction,
-    }  # fmt: skip
 
 
 def _statistics(tally: StatisticsTally) -> dict[str, Any]:
@@ -298,10 +299,9 @@ def _why(count: CorpusCount) -> str:
 SPEC = CommandSpec[Profile](
     content=_content,
     tables=_tables,
-    fields=_FIELDS,
+    table=lambda profile, _: NamedTable("roles", _FIELDS, profile.roles),
     patterns=True,
-    entries="roles",
     top=15,
-    in_paper=lambda _, __, document: {"roles": [role for role in document["roles"] if role["passed"]]},
+    in_paper=lambda profile, _: NamedTable("roles", _FIELDS, [role for role in profile.roles if role.passed]),
     paper=("id", "role", "direction", "score", "baseline", "n", "low", "high", "error_reduction", "untrained"),
 )

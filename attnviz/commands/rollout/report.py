@@ -13,7 +13,7 @@ from attnviz.models.opening import encoder_note
 from attnviz.models.tokens import text_at
 from attnviz.models.wording import error, shortened_token
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, plain
+from attnviz.present.fields import Field, NamedTable, by_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, notes, verification_line
 from attnviz.present.view import ViewOptions
@@ -80,16 +80,16 @@ def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
             result.attention.verification, lambda check: {"parts_error": parts.get(check.layer)}
         ),
         "from": {"text": units.labels[positions[0]], "positions": positions},
-        "inputs": _inputs(result),
         "layers": [{"layer": of.layer, "sink": of.sink, "rows_apart": of.rows_apart} for of in result.layers],
     }
 
 
-def _inputs(result: Rollout) -> list[dict[str, Any]]:
+def _inputs(result: Rollout, _: ViewOptions) -> NamedTable[dict[str, Any]]:
     units = result.units
     columns = {"position": range(len(units)), "text": units.labels, "special": units.special, "sink": units.sink}
     columns |= {name: row.tolist() for name, row in result.inputs._asdict().items()}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return NamedTable("inputs", by_name(*columns), rows)
 
 
 def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -148,9 +148,6 @@ _LAYER_COLUMNS: list[Field[LayerShares]] = [
 
 SPEC = CommandSpec[Rollout](
     content=_content,
+    table=_inputs,
     tables=_tables,
-    fields=plain(
-        "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "uniform", "uniform_rollout"
-    ),
-    entries="inputs",
 )

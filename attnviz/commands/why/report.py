@@ -17,7 +17,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, error, percent, quoted, rounded, signed
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, entry
+from attnviz.present.fields import Field, NamedTable, entry
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, cell, cut_note, first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
@@ -120,13 +120,17 @@ def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _key(result: Account, key: KeyScore) -> dict[str, Any]:
+def _pairs(result: Account, key: KeyScore) -> list[Pair]:
     shown, below = pairs_of(result, key, MOST_PAIRS)
+    return [*shown, *below]
+
+
+def _key(result: Account, key: KeyScore) -> dict[str, Any]:
     return {
         "position": key.key,
         "text": result.tokens.labels[key.key],
         **entry(_KEY_FIELDS, key),
-        "pairs": [entry(_PAIR_FIELDS, row) for row in (*shown, *below)],
+        "pairs": [entry(_PAIR_FIELDS, row) for row in _pairs(result, key)],
         "sources": totals_of(result, key),
     }
 
@@ -257,6 +261,5 @@ def short_name(source: Source) -> str:
 SPEC = CommandSpec[Account](
     content=_content,
     tables=_tables,
-    fields=_PAIR_FIELDS,
-    entries=lambda content: (pair for key in content["keys"] for pair in key["pairs"]),
+    table=lambda result, _: NamedTable("", _PAIR_FIELDS, [pair for key in result.keys for pair in _pairs(result, key)]),
 )

@@ -15,7 +15,7 @@ from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, span, visible
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, pick, plain
+from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
@@ -37,7 +37,7 @@ def headline(result: CorpusComparison) -> str:
     )
 
 
-def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
+def _content(result: CorpusComparison, _: ViewOptions) -> dict[str, Any]:
     return {
         "models": [model_entry(model) for model in (result.first, result.second)],
         "corpora": [
@@ -51,7 +51,6 @@ def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
             {**verification_entry(each), "texts_verified": result.texts_verified} for each in result.verifications
         ],
         "largest_possible": result.largest,
-        "heads": [entry(_FIELDS, head) for head in result.select(choices.select)],
     }  # fmt: skip
 
 
@@ -117,7 +116,7 @@ def _notes(result: CorpusComparison) -> Text:
 SPEC = CommandSpec(
     content=_content,
     tables=_tables,
-    fields=_FIELDS,
+    table=lambda result, choices: NamedTable("heads", _FIELDS, result.select(choices.select)),
     patterns=True,
     all_selected=True,
     paper=("rank", "id", "distance", "low", "high", "role_before", "role_after"),
