@@ -12,10 +12,6 @@ Path = Sequence[str | int | Callable[[Any], object]]
 """Keys, or functions, one after the other."""
 
 
-def _unchanged(value: object) -> object:
-    return value
-
-
 @dataclass(frozen=True)
 class Field(Generic[Row]):
     """A fact of a row.
@@ -39,7 +35,7 @@ class Field(Generic[Row]):
     csv: Mapping[str, Path] | None = None
     of_stacks: bool = False
     if_known: bool = False
-    write: Callable[[Any], object] = _unchanged
+    write: Callable[[Any], object] = lambda value: value
     detail: bool = False
 
     @property
@@ -71,11 +67,15 @@ HEAD: tuple[Field[Any], ...] = (
 """Which head a row is of; within an encoder-decoder its layer is counted within the kind of attention."""
 
 
-def entry(fields: Iterable[Field[Any]], row: Any, **given: Any) -> dict[str, Any]:
-    """The row as an entry of the document; ``given`` are values by name that the row does not know."""
-    known = [field for field in fields if field.name and (not field.of_stacks or isinstance(row.id.layer, LayerId))]
-    values = {field.name: given[field.name] if field.name in given else field.value_for(row) for field in known}
-    return {field.name: values[field.name] for field in known if not (field.if_known and values[field.name] is None)}
+def entry(fields: Iterable[Field[Any]], row: Any) -> dict[str, Any]:
+    """The row as an entry of the document."""
+    values = {}
+    for field in fields:
+        if field.name and (not field.of_stacks or isinstance(row.id.layer, LayerId)):
+            value = field.value_for(row)
+            if value is not None or not field.if_known:
+                values[field.name] = value
+    return values
 
 
 def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:

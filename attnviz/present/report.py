@@ -1,9 +1,7 @@
 """The registry of presentations: what each command prints, draws and writes.
 
-The folder of a command declares its ``VIEWS``, its module ``report`` has its ``SPEC``. Everything about figures reads
-the views: ``--figures`` and its help, ``result.figure(name)``, the files of a folder, their captions, and the table of
-views in the guide. All are found by the name of the command when they are first needed: help imports nothing heavy, a
-measurement no rich, and a run without figures no matplotlib.
+The folder of a command declares its ``VIEWS``, its module ``report`` has its ``SPEC``. Both are imported when they are
+first needed: help imports nothing heavy, a measurement no rich, and a run without figures no matplotlib.
 """
 
 import re
@@ -28,15 +26,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class View:
-    """One kind of figure of a command, declared in the command's folder; nothing heavy is imported before it is drawn.
+    """One kind of figure of a command.
 
     Attributes:
         name: as ``--figures`` takes it.
         shows: one line for documentation.
         default: whether it is drawn by default.
         suffix: the only format of its files: ``html`` of a page, which is no figure.
-        module: of the command's folder, with its :class:`attnviz.present.view.Drawing`, of its name in capitals.
-        command: that draws it; :func:`views_of` fills it in.
+        module: of the command's folder, with its :class:`attnviz.present.view.Drawing` by its name in capitals.
         plugin: whether it is one of :data:`FIGURES`.
     """
 
@@ -87,12 +84,8 @@ class View:
 
 
 def page_view(shows: str) -> View:
-    """Make the view ``page`` of a command."""
+    """The view ``page`` of a command."""
     return View("page", shows, default=False, suffix="html")
-
-
-def _none(*_: Any) -> tuple[Any, ...]:
-    return ()
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,6 @@ class CommandSpec(Generic[R]):
         paper: columns of the table for a paper; default all.
         in_paper: this table, if it has fewer rows or another order.
         tensors: name and content of the safetensors file, written on request; None if there is none.
-        afterwards: called with the document once everything is written; returns messages for standard error.
     """
 
     content: "Callable[[R, ViewOptions], dict[str, Any]]"
@@ -121,7 +113,6 @@ class CommandSpec(Generic[R]):
     paper: tuple[str, ...] = ()
     in_paper: "Callable[[R, ViewOptions], NamedTable[Any]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
-    afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
         """Fill in the command's default of ``top``."""
@@ -181,7 +172,7 @@ def views_in_words(text: str, command: str) -> str:
     others = [view.name for view in views if not view.default]
     default = ",".join(view.name for view in views if view.default)
     if len(others) < len(views) / 2:
-        default = " but ".join(["all", *[" and ".join(others)] * bool(others)])
+        default = f"all but {' and '.join(others)}" if others else "all"
     text = text.replace("{default}", default)
     return re.sub(r"\{([\w.]+)\}", lambda named: ", ".join(view.name for view in views_of(named[1])), text)
 
@@ -193,11 +184,7 @@ def spec_of(command: str) -> "CommandSpec[Any]":
 
 
 def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
-    """The views of these names in the order of the command's list; without names the default ones.
-
-    Raises:
-        UsageError: no list of names, or an unknown one; the message lists the known ones.
-    """
+    """The views of these names, in the order of the command's list; without names the default ones."""
     from attnviz.figures.style import FORMATS
 
     views = views_of(command)

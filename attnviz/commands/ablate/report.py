@@ -65,7 +65,7 @@ def what_is_measured(result: Ablation) -> str:
     if result.checkpoint.stacks:
         given = result.options["target"] is not None
         where = "of the given target" if given else "of targets that the model writes, greedily"
-        where += f", in {texts}" * bool(result.n_cut)
+        where = f"{where}, in {texts}" if result.n_cut else where
     return f"{what} {where}; {loss} nats/token"
 
 

@@ -1,7 +1,7 @@
 """JSON, CSV and tables of a card, or of several."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
 
@@ -101,10 +101,9 @@ def _head_content(card: Card) -> dict[str, Any]:
 def _table(result: Card | Cards, _: ViewOptions) -> NamedTable[dict[str, Any]]:
     """A row a head and role."""
     rows = [{"id": str(card.head), **entry(_ROLES, role)} for card in result.cards for role in card.roles]
-    fields = (
-        Field(value=itemgetter("id"), name="id"),
-        *(replace(field, value=itemgetter(field.name)) for field in _ROLES),
-    )
+    fields = [Field[dict[str, Any]](value=itemgetter("id"), name="id")]
+    for field in _ROLES:
+        fields.append(Field(value=itemgetter(field.name), name=field.name, csv=field.csv))
     return NamedTable("", fields, rows)
 
 

@@ -7,7 +7,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, Circuits, HeadCopying, Pair
-from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, signed, visible
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry
@@ -94,11 +93,9 @@ def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
         f"Copying: no value, {result.no_copying}."
         if result.no_copying
         else "Copying: Σλ / Σ|λ| of W_E W_V W_O W_U (Elhage et al. 2021); 1: a head raises the tokens it attends to, "
-        f"−1: lowers them. Untrained: weights drawn at random, here {signed(low)} to {signed(high)}."
-        + " The activation of the masked-language head is left out."
-        * result.linearised,
+        f"−1: lowers them. Untrained: weights drawn at random, here {signed(low)} to {signed(high)}.",
+        "The activation of the masked-language head is left out of copying." if result.linearised else "",
         left_out(result),
-        encoder_note(model),
     )
 
 

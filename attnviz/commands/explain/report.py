@@ -13,23 +13,23 @@ from attnviz.commands.explain.position_share import GROUPS, PositionShares, Scor
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.models.wording import counted, error, visible
-from attnviz.present.documents import model_entry, tokens_entry
+from attnviz.present.documents import text_entry
 from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, cut_note, notes
+from attnviz.present.tables import RowTable, notes
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
 
 
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
     tokens, checks = result.tokens, result.stages.checks
+    read = text_entry(result)
     return {
-        "model": {**model_entry(result.checkpoint), "d_ff": result.d_ff, "activation": result.activation},
-        "text": result.text,
-        "pair": result.pair,
+        **read,
+        "model": {**read["model"], "d_ff": result.d_ff, "activation": result.activation},
         "options": {"layer": result.layer, "head": str(result.head)}
         | {"token": result.token, "tokens_cut_off": tokens.truncated},
-        "tokens": [_token(result, *each) for each in enumerate(tokens_entry(tokens))],
+        "tokens": [_token(result, *each) for each in enumerate(read["tokens"])],
         "norm_order": result.norm_order,
         "verification": {
             "passed": True,
@@ -118,10 +118,7 @@ def _heading(result: Explanation) -> Text:
         f"\n{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
         f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} ‘{token}’, head {result.head}.\n"
     )
-    introduction = Text.assemble((heading, "bold"), sizes, norm_order(result))
-    if tokens.truncated:
-        introduction.append(f"\n{cut_note(tokens)}")
-    return introduction
+    return Text.assemble((heading, "bold"), sizes, norm_order(result))
 
 
 def _walk_through(result: Explanation) -> Group:

@@ -19,7 +19,7 @@ from attnviz.measures.patterns import ON_REPEATS, REPEATS, SHARES
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
 from attnviz.models.head_ids import LayerId, ids_and_names
 from attnviz.models.wording import quoted
-from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
+from attnviz.present.documents import target_entry, text_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
@@ -29,9 +29,7 @@ from attnviz.present.view import ViewOptions
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     parts = [(part, part.select(choices.select)) for part in analysis.parts]
     return {
-        "model": model_entry(analysis.checkpoint),
-        "text": analysis.text,
-        "pair": analysis.pair,
+        **text_entry(analysis),
         **_target_entry(analysis),
         "options": {
             **asdict(analysis.options),
@@ -101,6 +99,9 @@ def _statistic(name: str) -> Field[HeadFindings]:
     return statistic_field(name, lambda head: head.statistics.get(name))
 
 
+_JUDGED = ("label_score", "label_baseline", "label_n")
+
+
 def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
     """Heads that were selected by what they do stand in the terminal's order, with the numbers that selected them."""
     whole = table(analysis, choices)
@@ -108,13 +109,16 @@ def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindin
     if not names:
         return whole
 
-    def judged(head: HeadFindings) -> tuple[Any, ...]:
+    def judged(head: HeadFindings) -> dict[str, Any]:
         found = selected_verdict(head, names)
-        return (None, None, None) if found is None else (*found.judged, found.n)
+        if found is None:
+            return dict.fromkeys(_JUDGED)
+        return dict(zip(_JUDGED, (*found.judged, found.n), strict=True))
 
-    numbers = {name: at for at, name in enumerate(("label_score", "label_baseline", "label_n"))}
     fields = [
-        replace(field, value=lambda head, at=numbers[field.name]: judged(head)[at]) if field.name in numbers else field
+        Field(value=lambda head, name=field.name: judged(head)[name], name=field.name)  # type: ignore[misc]
+        if field.name in _JUDGED
+        else field
         for field in whole.fields
     ]
     rows = [head for part in analysis.parts for head in sorted_by_selection(part.select(choices.select), names)]
@@ -212,8 +216,7 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
     if "lines" in drawn:
         from attnviz.commands.heads.lines_view import lines_left_out
 
-        if message := lines_left_out(analysis, choices):
-            yield message
+        yield lines_left_out(analysis, choices)
     if "lines" in drawn and n > _LONG_TEXT:
         yield f"lines of {n} {unit}s are a tangle: --figures text shows the text, shaded by what each {unit} receives."
     if choices.relation:
@@ -231,7 +234,6 @@ SPEC = CommandSpec(
     table=table,
     patterns=True,
     tensors=("attention.safetensors", _attention_bytes),
-    afterwards=hints,
     in_paper=_in_paper,
     paper=(
         "id", "label", "label_score", "label_baseline", "label_n",

@@ -11,10 +11,10 @@ from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadOutputs
 from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed
-from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
+from attnviz.present.documents import stack_entry, target_entry, text_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, cut_note, first_rows, glued, notes, target_note, verification_line
+from attnviz.present.tables import RowTable, first_rows, glued, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.direct_effects import NOT_LINEAR, DirectEffects, Promotion, TokenLogit
 
@@ -46,11 +46,8 @@ def _content(result: HeadOutputs, _: ViewOptions) -> dict[str, Any]:
     sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
     of_layers = ("layer", "norm", "bias_norm", "bias_projection_share")
     return {
-        "model": model_entry(result.checkpoint),
-        "text": result.text,
-        "pair": result.pair,
+        **text_entry(result),
         "options": {"at": effects and effects.position, "tokens_cut_off": result.tokens.truncated},
-        "tokens": tokens_entry(result.tokens),
         "verification": {**sum_errors, "logits": logits},
         **target_entry(result.target),
         "layers": [
@@ -128,7 +125,6 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
         f"{target_note(result.target.text, result.target.generated)} X: keys, and so f(x) and sinks, are of the source."
         if result.target
         else "",
-        cut_note(result.tokens),
     )
 
 
@@ -156,7 +152,8 @@ def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], to
         Field("Head", lambda head: head),
         Field("Adds", lambda head: signed(effects.heads[head]), "logits"),
     ]
-    if moved := effects.promotions:
+    moved = effects.promotions
+    if moved:
         columns += [
             Field("Promotes (logits)", lambda head: _tokens(moved[head].promoted[:_PROMOTED])),
             Field("Suppresses", lambda head: _tokens(moved[head].suppressed[:_SUPPRESSED]), detail=True),

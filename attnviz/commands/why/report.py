@@ -14,12 +14,11 @@ from attnviz.commands.why.chain import ChainLink
 from attnviz.commands.why.measure import Account
 from attnviz.commands.why.scores import SIDES, KeyScore
 from attnviz.models.head_ids import HeadId
-from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, error, percent, quoted, rounded, signed
-from attnviz.present.documents import model_entry, tokens_entry, verification_entry
+from attnviz.present.documents import text_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, entry
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, cell, cut_note, first_rows, notes, verification_line
+from attnviz.present.tables import RowTable, cell, first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.direct_effects import DirectEffects
 from attnviz.trace.residual_parts import Source, source_name
@@ -98,9 +97,7 @@ def totals_of(result: Account, key: KeyScore) -> list[dict[str, Any]]:
 def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
     scores, labels = result.scores, result.tokens.labels
     return {
-        "model": model_entry(result.checkpoint),
-        "text": result.text,
-        "pair": result.pair,
+        **text_entry(result),
         "options": {
             "head": str(result.head),
             "query": result.query,
@@ -108,7 +105,6 @@ def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
             "depth": result.depth,
             "tokens_cut_off": result.tokens.truncated,
         },
-        "tokens": tokens_entry(result.tokens),
         "verification": verification_entry(result.attention.verification)
         | {f"scores_{name}": getattr(scores, name) for name in ("error", "scale", "tolerance")},
         "head": str(result.head),
@@ -186,9 +182,7 @@ def _tables(result: Account, choices: ViewOptions) -> Iterator[RenderableType]:
         f"Difference: the score less its mean over the {counted(scores.n_keys, 'key')} that the query may attend to, "
         "since the softmax ignores what all keys have in common. Each norm is held at its own scale. Parts that work "
         "against the others are negative; the sources of either side sum to the difference.",
-        encoder_note(result.checkpoint),
         result.no_effects,
-        cut_note(result.tokens),
     )
 
 

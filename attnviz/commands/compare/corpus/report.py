@@ -12,7 +12,6 @@ from attnviz.commands.compare.report import DIFFERENCE, THOUSANDTHS
 from attnviz.commands.compare.wording import side_lines
 from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES, Role
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
@@ -41,17 +40,15 @@ def _content(result: CorpusComparison, _: ViewOptions) -> dict[str, Any]:
     return {
         "models": [model_entry(model) for model in (result.first, result.second)],
         "corpora": [
-            {
-                "path": str(result.corpus.path), "sha256": result.corpus.sha256, "texts": result.texts,
-                "tokens": result.tokens, "left_out": result.left_out, "parser": result.parser,
-            }
+            {"path": str(result.corpus.path), "sha256": result.corpus.sha256, "texts": result.texts}
+            | {"tokens": result.tokens, "left_out": result.left_out, "parser": result.parser}
         ],
         "seed": result.seed,
         "verification": [
             {**verification_entry(each), "texts_verified": result.texts_verified} for each in result.verifications
         ],
         "largest_possible": result.largest,
-    }  # fmt: skip
+    }
 
 
 def _role(role: Role | None) -> dict[str, Any] | None:
@@ -108,7 +105,6 @@ def _notes(result: CorpusComparison) -> Text:
         f"over texts. The largest possible here is {result.largest:.3f}.",
         intervals,
         f"Role: the clearest on this corpus, without the control by an untrained copy that profile has.{shares}",
-        encoder_note(result.first),
         f"{counted(result.left_out, 'text')} left out." if result.left_out else "",
     )
 
