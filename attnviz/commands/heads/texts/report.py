@@ -66,7 +66,7 @@ def _statistics(result: TextsAnalysis, choices: ViewOptions) -> NamedTable[dict[
         of_head = {"label": head.label, "label_texts": head.labels[head.label]}
         for name, spread in _head(head)["statistics"].items():
             rows.append({**entry(HEAD, head), **of_head, "statistic": name, **spread})
-    return NamedTable("", by_name(*rows[0]), rows)
+    return NamedTable("", by_name(*(name for name in rows[0] if name != "stack")), rows)
 
 
 def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableType]:
