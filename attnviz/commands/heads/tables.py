@@ -76,9 +76,10 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
             yield _head_table(part, heads, top, f"clearest {clearest} first")
         if len(heads) > 1:
             yield _pattern_table(heads, whole)
-    yield _notes(analysis, whole)
+    closing = [_notes(analysis, whole)]
     if listed and sum(len(heads) for _, heads in parts) > 1:
-        yield _next(listed[0][1], choices)
+        closing.append(_next(listed[0][1], choices))
+    yield Group(*closing)
 
 
 def _is_short(heads: Sequence[HeadFindings]) -> bool:
