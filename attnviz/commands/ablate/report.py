@@ -153,6 +153,7 @@ def _curve_entry(result: Ablation) -> dict[str, Any] | None:
 
 _FIELDS: tuple[Field[HeadEffect], ...] = (
     *HEAD,
+    Field(value=lambda head: with_intervals([vars(role) for role in head.roles]), name="roles", csv={}),
     Field("Rank", name="rank"),
     *(
         Field[HeadEffect](
@@ -162,7 +163,6 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
         )
         for name in METRICS
     ),
-    Field(value=lambda head: with_intervals([vars(role) for role in head.roles]), name="roles", csv={}),
 )
 
 
