@@ -14,6 +14,7 @@ from attnviz.language.syntax import Arc
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, plain_text
 from tests.support.hand_made import PARSE, by_design, hand_made
+from tests.support.results import result_of
 from tests.support.stored import PROFILE, profile_of, role
 
 
@@ -223,11 +224,13 @@ def test_heads_selected_by_a_role_show_that_role_the_best_first():
 
 
 def test_the_farthest_heads_come_first_whatever_their_long_range_score():
-    """L0H0 spreads over far tokens, L0H1 chooses tokens 5 away, L0H2 attends to itself, L0H3 rests on the sink."""
+    """L0H0 spreads over far tokens, L0H1 chooses tokens 5 away, L0H2 the previous token, L0H3 rests on the sink."""
     positions = torch.arange(12)
     far = ((positions[:, None] - positions).abs() >= 6).double()
     at_5 = torch.eye(12)[[*range(5, 12), *range(2, 7)]]
-    patterns = torch.stack([far / far.sum(1, keepdim=True), at_5, torch.eye(12), torch.eye(12)[[0] * 12]])[None]
+    patterns = torch.stack(
+        [far / far.sum(1, keepdim=True), at_5, torch.eye(12)[[0, *range(11)]], torch.eye(12)[[0] * 12]]
+    )[None]
     analysis = hand_made(labels="abcdefghijkl", special=(0,), patterns=patterns)
     assert analysis.head("L0H0").statistics["long_range"] < analysis.head("L0H1").statistics["long_range"]
     (line,) = [line for line in lines_of(analysis, top=None) if line.startswith("Farthest")]
@@ -258,3 +261,17 @@ def test_of_a_kind_those_heads_stand_first_that_are_of_it_on_the_text_and_over_t
     profile = profile_of({"L1H1": [role("previous-token", 0.5, 0.4)]})
     lines = lines_of(hand_made(profile=profile), top=None, width=120)
     assert [line.split()[1] for line in lines if line.startswith("local ")][:2] == ["L1H1", "L0H0"]
+
+
+def test_a_row_of_circuits_has_the_numbers_of_all_kinds_of_composition():
+    result = result_of("circuits")
+    rows = {(row["id"], row["from"]): row for row in result.document()["pairs"]}
+    for pair in result.pairs():
+        row = rows[str(pair.id), str(pair.writer)]
+        assert (row[pair.kind], row[f"{pair.kind}_deviations"]) == (pair.score, pair.deviations)
+
+
+def test_no_largest_difference_is_named_where_it_may_be_rounding():
+    result = result_of("compare")
+    assert "none" not in result.report(width=170)
+    assert replace(result, floor=2.0).report(width=170).count("none") == len(result.heads)

@@ -150,13 +150,16 @@ def test_a_document_has_the_keys_and_types_of_the_schema(command: str):
         assert all(kinds <= set(schema[path][key].split(" or ")) for key, kinds in entries.items()), path
 
 
+SHOWN = r'<img alt="(&lt;[^"]+)"[^>]+base64,([^"]+)"><pre>(.+)</pre>(</details>)?$'
+
+
 @pytest.mark.parametrize("command", ["heads", "profile"])
 def test_a_notebook_shows_the_main_picture_above_the_tables(command: str, monkeypatch: pytest.MonkeyPatch):
     result = result_of(command)
     report = result.report()
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert result.report() == report
-    found = re.search(r'<img alt="([^"]+)"[^>]+base64,([^"]+)"><pre>(.+)</pre>$', result._repr_html_(), re.DOTALL)
+    found = re.search(SHOWN, result._repr_html_(), re.DOTALL)
     assert found is not None
     assert base64.b64decode(found[2]).startswith(b"\x89PNG")
     assert [html.unescape(part) for part in found.group(1, 3)] == [repr(result), report]
