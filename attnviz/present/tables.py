@@ -135,9 +135,15 @@ def glued(groups: Iterable[str]) -> Text:
 
 
 def first_rows(
-    title: str, columns: Sequence[Field[Row]], rows: Sequence[Row], top: int | None, file: str, noun: str = "head",
-    order: str = "", last: Sequence[object] = (),
-) -> RowTable[Row]:  # fmt: skip
+    title: str,
+    columns: Sequence[Field[Row]],
+    rows: Sequence[Row],
+    top: int | None,
+    file: str,
+    noun: str = "head",
+    order: str = "",
+    last: Sequence[object] = (),
+) -> RowTable[Row]:
     """The table of the ``top`` first rows, 0 or None for all; ``file`` is the one that has all of them."""
     listed = rows[: top or None]
     counts = ", ".join(filter(None, [listed_of(len(listed), len(rows)), order]))

@@ -53,11 +53,10 @@ def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
         "texts": list(result.texts),
         "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
         "options": first.options,
-        "profile": profile and {
-            **profile.origin, "parts": {name: parts.measured_on(part) for name, part in profile.parts.items()}
-        },
+        "profile": profile
+        and {**profile.origin, "parts": {name: parts.measured_on(part) for name, part in profile.parts.items()}},
         "cards": [_head_content(card) for card in result.cards],
-    }  # fmt: skip
+    }
 
 
 def _head_content(card: Card) -> dict[str, Any]:
@@ -81,7 +80,8 @@ def _head_content(card: Card) -> dict[str, Any]:
             "at": effects and effects.position,
             "promoted": promotions and [asdict(token) for token in promotions.promoted],
         },
-        "circuits": circuits and {
+        "circuits": circuits
+        and {
             **{
                 name: pair and {**asdict(pair), "id": str(pair.id), "writer": str(pair.writer)}
                 for name, pair in zip(("reads", "read_by"), pairs, strict=True)
@@ -89,13 +89,15 @@ def _head_content(card: Card) -> dict[str, Any]:
             "copying": circuits.head(card.head).copying,
             "untrained": circuits.head(card.head).untrained,
         },
-        "ablation": ablation and {
-            "texts": ablation.n_texts, "method": ablation.method,
+        "ablation": ablation
+        and {
+            "texts": ablation.n_texts,
+            "method": ablation.method,
             **with_intervals(ablation.head(card.head).damage),
             "roles": [with_intervals(vars(role)) for role in ablation.head(card.head).roles],
         },
         "on_repeats": repeats and with_intervals(vars(repeats.head(card.head).roles[0])),
-    }  # fmt: skip
+    }
 
 
 def _table(result: Card | Cards, _: ViewOptions) -> NamedTable[dict[str, Any]]:

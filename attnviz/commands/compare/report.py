@@ -123,8 +123,14 @@ SPEC = CommandSpec(
     patterns=True,
     all_selected=True,
     paper=(
-        "rank", "id", "distance", "content_difference", "content_query_label", "content_key_label", "label_before",
+        "rank",
+        "id",
+        "distance",
+        "content_difference",
+        "content_query_label",
+        "content_key_label",
+        "label_before",
         "label_after",
     ),
-)  # fmt: skip
+)
 """The command's presentation."""

@@ -236,9 +236,18 @@ SPEC = CommandSpec(
     tensors=("attention.safetensors", _attention_bytes),
     in_paper=_in_paper,
     paper=(
-        "id", "label", "label_score", "label_baseline", "label_n",
-        "role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text",
+        "id",
+        "label",
+        "label_score",
+        "label_baseline",
+        "label_n",
+        "role",
+        "role_direction",
+        "role_score",
+        "role_baseline",
+        "role_n",
+        "role_in_text",
     ),
     top=None,
-)  # fmt: skip
+)
 """The command's presentation."""

@@ -186,9 +186,11 @@ def _listed_parts(total: float, parts: Iterable[tuple[str, float]]) -> str:
 
 def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
     predicted, token = effects.predicted, result.read.labels[effects.position]
-    follows = "" if effects.actual is None else (
-        f"; next in the text: ‘{effects.actual.text}’ (probability {rounded(effects.actual.probability)})"
-    )  # fmt: skip
+    follows = (
+        ""
+        if effects.actual is None
+        else (f"; next in the text: ‘{effects.actual.text}’ (probability {rounded(effects.actual.probability)})")
+    )
     parts = _listed_parts(sum(effects.heads.values()), ((part.name, part.direct_effect) for part in effects.parts))
     return Text(
         f"At #{effects.position} (‘{token}’) the model {'decides for' if effects.classes else 'predicts'} "

@@ -61,17 +61,19 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "seed": profile.seed,
         "verification": verification_entry(profile.verification) | {"sentences_verified": profile.texts_verified},
         "statistics": None if profile.statistics is None else _statistics(profile.statistics),
-        "syntax": None if profile.relations is None else {
-            "gold": profile.gold, "relations": [_relation(relation) for relation in profile.relations]
-        },
+        "syntax": None
+        if profile.relations is None
+        else {"gold": profile.gold, "relations": [_relation(relation) for relation in profile.relations]},
         "coreference": _coreference(profile.coreference),
-        "repeats": None if profile.repeats is None else {
+        "repeats": None
+        if profile.repeats is None
+        else {
             RETRIEVAL: None,
             **{name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()},
         },
         "published": published_entries(_published(profile)),
         "examples": examples_entry(profile.examples),
-    }  # fmt: skip
+    }
 
 
 def _corpora(counts: tuple[CorpusCount, ...]) -> list[dict[str, Any]]:
@@ -244,16 +246,20 @@ def _notes(profile: Profile) -> RenderableType:
         f"above 0 and a false discovery rate of at most {ERROR_RATE:g}, over all heads. {control}. profile.json has "
         "every score.",
         f"Trees: {trees}. Baseline: the largest of six guesses (+1: the next word). Pass: heads that pass; – where the "
-        "relation is too rare." if profile.relations is not None else "",
+        "relation is too rare."
+        if profile.relations is not None
+        else "",
         "Windows: uniform attention is within the window of each layer; the last row is the mean of the layers."
-        if profile.statistics is not None and profile.statistics.windowed else "",
+        if profile.statistics is not None and profile.statistics.windowed
+        else "",
         profile.why_no_copying and f"Copying and copy-suppression were not measured: {profile.why_no_copying}.",
         *(
             f"{visible(count.corpus.path.name)}: {count.left_out:,} of {count.texts + count.left_out:,} texts left "
             f"out: {_why(count)}."
-            for count in profile.corpora if count.left_out
+            for count in profile.corpora
+            if count.left_out
         ),
-    )  # fmt: skip
+    )
 
 
 def _why(count: CorpusCount) -> str:

@@ -66,14 +66,18 @@ _FIELDS: tuple[Field[HeadChange], ...] = (
     *HEAD,
     *pick(DIFFERENCE, "rank", "distance"),
     Field(
-        "Interval", lambda head: head.interval and list(head.interval), name="interval",
-        csv={"low": (0,), "high": (1,)}, write=partial(span, digits=3), detail=True,
+        "Interval",
+        lambda head: head.interval and list(head.interval),
+        name="interval",
+        csv={"low": (0,), "high": (1,)},
+        write=partial(span, digits=3),
+        detail=True,
     ),
     *pick(DIFFERENCE, "divergence", "total_variation"),
     Field(value=lambda head: _role(head.before), name="role_before", csv={"role_before": ("name",)}),
     Field(value=lambda head: _role(head.after), name="role_after", csv={"role_after": ("name",)}),
     *plain("role_changed"),
-)  # fmt: skip
+)
 
 
 def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[RenderableType]:

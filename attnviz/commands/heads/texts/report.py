@@ -36,12 +36,14 @@ def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
 def _head(head: HeadSpread) -> dict[str, Any]:
     return {
         **entry(HEAD, head),
-        "label": head.label, "labels": head.labels, "label_score": entry(_SPREAD, head.score),
+        "label": head.label,
+        "labels": head.labels,
+        "label_score": entry(_SPREAD, head.score),
         "statistics": {
             name: {**entry(_SPREAD, spread), "uniform": head.uniform.get(name)}
             for name, spread in head.statistics.items()
         },
-    }  # fmt: skip
+    }
 
 
 _LINES: tuple[Field[OneText], ...] = (
