@@ -1,7 +1,7 @@
 """JSON, CSV and tables of a card, or of several."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from operator import itemgetter
 from typing import Any
 
@@ -20,13 +20,12 @@ from attnviz.commands.card.tables import (
     tables_of,
     title_of,
 )
+from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.commands.profile.show import example_tables
-from attnviz.judge.roles import Role
-from attnviz.models.wording import span
 from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, NamedTable, entry
+from attnviz.present.fields import Field, NamedTable, by_name, entry, pick
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, role_name, shown_baseline
+from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
@@ -34,15 +33,7 @@ from attnviz.profiles import parts
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import published_entries
 
-_ROLES: tuple[Field[Role], ...] = (
-    Field("Role", name="role"),
-    Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), detail=True),
-    Field("Score", name="score"),
-    Field("Baseline", name="baseline", write=shown_baseline),
-    Field("Untrained", name="untrained"),
-    Field("Interval", lambda role: list(role.interval), name="interval", csv={"low": (0,), "high": (1,)}, write=span),
-    Field("n", name="n"),
-)
+_ROLES = pick(ROLE_FIELDS, "role", "direction", "score", "baseline", "untrained", "interval", "n")
 
 
 def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
@@ -103,10 +94,8 @@ def _head_content(card: Card) -> dict[str, Any]:
 def _table(result: Card | Cards, _: ViewOptions) -> NamedTable[dict[str, Any]]:
     """A row a head and role."""
     rows = [{"id": str(card.head), **entry(_ROLES, role)} for card in result.cards for role in card.roles]
-    fields = [Field[dict[str, Any]](value=itemgetter("id"), name="id")]
-    for field in _ROLES:
-        fields.append(Field(value=itemgetter(field.name), name=field.name, csv=field.csv))
-    return NamedTable("", fields, rows)
+    fields = [replace(field, value=itemgetter(field.name)) for field in _ROLES]
+    return NamedTable("", [*by_name("id"), *fields], rows)
 
 
 def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableType]:

@@ -31,7 +31,7 @@ from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
 from attnviz.texts.reading import LONGEST, SHORTEST
 
-_FIELDS: tuple[Field[Role], ...] = (
+ROLE_FIELDS: tuple[Field[Any], ...] = (
     Field(value=lambda role: str(role.id), name="id"),
     *plain("role"),
     Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), detail=True),
@@ -51,6 +51,7 @@ _FIELDS: tuple[Field[Role], ...] = (
     Field(value=lambda role: list(role.difference), name="difference", csv={}),
     *(Field(name=name, csv={}) for name in ("baselines", "p", "refuted")),
 )
+"""The fields of a role of a head over a corpus."""
 
 
 def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
@@ -206,7 +207,7 @@ def by_head(passed: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, con
         Field("Role", lambda row: row[1].role),
     ]
     shown = ["direction", "score", "baseline", "interval", *(["untrained"] if control else []), "n"]
-    for field in pick(_FIELDS, *shown):
+    for field in pick(ROLE_FIELDS, *shown):
         columns.append(_of_role(field))
     title = f"Heads ({len(listed)} of {n_heads}; {n_heads - len(heads)} show no role)"
     return RowTable(title, columns, rows, caption=left_out(len(listed), len(heads), "head", file))
@@ -272,9 +273,9 @@ def _why(count: CorpusCount) -> str:
 SPEC = CommandSpec[Profile](
     content=_content,
     tables=_tables,
-    table=lambda profile, _: NamedTable("roles", _FIELDS, profile.roles),
+    table=lambda profile, _: NamedTable("roles", ROLE_FIELDS, profile.roles),
     patterns=True,
     top=15,
-    in_paper=lambda profile, _: NamedTable("roles", _FIELDS, [role for role in profile.roles if role.passed]),
+    in_paper=lambda profile, _: NamedTable("roles", ROLE_FIELDS, [role for role in profile.roles if role.passed]),
     paper=("id", "role", "direction", "score", "baseline", "n", "low", "high", "error_reduction", "untrained"),
 )
