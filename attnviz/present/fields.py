@@ -6,6 +6,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from attnviz.models.head_ids import LayerId
+from attnviz.present.documents import csv_text
 
 Row = TypeVar("Row")
 Path = Sequence[str | int | Callable[[Any], object]]
@@ -118,6 +119,10 @@ class NamedTable(Generic[Row]):
             for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
         }
         return list(columns), [{name: _at(each, keys) for name, keys in columns.items()} for each in entries]
+
+    def csv(self) -> str:
+        """The CSV file."""
+        return csv_text(*self.csv_rows())
 
 
 def _at(value: Any, path: Path) -> Any:

@@ -116,7 +116,8 @@ class Result:
     def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> dict[str, Any]:
         """The content of the command's JSON file; ``figures`` are the paths of its pictures in the folder."""
         check_kind("figures", figures, Sequence[str | Path])
-        return self._document(list(map(str, figures)), self._choices(None, choices))
+        wanted = self._choices(None, choices)
+        return self._document(list(map(str, figures)), wanted, self.table(wanted))
 
     @checked
     def report(self, width: int = 100, **choices: Unpack[ViewOptionNames]) -> str:
@@ -159,12 +160,6 @@ class Result:
     def table(self, choices: "ViewOptions") -> "NamedTable[Any]":
         """The rows that the JSON document and the CSV file have."""
         return spec_of(self.command).table(self, choices)
-
-    def csv(self, choices: "ViewOptions") -> str:
-        """The command's CSV file."""
-        from attnviz.present.documents import csv_text
-
-        return csv_text(*self.table(choices).csv_rows())
 
     def tables(self, choices: "ViewOptions") -> "RenderableType":
         """The tables that the command prints, for :mod:`rich`."""
@@ -249,8 +244,9 @@ class Result:
         if captions:
             for name, text in caption_files(captions.items()).items():
                 output.write(within + name, text)
-        document = self._document(list(captions), choices)
-        output.write(f"{within}{stem}.csv", self.csv(choices))
+        table = self.table(choices)
+        document = self._document(list(captions), choices, table)
+        output.write(f"{within}{stem}.csv", table.csv())
         files = [name.removeprefix(within) for name in output.written if name.startswith(within)]
         document["files"] = sorted({*files, f"{stem}.json"})
         output.write(f"{within}{stem}.json", json_text(document))
@@ -316,10 +312,10 @@ class Result:
             )
         return spec.completed(ViewOptions.of(style, choices))
 
-    def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
+    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> dict[str, Any]:
         from attnviz.measures.patterns import PATTERNS
 
-        spec, table = spec_of(self.command), self.table(choices)
+        spec = spec_of(self.command)
         content = spec.content(self, choices) | ({table.name: table.entries()} if table.name else {})
         read = {"reading_notes": self.reading_notes} if self.reading_notes else {}
         models = content.get("models") or [content.get("model", {})]

@@ -104,7 +104,7 @@ def test_the_document(made_up: Ablation) -> None:
     assert content["curve"]["points"][1]["removed"] == 3
     assert content["curve"]["points"][1]["loss"]["random_order"]["value"] == 2.0
     assert content["removable"] == 3
-    rows = list(csv.DictReader(io.StringIO(made_up.csv(ViewOptions()))))
+    rows = list(csv.DictReader(io.StringIO(made_up.table(ViewOptions()).csv())))
     assert len(rows) == 12
     values = [rows[0][name] for name in ("loss", "loss_low", "loss_high", "cosine", "l2_low")]
     assert values == ["0.5", "0.4", "0.6", "", ""]

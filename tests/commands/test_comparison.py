@@ -229,7 +229,7 @@ def test_the_document_holds_both_sides_and_every_number_and_the_table_its_rows(t
         assert entry["largest"]["difference"] == head.largest.difference
         assert entry["largest"]["key_label"] == texts.rows.labels[head.largest.key]
     part = texts.document(select=["L1"])
-    rows = list(csv.DictReader(io.StringIO(texts.csv(ViewOptions(select=("L1",))))))
+    rows = list(csv.DictReader(io.StringIO(texts.table(ViewOptions(select=("L1",))).csv())))
     assert [row["id"] for row in rows] == [head["id"] for head in part["heads"]]
     for row, entry in zip(rows, part["heads"], strict=True):
         assert float(row["distance"]) == entry["distance"]

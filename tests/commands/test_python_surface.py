@@ -124,7 +124,7 @@ def pandas(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("command", MEASURES)
 def test_a_frame_has_the_rows_and_columns_of_the_csv_file(command: str):
     result = result_of(command)
-    header, *lines = result.csv(ViewOptions()).splitlines()
+    header, *lines = result.table(ViewOptions()).csv().splitlines()
     frame = result.frame()
     assert list(frame.columns) == header.split(",")
     assert len(frame.to_dict("records")) == len(lines) > 0

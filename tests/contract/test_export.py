@@ -94,7 +94,7 @@ def test_json_refuses_what_is_no_number_and_names_it():
 
 def test_csv_has_the_values_of_the_document():
     analysis = hand_made()
-    text = analysis.csv(ViewOptions())
+    text = analysis.table(ViewOptions()).csv()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["id"] for row in rows] == ["L0H0", "L0H1", "L1H0", "L1H1"]
     for row, head in zip(rows, document_of(analysis)["heads"], strict=True):

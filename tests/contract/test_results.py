@@ -114,7 +114,7 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
     assert content == json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     assert result.document(content["figures"], top=2) == {key: content[key] for key in content if key != "files"}
     rows = (folder / f"{name}.csv").read_text(encoding="utf-8")
-    assert rows == result.csv(ViewOptions())
+    assert rows == result.table(ViewOptions()).csv()
     assert len(rows.splitlines()) > 1
     if captions:
         assert all("</text>" in (folder / figure).read_text(encoding="utf-8") for figure in content["figures"])
