@@ -33,18 +33,13 @@ _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 _OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", "head_output_error")
 """Fields of a check on a layer's output; null for given weights."""
 
-_OF_STACK = ("name", "letter", "n_layers", "n_heads")
-
 _PAGE = 50
 """Rows of a table that fit a page of a paper."""
-
-_FORMULA = ("=", "+", "-", "@", "\t")
-"""Characters that begin a formula in a spreadsheet."""
 
 
 def model_entry(model: "Checkpoint") -> dict[str, Any]:
     """What every document says of a model."""
-    stacks = [{key: getattr(stack, key) for key in _OF_STACK} for stack in model.stacks]
+    stacks = [{key: getattr(each, key) for key in ("name", "letter", "n_layers", "n_heads")} for each in model.stacks]
     adapter = model.adapter and {key: getattr(model.adapter, key) for key in ("name", "kind", "revision", "sha256")}
     return {
         "name": model.names[0],
@@ -126,7 +121,7 @@ def verification_entry(
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
-    """A CSV file with a header; a text that a spreadsheet would take for a formula has an apostrophe before it."""
+    """A CSV file with a header."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
@@ -209,8 +204,9 @@ def _joined(value: Any) -> Any:
 
 
 def _spreadsheet_cell(value: Any) -> Any:
+    """The value; a text that a spreadsheet would take for a formula after an apostrophe."""
     value = _joined(value)
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value
 
 
 def caption_files(captions: Iterable[tuple[str, str]]) -> dict[str, str]:

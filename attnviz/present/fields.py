@@ -99,10 +99,6 @@ class NamedTable(Generic[Row]):
     fields: Sequence[Field[Row]]
     rows: Sequence[Row]
 
-    def pick(self, *names: str) -> list[Field[Row]]:
-        """The fields of these names, in this order, for the terminal."""
-        return pick(self.fields, *names)
-
     def entries(self) -> list[dict[str, Any]]:
         """The rows as entries of the document."""
         return [entry(self.fields, row) for row in self.rows]

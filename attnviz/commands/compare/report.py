@@ -12,7 +12,7 @@ from attnviz.commands.compare.measure import Comparison, HeadDifference, Largest
 from attnviz.commands.compare.wording import answer, side_lines
 from attnviz.models.wording import rounded, signed, visible
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, NamedTable, plain
+from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
@@ -85,7 +85,7 @@ def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType
         return
     table = _table(result, choices)
     columns: list[Field[HeadDifference]] = [
-        *table.pick("rank", "id", "distance", "total_variation"),
+        *pick(table.fields, "rank", "id", "distance", "total_variation"),
         Field("Label (A → B)", lambda head: visible(head.labels)),
         Field("Largest difference of content", partial(_largest, result), "B − A"),
     ]

@@ -12,7 +12,7 @@ from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed
 from attnviz.present.documents import stack_entry, target_entry, text_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, NamedTable
+from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
@@ -111,7 +111,7 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
         )
     yield verified
     table, order = _table(result, choices), "the largest share of their layer’s output first"
-    yield first_rows("Heads", table.pick(*_LISTED), table.rows, choices.top, _CSV, order=order)
+    yield first_rows("Heads", pick(table.fields, *_LISTED), table.rows, choices.top, _CSV, order=order)
     if effects is not None:
         yield _effects_table(effects, table.rows, choices.top)
         yield _effects_text(result, effects)
