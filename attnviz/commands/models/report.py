@@ -48,7 +48,7 @@ def verified_report(models: Sequence[dict[str, Any]]) -> RenderableType:
         Field("Level", lambda model: model["level"]),
         *(Field(f"{name} error", partial(_error, name=name)) for name in ("Pattern", "Output", "Layer")),
         Field("Time", lambda model: model.get("seconds"), "s"),
-        Field("Memory", lambda model: None if (peak := model.get("peak_bytes")) is None else peak / 2**30, "GiB"),
+        Field("Memory", _peak, "GiB"),
     ]
     title = "Verified on four texts: long, padded, another script, special tokens"
     failed = [f"{model['model']['name']}: {model['reason']}" for model in models if model["reason"]]
@@ -57,6 +57,11 @@ def verified_report(models: Sequence[dict[str, Any]]) -> RenderableType:
         "--every-layer); – where explain takes no such model. Memory: the peak of the process so far, or of the GPU."
     )
     return spaced([RowTable(title, columns, models), notes(*map(visible, [said, *failed]))])
+
+
+def _peak(model: dict[str, Any]) -> float | None:
+    peak = model.get("peak_bytes")
+    return None if peak is None else peak / 2**30
 
 
 def _error(model: dict[str, Any], name: str) -> str | None:
