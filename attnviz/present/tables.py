@@ -157,6 +157,19 @@ def cell(value: object) -> Text:
     return Text(printable(rounded(value) if value is None or isinstance(value, float) else str(value)))
 
 
+def page_table(title: str, note: str, fields: Sequence[Field[Row]], rows: Sequence[Row], head: int) -> dict[str, Any]:
+    """``Table`` of the page, with the cells of the terminal, numbers as numbers; ``head``: the column of heads."""
+
+    def page_cell(value: object) -> object:
+        if value is None or isinstance(value, int):
+            return value
+        return round(value, 5) if isinstance(value, float) else visible(str(value))
+
+    columns = [(field.title or field.name.replace("_", " ")).lower() for field in fields]
+    cells = [[page_cell(field.write(field.value_for(row))) for field in fields] for row in rows]
+    return {"title": title, "note": note, "columns": columns, "rows": cells, "head": head}
+
+
 def listed_of(listed: int, total: int) -> str:
     """How many rows a table lists, for its title: ``12 of 72``, or all ``72``."""
     return str(total) if listed == total else f"{listed} of {total}"

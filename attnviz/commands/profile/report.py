@@ -142,7 +142,10 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     sample += ", the random ones included" if sequences else ""
     yield verification_line(profile.verification, profile.checkpoint, sample=sample)
     if profile.relations is not None:
-        yield _by_relation(profile, profile.relations, choices.top or None)
+        columns, order = relation_fields(profile), "the most frequent first"
+        yield first_rows(
+            "Relations", columns, profile.relations, choices.top, "profile.json", noun="relation", order=order
+        )
     control = profile.control_texts is not None
     yield by_head(profile.passed_roles(), choices.top or 0, "profile.csv", control=control)
     if profile.statistics is not None:
@@ -153,7 +156,8 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     yield _notes(profile)
 
 
-def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: int | None) -> RenderableType:
+def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
+    """The columns of the table of relations."""
     roles: dict[str, list[Role]] = {}
     for role in profile.roles:
         roles.setdefault(role.role, []).append(role)
@@ -172,8 +176,7 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
         columns.append(Field("Untrained", lambda relation: next((role.untrained for role in judged(relation)), None)))
     columns.append(Field("n", lambda relation: relation.n))
     columns.append(Field("Pass", lambda relation: _passing([role.passed for role in judged(relation)])))
-    order = "the most frequent first"
-    return first_rows("Relations", columns, relations, top, "profile.json", noun="relation", order=order)
+    return columns
 
 
 def _largest_baseline(relation: RelationCount) -> str:
