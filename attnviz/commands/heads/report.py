@@ -109,18 +109,14 @@ def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindin
     if not names:
         return whole
 
-    def judged(head: HeadFindings) -> dict[str, Any]:
-        found = selected_verdict(head, names)
-        if found is None:
-            return dict.fromkeys(_JUDGED)
-        return dict(zip(_JUDGED, (*found.judged, found.n), strict=True))
+    def selected(field: Field[HeadFindings]) -> Field[HeadFindings]:
+        def value(head: HeadFindings) -> Any:
+            found = selected_verdict(head, names)
+            return field.value_for(head) if found is None else (*found.judged, found.n)[_JUDGED.index(field.name)]
 
-    fields = [
-        Field(value=lambda head, name=field.name: judged(head)[name], name=field.name)  # type: ignore[misc]
-        if field.name in _JUDGED
-        else field
-        for field in whole.fields
-    ]
+        return replace(field, value=value) if field.name in _JUDGED else field
+
+    fields = [selected(field) for field in whole.fields]
     rows = [head for part in analysis.parts for head in sorted_by_selection(part.select(choices.select), names)]
     return NamedTable("heads", fields, rows)
 
