@@ -233,7 +233,7 @@ def test_the_farthest_heads_come_first_whatever_their_long_range_score():
     )[None]
     analysis = hand_made(labels="abcdefghijkl", special=(0,), patterns=patterns)
     assert analysis.head("L0H0").statistics["long_range"] < analysis.head("L0H1").statistics["long_range"]
-    (line,) = [line for line in lines_of(analysis, top=None) if line.startswith("Farthest")]
+    (line,) = [line for line in lines_of(analysis, top=None, width=170) if line.startswith("Farthest")]
     assert re.findall(r"L0H\d", line) == ["L0H0", "L0H1"]
 
 
