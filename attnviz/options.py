@@ -1,7 +1,7 @@
-"""Every option of every command, stated once: name, type, default, range, help.
+"""Every option of every command: name, type, default, range, help.
 
 The command line is made from this table. An option that says what to measure is also an argument of the command's
-Python functions, of the same name and default, and :func:`checked` holds what these are given against the table.
+Python functions, which :func:`checked` holds against the table.
 """
 
 import inspect
@@ -146,13 +146,9 @@ def _switch(name: str, help_text: str, default: bool = False, *flags: str) -> Op
     return Option(name, bool, help_text, default, flags=flags)
 
 
-def _position(name: str, purpose: str, default: str) -> Option:
+def _token(purpose: str, default: str, name: str = "token") -> Option:
     named = "Name a word (cat), its second occurrence (cat#2), or a position counted from 0 (#3)."
     return Option(name, str, f"{purpose}. {named} Default: {default}.", any_language=True)
-
-
-def _token(purpose: str, default: str) -> Option:
-    return _position("token", purpose, default)
 
 
 def _seed(purpose: str) -> Option:
@@ -180,7 +176,8 @@ _MODEL = (
     Option("tokenizer", str, "The tokenizer of a model that was saved without one: a built-in model, a folder, or a "
            "Hugging Face hub id.", None, "MODEL"),
 )
-_TRUNCATE = _switch("truncate", "Cut a text that is too long for the model. Without this option it is refused.")
+_TRUNCATE = _switch("truncate", "Cut a text that is too long for the model. Without this option it is refused, or left "
+                    "out of a corpus.")
 _DEVICE = (
     Option("device", str, "Where to compute: auto, cpu, cuda, cuda:N or mps.", "auto", flags=("--device", "-d")),
     Option("device_map", str, "Spread a model that is larger than one device over GPUs, memory and disk: auto, "
@@ -293,10 +290,7 @@ COMMANDS = {
                     help=f"{_MODEL[1].help} For two models give it twice, with - for none."),
             replace(_MODEL[2], help=f"{_MODEL[2].help} With one text, the model is compared with and without it."),
             replace(_MODEL[3], help=f"{_MODEL[3].help} Default: that of the other model."),
-            replace(_PAIR, help="A second segment, the same on both sides."),
-            replace(_TARGET, help="The text that the decoders of encoder-decoders (Marian, BART, T5) read on both "
-                    "sides."),
-            *_LANGUAGES, _TRUNCATE, *_DEVICE,
+            _PAIR, _TARGET, *_LANGUAGES, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
             _WORDS,
@@ -392,12 +386,7 @@ COMMANDS = {
                    "with texts and labels) or texts. Write - to read one text from standard input.", (),
                    "CORPUS|TEXT", positional=True),
             *_MODEL,
-            replace(_TARGET, help="The text that the decoder of an encoder-decoder reads, for one TEXT. Default: what "
-                    "the model itself generates for each, greedily."),
-            *_LANGUAGES, _MAX_NEW_TOKENS,
-            replace(_TRUNCATE, help="Cut texts that are too long for the model. Without this option they are refused, "
-                    "or left out of a corpus."),
-            *_DEVICE,
+            _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
             Option("method", str, "What takes the place of a removed head: mean (its mean output over all tokens), "
@@ -428,7 +417,7 @@ COMMANDS = {
             Option("layer", int, "Roll out up to this layer, counted from 0. Default: the last.", least=0),
             Option("residual", float, "What a token keeps of itself in every layer: the weight of the identity, 0 to "
                    "1.", 0.5, "SHARE", check=check_share),
-            replace(_WORDS, help="Merge word pieces into words after the rollout: inputs summed, outputs averaged."),
+            _WORDS,
             _MEMORY,
         ),
         pictures=_figures("rollout"),
@@ -442,8 +431,8 @@ COMMANDS = {
         text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
         measurement=(
             Option("head", str, "The head, such as L2H8. It must be named."),
-            _position("query", "The token that attends", "the last of the text"),
-            _position("key", "The token that it attends to", "the keys with most attention"),
+            _token("The token that attends", "the last of the text", "query"),
+            _token("The token that it attends to", "the keys with most attention", "key"),
             _ANSWER,
             _FOIL,
             Option("depth", int, "Follow the largest part of the score into the head that wrote it, through N heads.",
@@ -515,7 +504,7 @@ COMMANDS = {
 
 
 class ModelOptions(TypedDict, total=False):
-    """How a model is opened: keywords of every function that takes one; without them it runs where and as it is.
+    """How a model is opened: keywords of every function that takes one.
 
     Attributes:
         tokenizer: of a model in memory, a fast one; or a built-in name, folder or hub id, of a model without one.
@@ -564,9 +553,7 @@ class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function to check its arguments against its annotations and the table of options.
-
-    Of such functions one runs at a time, in whichever thread it was called.
+    """Check a function's arguments against its annotations and the table of options; one such call runs at a time.
 
     Raises:
         TextError: by the function, where ``text`` or ``pair`` is no string.

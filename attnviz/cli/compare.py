@@ -80,7 +80,7 @@ def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.CorpusComparison | None":
         return attnviz.compare_corpus(a, b, corpus, **options, unfinished=unfinished, progress=progress, warn=warn)
 
-    def finish(_: dict[str, Any]) -> tuple[str, ...]:
+    def finish(*_: object) -> tuple[str, ...]:
         remove_kept(unfinished, process)
         return ()
 

@@ -47,7 +47,13 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
 
     generated = None if options["generate"] is None else f"--generate {options['generate']}"
     texts = (sentence, options["pair"], options["target"], generated)
-    return run.job(measure, texts=texts, implied_figures=_implied_figures(run))
+
+    def finish(result: "attnviz.Analysis", document: dict[str, Any]) -> Iterator[str]:
+        from attnviz.commands.heads.report import hints
+
+        return hints(result, run.choices(), document)
+
+    return run.job(measure, texts=texts, implied_figures=_implied_figures(run), finish=finish)
 
 
 def _implied_figures(run: Run) -> list[str]:
@@ -102,7 +108,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
             lines, source, **reading, visit=partial(write, folder), progress=progress, warn=warn
         )
 
-    def finish(_: dict[str, Any]) -> Iterator[str]:
+    def finish(*_: object) -> Iterator[str]:
         for name, count in without.items():
             yield f"{counted(count, 'text')} had nothing to draw for the figure {name}"
         assert job.output is not None

@@ -47,7 +47,7 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
         return attnviz.profile_heads(source, corpora, **options, unfinished=unfinished, progress=progress, warn=warn)
 
-    def finish(document: dict[str, Any]) -> Iterator[str]:
+    def finish(_: object, document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.profile.measure import PARTS, part_file
 
         for part in PARTS:

@@ -148,7 +148,7 @@ class Run:
         models: Sequence[str] = (),
         implied_figures: Sequence[str] = (),
         rate: bool = False,
-        finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
+        finish: Callable[[Any, dict[str, Any]], Iterable[str]] = lambda *_: (),
         recovery_hint: Callable[[BaseException], str] = _nothing,
         silent: bool = False,
     ) -> Job:
@@ -161,7 +161,7 @@ class Run:
             models: that name the folder too; default the one of ``--model``.
             implied_figures: figures implied by other options, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
-            finish: called with the document once everything is written; returns messages.
+            finish: called with result and document once everything is written; returns messages.
             recovery_hint: as for :class:`Job`.
             silent: likewise; such a process only measures.
 
@@ -170,12 +170,7 @@ class Run:
         """
         from attnviz.present.output_folder import OutputFolder
 
-        spec, choices, figures, quiet = (
-            spec_of(self.command),
-            self.choices(),
-            self.figure_names(implied_figures),
-            self.quiet,
-        )
+        choices, figures, quiet = self.choices(), self.figure_names(implied_figures), self.quiet
         known_texts = [text for text in texts if text is not None]
         path = self.results_folder(models or self.model_names, known_texts, corpora)
         output = OutputFolder(path, self.command)
@@ -188,11 +183,11 @@ class Run:
                     return
                 document = result.write(output, choices, figures=figures, formats=self.format_names, progress=tell)
                 output.put_in_place()
-            messages = list(finish(document))
+            messages = list(finish(result, document))
             if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
                 messages.append(fonts.fonts_to_install())
             print_results(document, lambda: result.tables(choices), self.options["as_json"], quiet, path)
-            for message in [*spec.afterwards(result, choices, document), *messages]:
+            for message in messages:
                 if message:
                     say(message, quiet)
             say_what_was_written(output, quiet)

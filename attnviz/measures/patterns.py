@@ -6,7 +6,7 @@ attention. An entry of :data:`PATTERNS` gives the mask and the words; statistics
 CSV, maps, marks, roles of a profile and the documentation's table follow from it. Plug-ins add entries of their own
 (:mod:`attnviz.plugins`). A family of its own also needs a
 colour and a mark (``FAMILIES`` in figures/families.py), the mark's outline on the page (``SHAPES`` in page/scene.js),
-and a letter in the summary (``KINDS`` in commands/heads/summary.py), which otherwise counts it as "other".
+and a letter in the summary (``LABEL_KINDS`` in commands/heads/summary.py), which otherwise counts it as "other".
 """
 
 from collections.abc import Callable, Hashable, Sequence

@@ -19,28 +19,27 @@ from attnviz.present.latex import latex
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
+    from attnviz.present.result import TextResult
     from attnviz.trace.checks import LayerCheck, Verification
 
 
 CAPTIONS = "captions.md"
 LATEX_CAPTIONS = "captions.tex"
+_LATEX_HEADER = (
+    "% Captions, ready to paste. XeLaTeX and LuaLaTeX print every letter (UTF-8), pdfLaTeX [U+732B] for some."
+)
 
 _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 _OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", "head_output_error")
 """Fields of a check on a layer's output; null for given weights."""
 
-_OF_STACK = ("name", "letter", "n_layers", "n_heads")
-
 _PAGE = 50
 """Rows of a table that fit a page of a paper."""
-
-_FORMULA = ("=", "+", "-", "@", "\t")
-"""Characters that begin a formula in a spreadsheet."""
 
 
 def model_entry(model: "Checkpoint") -> dict[str, Any]:
     """What every document says of a model."""
-    stacks = [{key: getattr(stack, key) for key in _OF_STACK} for stack in model.stacks]
+    stacks = [{key: getattr(each, key) for key in ("name", "letter", "n_layers", "n_heads")} for each in model.stacks]
     adapter = model.adapter and {key: getattr(model.adapter, key) for key in ("name", "kind", "revision", "sha256")}
     return {
         "name": model.names[0],
@@ -75,6 +74,16 @@ def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
         | {"sink": ("special" if special else "found" if position else "first") if sink else None}
         for position, (token_id, text, special, word, sink) in enumerate(columns)
     ]
+
+
+def text_entry(result: "TextResult") -> dict[str, Any]:
+    """What a document on one text says of model and text."""
+    return {
+        "model": model_entry(result.checkpoint),
+        "text": result.text,
+        "pair": result.pair,
+        "tokens": tokens_entry(result.tokens),
+    }
 
 
 def target_entry(target: Any) -> dict[str, Any]:
@@ -112,27 +121,18 @@ def verification_entry(
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
-    """A CSV file with a header; None is an empty cell, and values of other names are left out.
-
-    A text that a spreadsheet would take for a formula has an apostrophe before it.
-    """
+    """A CSV file with a header."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _spreadsheet_cell(value) for name, value in row.items()} for row in rows)
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_spreadsheet_cell(row.get(name)) for name in columns] for row in rows)
     return buffer.getvalue()
 
 
 def paper_table(kind: str, columns: Sequence[str], rows: Sequence[dict[str, Any]], caption: str, label: str) -> str:
-    """Rows as a table of a paper; columns without a value are left out.
+    """Rows as a table of a paper, in LaTeX with booktabs (``tex``) or Markdown; columns without a value are left out.
 
-    Args:
-        kind: ``tex``, with the rules of booktabs, or ``md``.
-        columns: names of its columns, in this order.
-        rows: values by column. Where ``NAME_certain`` is False, the value of NAME gets a question mark, as on the
-            terminal, and the caption says what it means.
-        caption: of the table, in plain text.
-        label: for references in LaTeX.
+    Where ``NAME_certain`` is False, the value of NAME gets a question mark. ``label`` is for references in LaTeX.
     """
     from attnviz.judge.verdicts import ENOUGH  # torch, which help does not need
 
@@ -184,7 +184,6 @@ def _markdown_table(lines: Sequence[Sequence[str]], right: Sequence[bool], capti
 
 
 def _latex_table(lines: Sequence[Sequence[str]], right: Sequence[bool], caption: str, label: str) -> str:
-    """Header and rows in LaTeX; a table longer than a page can break."""
     header, *rows = [" & ".join(latex(cell or "–").replace("–", "--") for cell in line) + r" \\" for line in lines]
     aligned = "".join("r" if each else "l" for each in right)
     title, label = rf"\caption{{{latex(caption)}}}", rf"\label{{{label}}}"
@@ -205,37 +204,23 @@ def _joined(value: Any) -> Any:
 
 
 def _spreadsheet_cell(value: Any) -> Any:
+    """The value; a text that a spreadsheet would take for a formula after an apostrophe."""
     value = _joined(value)
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value
 
 
-def captions_text(captions: Iterable[tuple[str, str]]) -> str:
-    """Make the Markdown file from the file name and the caption of each figure.
-
-    Files with the same caption that differ only in their format share an entry. Captions are plain text.
-    """
-    entries = [(names, markdown_text(sentence)) for names, sentence in _of_figures(captions)]
-    return "\n\n".join(["# Captions", *(f"**{names}**: {escaped}" for names, escaped in entries)]) + "\n"
-
-
-def markdown_text(text: str) -> str:
-    """Plain text as Markdown: its markup is escaped."""
-    return _MARKUP.sub(r"\\\1", text)
-
-
-def latex_captions_text(captions: Iterable[tuple[str, str]]) -> str:
-    r"""The content of the LaTeX file: a comment with the file names and a ``\caption`` for each figure."""
-    header = "% Captions, ready to paste. XeLaTeX and LuaLaTeX print every letter (UTF-8), pdfLaTeX [U+732B] for some."
-    entries = [(names, latex(text)) for names, text in _of_figures(captions)]
-    return "\n\n".join([header, *(f"% {names}\n\\caption{{{escaped}}}" for names, escaped in entries)]) + "\n"
-
-
-def _of_figures(captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """File names and caption of each figure, its formats together."""
+def caption_files(captions: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The Markdown and the LaTeX file of captions, from the name and the caption of each figure in plain text."""
     figures: dict[tuple[str, str], list[str]] = {}
     for name, sentence in captions:
         figures.setdefault((name.rpartition(".")[0], sentence), []).append(name)
-    return [(", ".join(names), sentence) for (_, sentence), names in figures.items()]
+    markdown, tex = ["# Captions"], [_LATEX_HEADER]
+    for (_, sentence), formats in figures.items():
+        names = ", ".join(formats)
+        escaped = _MARKUP.sub(r"\\\1", sentence)
+        markdown.append(f"**{names}**: {escaped}")
+        tex.append(f"% {names}\n\\caption{{{latex(sentence)}}}")
+    return {CAPTIONS: "\n\n".join(markdown) + "\n", LATEX_CAPTIONS: "\n\n".join(tex) + "\n"}
 
 
 def json_text(content: dict[str, Any]) -> str:

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from attnviz.models.head_ids import LayerId
+from attnviz.present.documents import csv_text
 
 Row = TypeVar("Row")
-
-
-def _unchanged(value: object) -> object:
-    """The value itself."""
-    return value
+Path = Sequence[str | int | Callable[[Any], object]]
+"""Keys, or functions, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,10 @@ class Field(Generic[Row]):
     value: Callable[[Row], object] | None = None
     unit: str = ""
     name: str = ""
-    csv: Mapping[str, Sequence[str | int]] | None = None
+    csv: Mapping[str, Path] | None = None
     of_stacks: bool = False
     if_known: bool = False
-    write: Callable[[Any], object] = _unchanged
+    write: Callable[[Any], object] = lambda value: value
     detail: bool = False
 
     @property
@@ -55,6 +54,11 @@ def plain(*names: str) -> tuple[Field[Any], ...]:
     return tuple(Field(name=name) for name in names)
 
 
+def by_name(*names: str) -> tuple[Field[Any], ...]:
+    """Fields of rows that are dictionaries."""
+    return tuple(Field(value=itemgetter(name), name=name) for name in names)
+
+
 HEAD: tuple[Field[Any], ...] = (
     Field("Head", lambda row: str(row.id), name="id"),
     Field(value=lambda row: getattr(row.id.layer, "number", row.id.layer), name="layer"),
@@ -64,11 +68,15 @@ HEAD: tuple[Field[Any], ...] = (
 """Which head a row is of; within an encoder-decoder its layer is counted within the kind of attention."""
 
 
-def entry(fields: Iterable[Field[Any]], row: Any, **given: Any) -> dict[str, Any]:
-    """The row as an entry of the document; ``given`` are values by name that the row does not know."""
-    known = [field for field in fields if field.name and (not field.of_stacks or isinstance(row.id.layer, LayerId))]
-    values = {field.name: given[field.name] if field.name in given else field.value_for(row) for field in known}
-    return {field.name: values[field.name] for field in known if not (field.if_known and values[field.name] is None)}
+def entry(fields: Iterable[Field[Any]], row: Any) -> dict[str, Any]:
+    """The row as an entry of the document."""
+    values = {}
+    for field in fields:
+        if field.name and (not field.of_stacks or isinstance(row.id.layer, LayerId)):
+            value = field.value_for(row)
+            if value is not None or not field.if_known:
+                values[field.name] = value
+    return values
 
 
 def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
@@ -77,25 +85,45 @@ def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
     return [of_name[name] for name in names]
 
 
-def csv_rows(
-    fields: Sequence[Field[Any]], entries: Iterable[dict[str, Any]], stacks: bool
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """Columns and rows of the CSV file of entries of a document; ``stacks``: whether it is of an encoder-decoder."""
-    entries = list(entries)
-    lacking = {field.name for field in fields if field.if_known and entries and field.name not in entries[0]}
-    named = [field for field in fields if field.name and field.name not in lacking]
-    shown = [field for field in named if stacks or not field.of_stacks]
-    ordered = sorted(shown, key=lambda field: field.of_stacks)
-    columns = {
-        column: (field.name, *keys)
-        for field in ordered
-        for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
-    }
-    return list(columns), [{name: _at(each, keys) for name, keys in columns.items()} for each in entries]
+@dataclass(frozen=True)
+class NamedTable(Generic[Row]):
+    """The rows of a result, stated once: JSON entries, CSV file, frame(), table of a paper and terminal are made of it.
+
+    Attributes:
+        name: key of the document with an entry a row; '' where the document has these rows in another shape.
+        fields: of the rows, in the order of the CSV file.
+        rows: those of the selected heads.
+    """
+
+    name: str
+    fields: Sequence[Field[Row]]
+    rows: Sequence[Row]
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The rows as entries of the document."""
+        return [entry(self.fields, row) for row in self.rows]
+
+    def csv_rows(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """Columns and rows of the CSV file, with the values of the entries; columns that no entry has are left out."""
+        entries = self.entries()
+        known = {name for each in entries for name in each}
+        known |= {field.name for field in self.fields if field.name and not (entries or field.of_stacks)}
+        columns = {
+            column: (field.name, *keys)
+            for field in sorted(self.fields, key=lambda field: field.of_stacks)
+            if field.name in known
+            for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
+        }
+        return list(columns), [{name: _at(each, keys) for name, keys in columns.items()} for each in entries]
+
+    def csv(self) -> str:
+        """The CSV file."""
+        return csv_text(*self.csv_rows())
 
 
-def _at(value: Any, keys: Sequence[str | int]) -> Any:
+def _at(value: Any, path: Path) -> Any:
     """What lies at these keys; None where one of the values on the way is None."""
-    for key in keys:
-        value = None if value is None else value[key]
+    for key in path:
+        if value is not None:
+            value = key(value) if callable(key) else value[key]
     return value

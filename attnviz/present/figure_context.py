@@ -7,7 +7,7 @@ from typing import Any
 from attnviz.figures.style import FAINTEST, Style
 from attnviz.models.wording import counted, ordinal, quoted
 
-KINDS = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
+STACK_LEGEND = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
 """The heads of an encoder-decoder, in the squares of a figure."""
 
 

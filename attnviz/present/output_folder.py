@@ -34,12 +34,6 @@ class OutputFolder:
     Files are written to a hidden folder beside, which takes the place of the folder when all are there: an error, a
     full disk or an interruption leaves what was there before. The run that was there goes, as a whole; files that the
     marker does not list are the user's, and stay. A folder without a marker is not replaced.
-
-    Use as a context manager::
-
-        with OutputFolder(path, "heads") as folder:
-            folder.write("overview.png", data)
-            folder.put_in_place()
     """
 
     def __init__(self, path: Path, command: str) -> None:
@@ -128,11 +122,7 @@ class OutputFolder:
             return None, frozenset()
 
     def write(self, name: str, content: bytes | str) -> None:
-        """Stage one file by its path relative to the folder.
-
-        Raises:
-            OutputError: the disk is full, or the like.
-        """
+        """Stage one file by its path relative to the folder."""
         target = self.staged(name)
         with self._as_output_error("write"):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -215,11 +205,7 @@ class OutputFolder:
 
 
 def folder_named(folder: object) -> Path:
-    """The folder of a name, ``~`` expanded.
-
-    Raises:
-        UsageError: it is no text or path, or empty, or begins with the home of an unknown user.
-    """
+    """The folder of a name, ``~`` expanded; UsageError if it names none."""
     named = isinstance(folder, str | Path) and str(folder).strip() and "\0" not in str(folder)
     if not named or re.search("[\ud800-\udc7f\udd00-\udfff]", str(folder)):  # which stand for no byte of a name
         raise UsageError(f"expected a folder as a text or a Path, found {as_found(folder)}.")

@@ -40,7 +40,7 @@ def shown_baseline(baseline: float | None) -> float | None:
     return None if baseline == 1 else baseline
 
 
-def beside(judged: "Verdict | Role | None") -> str:
+def score_with_baseline(judged: "Verdict | Role | None") -> str:
     """``0.52 (0.31)``, score and baseline; a dash for None."""
     if judged is None:
         return "–"

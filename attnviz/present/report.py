@@ -1,9 +1,7 @@
 """The registry of presentations: what each command prints, draws and writes.
 
-The folder of a command declares its ``VIEWS``, its module ``report`` has its ``SPEC``. Everything about figures reads
-the views: ``--figures`` and its help, ``result.figure(name)``, the files of a folder, their captions, and the table of
-views in the guide. All are found by the name of the command when they are first needed: help imports nothing heavy, a
-measurement no rich, and a run without figures no matplotlib.
+The folder of a command declares its ``VIEWS``, its module ``report`` has its ``SPEC``. Both are imported when they are
+first needed: help imports nothing heavy, a measurement no rich, and a run without figures no matplotlib.
 """
 
 import re
@@ -16,8 +14,7 @@ from attnviz.arguments import as_found, check_kind, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.options import COMMANDS, checked
 from attnviz.plugins import Registry
-from attnviz.present.documents import csv_text
-from attnviz.present.fields import Field, csv_rows
+from attnviz.present.fields import NamedTable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,15 +26,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class View:
-    """One kind of figure of a command, declared in the command's folder; nothing heavy is imported before it is drawn.
+    """One kind of figure of a command.
 
     Attributes:
         name: as ``--figures`` takes it.
         shows: one line for documentation.
         default: whether it is drawn by default.
         suffix: the only format of its files: ``html`` of a page, which is no figure.
-        module: of the command's folder, with its :class:`attnviz.present.view.Drawing`, of its name in capitals.
-        command: that draws it; :func:`views_of` fills it in.
+        module: of the command's folder, with its :class:`attnviz.present.view.Drawing` by its name in capitals.
         plugin: whether it is one of :data:`FIGURES`.
     """
 
@@ -88,18 +84,8 @@ class View:
 
 
 def page_view(shows: str) -> View:
-    """Make the view ``page`` of a command."""
+    """The view ``page`` of a command."""
     return View("page", shows, default=False, suffix="html")
-
-
-def _none(*_: Any) -> tuple[Any, ...]:
-    """No messages."""
-    return ()
-
-
-def _as_it_is(*_: Any) -> dict[str, Any]:
-    """No keys are otherwise."""
-    return {}
 
 
 @dataclass(frozen=True)
@@ -107,45 +93,32 @@ class CommandSpec(Generic[R]):
     """What a command prints, draws and writes.
 
     Attributes:
-        content: the JSON document but for its version and its list of figures; what was not measured is None.
+        content: the JSON document but for its version, its figures and the entries of its table.
+        table: the rows that the JSON document and the CSV file have.
         tables: what the terminal shows.
-        fields: of the entries that the CSV file has rows of.
-        entries: the key of the document with these entries, or from the document to them.
         patterns: whether heads are labelled, by the patterns of plug-ins too.
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
         paper: columns of the table for a paper; default all.
-        in_paper: the keys of the document that this table has otherwise, such as fewer entries.
+        in_paper: this table, if it has fewer rows or another order.
         tensors: name and content of the safetensors file, written on request; None if there is none.
-        afterwards: called with the document once everything is written; returns messages for standard error.
     """
 
     content: "Callable[[R, ViewOptions], dict[str, Any]]"
+    table: "Callable[[R, ViewOptions], NamedTable[Any]]"
     tables: "Callable[[R, ViewOptions], Iterable[RenderableType]]"
-    fields: tuple[Field[Any], ...] = ()
-    entries: str | Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = "heads"
     patterns: bool = False
     top: int | None = 12
     all_selected: bool = False
     paper: tuple[str, ...] = ()
-    in_paper: "Callable[[R, ViewOptions, dict[str, Any]], dict[str, Any]]" = _as_it_is
+    in_paper: "Callable[[R, ViewOptions], NamedTable[Any]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
-    afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
         """Fill in the command's default of ``top``."""
         if choices.top is not None:
             return choices
         return replace(choices, top=0 if self.all_selected and choices.select else self.top)
-
-    def csv_rows(self, content: dict[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
-        """Columns and rows of the CSV file of a document, with values as in the document."""
-        entries = content[self.entries] if isinstance(self.entries, str) else self.entries(content)
-        return csv_rows(self.fields, entries, "target" in content)
-
-    def csv(self, content: dict[str, Any]) -> str:
-        """The CSV file of a document."""
-        return csv_text(*self.csv_rows(content))
 
 
 def _native_views(command: str) -> tuple[View, ...]:
@@ -199,7 +172,7 @@ def views_in_words(text: str, command: str) -> str:
     others = [view.name for view in views if not view.default]
     default = ",".join(view.name for view in views if view.default)
     if len(others) < len(views) / 2:
-        default = " but ".join(["all", *[" and ".join(others)] * bool(others)])
+        default = f"all but {' and '.join(others)}" if others else "all"
     text = text.replace("{default}", default)
     return re.sub(r"\{([\w.]+)\}", lambda named: ", ".join(view.name for view in views_of(named[1])), text)
 
@@ -211,11 +184,7 @@ def spec_of(command: str) -> "CommandSpec[Any]":
 
 
 def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
-    """The views of these names in the order of the command's list; without names the default ones.
-
-    Raises:
-        UsageError: no list of names, or an unknown one; the message lists the known ones.
-    """
+    """The views of these names, in the order of the command's list; without names the default ones."""
     from attnviz.figures.style import FORMATS
 
     views = views_of(command)

@@ -1,9 +1,4 @@
-"""A result: what one run of a command measured, with its figures, tables, document and files.
-
-A command is a folder of :mod:`attnviz.commands`. Its module ``measure`` has the function that Python users call, which
-returns a Result: a frozen dataclass of numbers. A Result finds the command's figures and tables by the command's name;
-see :mod:`attnviz.present.report`.
-"""
+"""A result: what one run of a command measured, with its figures, tables, document and files."""
 
 import html
 import re
@@ -35,8 +30,9 @@ if TYPE_CHECKING:
     from attnviz.figures.style import Style
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
+    from attnviz.present.fields import NamedTable
     from attnviz.present.output_folder import OutputFolder
-    from attnviz.present.view import Plan, ViewOptions
+    from attnviz.present.view import ViewOptions
 
 
 class Document(dict[str, Any]):
@@ -55,8 +51,7 @@ class Result:
     """What a command measured; the base of ``Analysis``, ``Comparison``, ``Ablation`` and all others.
 
     Attributes:
-        command: name of the command, which is also that of its folder in :mod:`attnviz.commands`; with a dot, of a
-            form of the command and of the folder inside.
+        command: its folder in :mod:`attnviz.commands`: ``heads``, or ``heads.texts`` of a form of it.
     """
 
     command: ClassVar[str]
@@ -78,8 +73,8 @@ class Result:
 
         Args:
             name: of a view, as for ``--figures``; by default the first of the command's.
-            style: theme, scale and width; or these as keywords: ``theme="dark", width="3.3in"``.
-            choices: what to draw; see :class:`attnviz.present.view.ViewOptions`.
+            style: or its arguments as keywords: ``theme="dark", width="3.3in"``.
+            choices: see :class:`attnviz.present.view.ViewOptions`.
 
         Raises:
             UsageError: no such figure, option or head.
@@ -88,7 +83,6 @@ class Result:
         return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
 
     def _first_plan(self, view: View, choices: "ViewOptions") -> Any:
-        """The plan of the picture that stands for a view; UsageError where no head is drawn without being named."""
         plan = next(iter(view.drawing.plans(self, choices)), None)
         if plan is None:
             raise UsageError(f"the figure {view.name!r} shows no head here unless it is named: expected select=...")
@@ -98,19 +92,13 @@ class Result:
     def draw(
         self, name: str, ax: "Axes", style: "Style | None" = None, **choices: Unpack[DrawingOptionNames]
     ) -> "Artist":
-        """Draw one picture on matplotlib Axes of your own; only these are changed.
-
-        Args:
-            name: of a view that is one panel.
-            ax: any Axes.
-            style: theme and scale; or these as keywords.
-            choices: what to draw; see :class:`attnviz.present.view.ViewOptions`.
+        """Draw a view of one panel on matplotlib Axes of your own, otherwise as :meth:`figure`.
 
         Returns:
             the artist for ``figure.colorbar``.
 
         Raises:
-            UsageError: no such figure, option or head, or a figure of several panels.
+            UsageError: also for a figure of several panels.
         """
         from matplotlib.axes import Axes
 
@@ -126,46 +114,25 @@ class Result:
 
     @checked
     def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> dict[str, Any]:
-        """The content of the command's JSON file, as plain Python values.
-
-        Args:
-            figures: paths of the figures, relative to the folder.
-            choices: what to list; see :class:`attnviz.present.view.ViewOptions`.
-        """
+        """The content of the command's JSON file; ``figures`` are the paths of its pictures in the folder."""
         check_kind("figures", figures, Sequence[str | Path])
-        return self._document(list(map(str, figures)), self._choices(None, choices))
+        wanted = self._choices(None, choices)
+        return self._document(list(map(str, figures)), wanted, self.table(wanted))
 
     @checked
     def report(self, width: int = 100, **choices: Unpack[ViewOptionNames]) -> str:
-        """The tables that the command prints, as plain text.
-
-        Args:
-            width: columns of the text.
-            choices: what to list; see :class:`attnviz.present.view.ViewOptions`.
-
-        Raises:
-            UsageError: no such option or head, or a width of less than 20 columns.
-        """
+        """The tables that the command prints, as plain text; UsageError for less than 20 columns."""
         from attnviz.present.tables import plain_text
 
-        wanted = self._choices(None, choices)
-        return plain_text(self.tables(wanted), width)
+        return plain_text(self.tables(self._choices(None, choices)), width)
 
     @checked
     def frame(self, **choices: Unpack[ViewOptionNames]) -> "pandas.DataFrame":
         """The rows of the command's CSV file as a table of pandas, in most results one per head.
 
-        Numbers, booleans and texts are those of the JSON file.
-
         >>> analysis.frame().groupby("layer")["entropy"].mean()  # doctest: +SKIP
-
-        Args:
-            choices: what to list; see :class:`attnviz.present.view.ViewOptions`.
-
-        Raises:
-            UsageError: pandas is not installed; no such option or head.
         """
-        columns, rows = spec_of(self.command).csv_rows(self.document(**choices))
+        columns, rows = self.table(self._choices(None, choices)).csv_rows()
         try:
             import pandas
         except ImportError as error:
@@ -175,27 +142,37 @@ class Result:
         return pandas.DataFrame(rows, columns=columns)
 
     def paper_table(self, choices: "ViewOptions") -> str:
-        """The table for a paper, as ``--table`` writes it; see :func:`attnviz.present.documents.paper_table`."""
+        """The table for a paper, as ``--table`` writes it."""
         from attnviz.present.documents import paper_table
 
-        spec, document, listed = spec_of(self.command), self._document((), choices), ""
-        columns, rows = spec.csv_rows({**document, **spec.in_paper(self, choices, document)})
-        of_rows = len(spec.csv_rows(document)[1])
-        if len(rows) < of_rows:
-            listed = f"; {len(rows):,} of {counted(of_rows, 'row')} listed"
-        if isinstance(self, OfHeads) and (n_heads := len(self.select(choices.select))) < len(self.heads):
-            listed = f"; {n_heads} of {counted(len(self.heads), 'head')} listed"
+        spec, whole, listed = spec_of(self.command), self.table(choices), ""
+        table = whole if spec.in_paper is None else spec.in_paper(self, choices)
+        columns, rows = table.csv_rows()
+        if len(rows) < len(whole.rows):
+            listed = f"; {len(rows):,} of {counted(len(whole.rows), 'row')} listed"
+        if isinstance(self, OfHeads) and len(self.select(choices.select)) < len(self.heads):
+            listed = f"; {len(self.select(choices.select))} of {counted(len(self.heads), 'head')} listed"
         what = re.sub(r"^\w*(?=[A-Z])", "", repr(self)[1:-1])  # the class of many texts, too, by its last word
         caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(choices.table or "md", spec.paper or columns, rows, caption, label)
 
+    def table(self, choices: "ViewOptions") -> "NamedTable[Any]":
+        """The rows that the JSON document and the CSV file have."""
+        return spec_of(self.command).table(self, choices)
+
     def tables(self, choices: "ViewOptions") -> "RenderableType":
         """The tables that the command prints, for :mod:`rich`."""
-        from attnviz.present.tables import notes, spaced
+        from attnviz.models.opening import encoder_note
+        from attnviz.present.tables import cut_note, notes, spaced
 
-        read = [notes(*self.reading_notes)] if self.reading_notes else []
-        return spaced([*spec_of(self.command).tables(self, choices), *read])
+        checkpoint = getattr(self, "checkpoint", None)
+        lines = [encoder_note(checkpoint)] if checkpoint is not None else []
+        if isinstance(self, TextResult):
+            lines.append(cut_note(self.tokens))
+        lines = [line for line in (*lines, *self.reading_notes) if line]
+        closing = [notes(*lines)] if lines else []
+        return spaced([*spec_of(self.command).tables(self, choices), *closing])
 
     @checked
     def save(
@@ -211,16 +188,12 @@ class Result:
         """Write figures with captions, the JSON document and the CSV table into a folder: all of them, or nothing.
 
         Args:
-            folder: made where it is missing; ``~`` is your home. An earlier run of the command there goes; files of
-                your own stay.
+            folder: an earlier run of the command there goes; files of your own stay.
             figures: names of views, or ``all``; default those of the command line, empty for none.
             formats: any of ``png``, ``svg``, ``pdf``.
-            style: theme, scale and width; or these as keywords.
+            style: as for :meth:`figure`, like the other keywords.
             progress: callback for every figure drawn.
-            choices: what to draw and list; see :class:`attnviz.present.view.ViewOptions`.
-
-        Returns:
-            the document as it was written, a dict.
+            choices: see :class:`attnviz.present.view.ViewOptions`.
 
         Raises:
             OutputError: the folder cannot be written to, or was not written by this command.
@@ -247,7 +220,7 @@ class Result:
         within: str = "",
     ) -> dict[str, Any]:
         """Write as :meth:`save` does into an open folder, or into a folder ``within/`` of it."""
-        from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, captions_text, json_text, latex_captions_text
+        from attnviz.present.documents import caption_files, json_text
 
         spec, stem = spec_of(self.command), self.command.replace(".", "-")
         views = self.wanted_views(figures, formats)
@@ -259,44 +232,34 @@ class Result:
             output.write(within + name, tensors(self, choices))
         formats = tuple(dict.fromkeys(formats))
         planned = [(view, view.planned(self, choices)) for view in views] if formats else []
-        total = sum(self._n_files(view, plans, choices, len(formats)) for view, plans in planned)
+        n_heads = len(self.select(choices.select)) if isinstance(self, OfHeads) else 1
+        total = sum(
+            1 if view.suffix else len(formats) * (n_heads if plans is None else len(plans)) for view, plans in planned
+        )
         for view, plans in planned:
             for name, picture, caption in view.render_files(self, choices, formats, plans):
                 output.write(within + name, picture)
                 captions[name] = caption
                 tell(progress, "drawing", len(captions), total)
         if captions:
-            output.write(within + CAPTIONS, captions_text(captions.items()))
-            output.write(within + LATEX_CAPTIONS, latex_captions_text(captions.items()))
-        document = self._document(list(captions), choices)
-        output.write(f"{within}{stem}.csv", spec.csv(document))
+            for name, text in caption_files(captions.items()).items():
+                output.write(within + name, text)
+        table = self.table(choices)
+        document = self._document(list(captions), choices, table)
+        output.write(f"{within}{stem}.csv", table.csv())
         files = [name.removeprefix(within) for name in output.written if name.startswith(within)]
         document["files"] = sorted({*files, f"{stem}.json"})
         output.write(f"{within}{stem}.json", json_text(document))
         return document
 
-    def _n_files(self, view: View, plans: "Sequence[Plan] | None", choices: "ViewOptions", n_formats: int) -> int:
-        if view.suffix:
-            return 1
-        if plans is not None:
-            return len(plans) * n_formats
-        return n_formats * (len(self.select(choices.select)) if isinstance(self, OfHeads) else 1)
-
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
-        """The requested views that this result has.
-
-        Args:
-            figures: names of views, or ``all``; None for the default ones that have something to draw.
-            formats: of the files.
-
-        Raises:
-            UsageError: no list of names, an unknown view, or one that this result has no picture for.
-        """
+        """The requested views; None for the default ones. UsageError for one that this result has no picture for."""
         views = checked_views(self.command, figures, formats)
         if figures is None or "all" in figures:
             return [view for view in views if not view.drawing.missing(self)]
         for view in views:
-            if why := view.drawing.missing(self):
+            why = view.drawing.missing(self)
+            if why:
                 raise UsageError(f"there is no figure {view.name!r}: {why}.")
         return views
 
@@ -316,17 +279,10 @@ class Result:
     def page(
         self, style: "Style | None" = None, budget: int | None = None, **choices: Unpack[DrawingOptionNames]
     ) -> str:
-        """The interactive page as one HTML document, as ``--figures page`` writes it.
+        """The interactive page as one HTML document; it begins with ``style`` and ``choices``, as in :meth:`figure`.
 
-        Args:
-            style: theme, and the scale that it begins with; or these as keywords.
-            budget: bytes that the patterns of heads may take; of more heads only their numbers are there. Default
-                :data:`attnviz.page.page.BUDGET`.
-            choices: the heads, token and special tokens that it begins with; see
-                :class:`attnviz.present.view.ViewOptions`.
-
-        Raises:
-            UsageError: the command has no page; no such option or head.
+        ``budget`` are the bytes that the patterns of heads may take (default :data:`attnviz.page.page.BUDGET`); of
+        more heads only their numbers are there.
         """
         (view,) = self.wanted_views(["page"])
         wanted = self._choices(style, choices)
@@ -356,18 +312,17 @@ class Result:
             )
         return spec.completed(ViewOptions.of(style, choices))
 
-    def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
+    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> dict[str, Any]:
         from attnviz.measures.patterns import PATTERNS
 
         spec = spec_of(self.command)
-        content = spec.content(self, choices)
+        content = spec.content(self, choices) | ({table.name: table.entries()} if table.name else {})
         read = {"reading_notes": self.reading_notes} if self.reading_notes else {}
         models = content.get("models") or [content.get("model", {})]
-        drew = [view for view in views_of(self.command) if any(map(view.drew, figures))]
         plugins = plugins_used(
             architecture=[model.get("architecture") for model in models],
             pattern=[pattern.name for pattern in PATTERNS] if spec.patterns else [],
-            figure=[f"{view.command}.{view.name}" for view in drew],
+            figure=[f"{view.command}.{view.name}" for view in views_of(self.command) if any(map(view.drew, figures))],
         )
         used = {"plugins": plugins} if plugins else {}
         return {"attnviz": __version__, **content, **read, **used, "figures": list(figures)}
@@ -383,12 +338,7 @@ E = TypeVar("E", bound=_Entry)
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TextResult(Result):
-    """What a command measured on one text, or a pair of texts.
-
-    Attributes:
-        text, pair: the text, and the second one of a pair.
-        tokens: the text as the model read it.
-    """
+    """What a command measured on one text, or a pair of texts."""
 
     text: str
     pair: str | None
@@ -403,7 +353,7 @@ class TextResult(Result):
 
     @property
     def text_notes(self) -> Sequence[str]:
-        """Sentences on how the text was read; see :attr:`attnviz.models.tokens.Tokens.notes`."""
+        """Sentences on how the text was read."""
         return self.tokens.notes
 
     @property
@@ -421,23 +371,13 @@ class OfHeads(Generic[E]):
     checkpoint: "Checkpoint"
 
     def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[E]:
-        """The entries of the selected heads (``L2H8``, ``L2``, ``L*H8``, …), in the order of ``heads``.
-
-        Without a selection all; one may stand without a list around it.
-
-        Raises:
-            UsageError: a selection cannot be read or names what the model lacks.
-        """
+        """The entries of the selected heads (``L2H8``, ``L2``, ``L*H8``, …), in the order of ``heads``; default all."""
         model = self.checkpoint
         chosen = set(select_heads(selections, model.n_layers, model.n_heads, model.stacks))
         return [entry for entry in self.heads if entry.id in chosen]
 
     def head(self, head: str | HeadId) -> E:
-        """The entry of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
-
-        Raises:
-            UsageError: the model has no such head.
-        """
+        """The entry of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``."""
         wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads, stacks=self.checkpoint.stacks)
         return next(entry for entry in self.heads if entry.id == wanted)
 

@@ -135,27 +135,39 @@ def glued(groups: Iterable[str]) -> Text:
 
 
 def first_rows(
-    title: str, columns: Sequence[Field[Row]], rows: Sequence[Row], top: int | None, file: str, noun: str = "head",
-    order: str = "", last: Sequence[object] = (),
-) -> RowTable[Row]:  # fmt: skip
-    """The table of the ``top`` first rows, 0 or None for all; its title says how many these are, and their ``order``.
-
-    ``file`` is the one that has all of them.
-    """
+    title: str,
+    columns: Sequence[Field[Row]],
+    rows: Sequence[Row],
+    top: int | None,
+    file: str,
+    noun: str = "head",
+    order: str = "",
+    last: Sequence[object] = (),
+) -> RowTable[Row]:
+    """The table of the ``top`` first rows, 0 or None for all; ``file`` is the one that has all of them."""
     listed = rows[: top or None]
     counts = ", ".join(filter(None, [listed_of(len(listed), len(rows)), order]))
     return RowTable(f"{title} ({counts})", columns, listed, last, left_out(len(listed), len(rows), noun, file))
 
 
 def cell(value: object) -> Text:
-    """Write a value into a table: fractions with two decimals, a dash for None.
-
-    The result is a Text, since rich would read brackets in a string as markup.
-    """
+    """A value in a table: fractions with two decimals, a dash for None; in a string rich would read markup."""
     if isinstance(value, Text):
         return value
-    text = rounded(value) if value is None or isinstance(value, float) else str(value)
-    return Text(printable(text))
+    return Text(printable(rounded(value) if value is None or isinstance(value, float) else str(value)))
+
+
+def page_table(title: str, note: str, fields: Sequence[Field[Row]], rows: Sequence[Row], head: int) -> dict[str, Any]:
+    """``Table`` of the page, with the cells of the terminal, numbers as numbers; ``head``: the column of heads."""
+
+    def page_cell(value: object) -> object:
+        if value is None or isinstance(value, int):
+            return value
+        return round(value, 5) if isinstance(value, float) else visible(str(value))
+
+    columns = [(field.title or field.name.replace("_", " ")).lower() for field in fields]
+    cells = [[page_cell(field.write(field.value_for(row))) for field in fields] for row in rows]
+    return {"title": title, "note": note, "columns": columns, "rows": cells, "head": head}
 
 
 def listed_of(listed: int, total: int) -> str:
@@ -172,12 +184,10 @@ def left_out(shown: int, total: int, noun: str, file: str) -> str:
 
 
 def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:
-    """Sentence on how many heads were verified, and the largest differences from the model's own numbers.
+    """How many heads were verified, and the largest differences from the model; of outputs as shares of the largest.
 
-    Those of outputs are shares of the largest output. ``more``: what else was compared, beginning with a comma;
-    ``sample``: on which texts, if not all, beginning with a space.
+    ``more``: what else was compared, beginning with a comma; ``sample``: on which texts, beginning with a space.
     """
-    dtype = str(model.dtype).removeprefix("torch.")
     if not verification.level:
         return Text.assemble(("Not verified", "bold yellow"), ": these weights were given; nothing was recomputed.")
     errors = f"weights within {error(verification.pattern_error)}, outputs within {error(verification.output_error)}"
@@ -186,24 +196,20 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     return Text.assemble(
         ("Verified", "bold green"),
         f" {counted(verification.heads_compared, 'head')} of {visible(model.name)} ({model.runs_as}){sample}, level "
-        f"{verification.level} of 4: {errors}{more}.{_coarsely(verification, dtype)}",
+        f"{verification.level} of 4: {errors}{more}.{_coarsely(verification, model)}",
     )
 
 
-def _coarsely(verification: "Verification", dtype: str) -> str:
+def _coarsely(verification: "Verification", model: "Checkpoint") -> str:
     """Sentence on the errors that half precision hides, or ''."""
     seen, row = verification.scale_seen, verification.tolerance.row
     if seen is None or row is None:
         return ""
-    scale = (
-        f"a wrong scale of all scores of a layer from {100 * seen:.1f} % on"
-        if seen < 1
-        else "no wrong scale of scores, because the weights are too even or too few"
-    )
+    scale = f"a wrong scale of all scores of a layer from {100 * seen:.1f} % on" if seen < 1 else "no wrong scale"
+    dtype = str(model.dtype).removeprefix("torch.")
     return (
         f" In {dtype} the comparison is coarse. It finds {scale}, and a wrong single weight from {row:.0%} of the "
-        "largest in its row on. It does not find smaller errors, or a scale that is wrong in one head only; --dtype "
-        "float32 finds them."
+        "largest in its row on; --dtype float32 finds smaller errors, and a scale that is wrong in one head only."
     )
 
 
@@ -212,11 +218,10 @@ def notes(*lines: str) -> Text:
     return Text("\n".join(line for line in lines if line), style="dim")
 
 
-def cut_note(tokens: "Tokens | None", name: str = "text") -> str:
+def cut_note(tokens: "Tokens", name: str = "text") -> str:
     """Note on what was cut from a text, or ''."""
-    cut = 0 if tokens is None else tokens.truncated
-    were = "was" if cut == 1 else "were"
-    return f"The {name} was cut: its last {counted(cut, 'token')} {were} left out (--truncate)." if cut else ""
+    cut = tokens.truncated
+    return f"The {name} was cut: without its last {counted(cut, 'token')} (--truncate)." if cut else ""
 
 
 def target_note(text: str, generated: bool) -> str:
@@ -252,11 +257,7 @@ class Printable:
 
 
 def plain_text(tables: RenderableType, width: int) -> str:
-    """Tables for a width, in columns, as text without colours.
-
-    Raises:
-        UsageError: the width is no whole number, or too small.
-    """
+    """Tables for a width, in columns, as text without colours; UsageError for a width that is too small."""
     if not is_whole(width) or width < _NARROWEST:
         raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {as_found(width)}.")
     text = io.StringIO()

@@ -26,7 +26,7 @@ File = tuple[str, bytes, str]
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """Options of figures and tables: those of the table (:data:`attnviz.options.COMMANDS`) by name, and two more.
+    """Options of figures and tables, by the names of :data:`attnviz.options.COMMANDS`, and two more.
 
     Attributes:
         top: rows of a table; None for the command's own number.
@@ -47,11 +47,7 @@ class ViewOptions:
 
     @classmethod
     def of(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
-        """Check options from Python, those of the style given as ``style`` or one by one.
-
-        Raises:
-            UsageError: a value of another kind, or ``style`` together with one of its arguments.
-        """
+        """Check options from Python, those of the style given as ``style`` or one by one."""
         kinds = ViewOptionNames.__annotations__
         options_by_name = {option.name: option for command in COMMANDS.values() for option in command.options}
         options: dict[str, Any] = {name: value for name, value in choices.items() if name in kinds}
@@ -89,11 +85,6 @@ class Plan(Protocol):
         """One sentence: model, text, what is shown, scale."""
 
 
-def _nothing_missing(_: Any) -> str:
-    """No reason: every result has the picture."""
-    return ""
-
-
 @dataclass(frozen=True)
 class Drawing(Generic[R, P]):
     """The functions that draw a view; see :attr:`attnviz.present.report.View.drawing`.
@@ -109,24 +100,23 @@ class Drawing(Generic[R, P]):
     plans: Callable[[R, ViewOptions], Iterator[P]]
     figure: "Callable[[P, Style, bool], Figure]"
     draw: "Callable[[Axes, P, Style], Artist] | None" = None
-    missing: Callable[[R], str] = _nothing_missing
+    missing: Callable[[R], str] = lambda _: ""
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
 
 
 def page_drawing(
-    stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = _nothing_missing
+    stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = lambda _: ""
 ) -> Drawing[R, Any]:
     """Make the drawing of the view ``page``.
 
     ``content`` returns ``PageData`` as in ``attnviz/page/patterns.js``, with ``caption``.
     """
 
-    def written(result: R, choices: ViewOptions, _: str) -> Iterator[File]:
+    def render_page(result: R, choices: ViewOptions, _: str) -> Iterator[File]:
         data = content(result, choices)
         yield f"{stem}.html", page_html(data, choices.style.theme).encode(), str(data["caption"])
 
-    return Drawing(lambda *_: iter(()), _no_figure, missing=missing, files=written)
+    def no_figure(*_: object) -> NoReturn:
+        raise AssertionError("a page has no plans")
 
-
-def _no_figure(*_: object) -> NoReturn:
-    raise AssertionError("a page has no plans")
+    return Drawing(lambda *_: iter(()), no_figure, missing=missing, files=render_page)

@@ -19,7 +19,7 @@ from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.page import written
 from attnviz.models.wording import counted, percent, rounded, signed
 from attnviz.options import COMMANDS, Command
-from attnviz.present.documents import captions_text, csv_text
+from attnviz.present.documents import CAPTIONS, caption_files, csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, plain_text
 from tests.support.captions import read_captions
@@ -52,7 +52,7 @@ def test_a_list_in_a_csv_file_has_semicolons_between():
 
 def test_captions_neither_strike_out_nor_link():
     captions = [("a.png", "a ~~b~~ of https://x.org/y, www.x.org, WWW.x.org and me@x.org: 1")]
-    text = captions_text(captions)
+    text = caption_files(captions)[CAPTIONS]
     for markup in ("~~", "https://", "www.", "WWW.", "e@x"):
         assert markup not in text
     assert "org: 1" in text

@@ -10,9 +10,10 @@ import pytest
 from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, HeadEffect, SetEffect
 from attnviz.commands.ablate.inputs import NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.report import SPEC, conclusion, interval
+from attnviz.commands.ablate.report import conclusion, interval
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import amount
+from attnviz.present.view import ViewOptions
 from tests.support.ablations import TEXTS, measured
 
 
@@ -104,7 +105,7 @@ def test_the_document(made_up: Ablation) -> None:
     assert content["curve"]["points"][1]["loss"]["random_order"]["value"] == 2.0
     assert content["removable"] == 3
     assert (content["gradient_of"], content["heads"][0]["gradient"]) == ("next-token loss", 0.25)
-    rows = list(csv.DictReader(io.StringIO(SPEC.csv(content))))
+    rows = list(csv.DictReader(io.StringIO(made_up.table(ViewOptions()).csv())))
     assert len(rows) == 12
     values = [rows[0][name] for name in ("loss", "loss_low", "loss_high", "cosine", "l2_low", "gradient")]
     assert values == ["0.5", "0.4", "0.6", "", "", "0.25"]

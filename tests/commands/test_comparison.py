@@ -21,7 +21,7 @@ from attnviz.commands.compare.measure import LargestDifference, noting_largest
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
-from attnviz.present.report import spec_of
+from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2, tuned
 from tests.support.results import layer_differences
@@ -229,7 +229,7 @@ def test_the_document_holds_both_sides_and_every_number_and_the_table_its_rows(t
         assert entry["largest"]["difference"] == head.largest.difference
         assert entry["largest"]["key_label"] == texts.rows.labels[head.largest.key]
     part = texts.document(select=["L1"])
-    rows = list(csv.DictReader(io.StringIO(spec_of("compare").csv(part))))
+    rows = list(csv.DictReader(io.StringIO(texts.table(ViewOptions(select=("L1",))).csv())))
     assert [row["id"] for row in rows] == [head["id"] for head in part["heads"]]
     for row, entry in zip(rows, part["heads"], strict=True):
         assert float(row["distance"]) == entry["distance"]

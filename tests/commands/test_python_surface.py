@@ -16,7 +16,7 @@ from attnviz.errors import UsageError
 from attnviz.figures import Style
 from attnviz.figures.style import figure_bytes
 from attnviz.models.head_ids import ids_and_names
-from attnviz.present.report import spec_of
+from attnviz.present.view import ViewOptions
 from tests.support.results import MEASURES, result_of
 
 FUNCTIONS = {name: getattr(attnviz, name) for name in attnviz.__all__ if inspect.isfunction(getattr(attnviz, name))}
@@ -124,7 +124,7 @@ def pandas(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("command", MEASURES)
 def test_a_frame_has_the_rows_and_columns_of_the_csv_file(command: str):
     result = result_of(command)
-    header, *lines = spec_of(command).csv(result.document()).splitlines()
+    header, *lines = result.table(ViewOptions()).csv().splitlines()
     frame = result.frame()
     assert list(frame.columns) == header.split(",")
     assert len(frame.to_dict("records")) == len(lines) > 0

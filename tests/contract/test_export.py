@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from safetensors import safe_open
 
 from attnviz.errors import OutputError
 from attnviz.language.syntax import Arc, Parse, Word
-from attnviz.present.documents import captions_text, json_text
-from attnviz.present.fields import Field, csv_rows
+from attnviz.models.head_ids import HeadId, Stack
+from attnviz.present.documents import CAPTIONS, caption_files, csv_text, json_text
+from attnviz.present.fields import Field, NamedTable
 from attnviz.present.report import spec_of
 from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
@@ -20,7 +22,6 @@ from tests.support.captions import read_captions
 from tests.support.hand_made import LABELS, by_design, hand_made
 from tests.support.stored import PROFILE
 
-HEADS = spec_of("heads")
 LABEL = ["label", "label_score", "label_baseline", "label_error_reduction", "label_n", "label_certain"]
 PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-parser")
 
@@ -39,24 +40,20 @@ def attention_bytes(analysis):
 
 
 def test_the_document_has_the_values_of_the_analysis():
-    found = document_of(hand_made(), figures=["overview.png", "heads/L00H00.png"])
+    found = document_of(hand_made(), figures=["overview.png"])
     assert (found["attnviz"], found["text"], found["pair"]) == (__version__, "the cat ran away", None)
-    assert found["figures"] == ["overview.png", "heads/L00H00.png"]
+    assert found["figures"] == ["overview.png"]
     sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8}
     name = {"name": "by-hand", "architecture": "bert", "revision": None}
     assert found["model"] == {**name, "weights_sha256": None, **sizes, "device": "cpu", "dtype": "float32"}
     assert [token["text"] for token in found["tokens"]] == list(LABELS)
     assert found["tokens"][0] == {"id": 100, "text": "[CLS]", "special": True, "word": None, "sink": "special"}
-    layers = found["verification"]["layers"]
-    assert [(each["layer"], each["pattern_error"], each["output_scale"]) for each in layers] == [
-        (0, 2e-7, 1.5), (1, 4e-7, 1.5),
-    ]  # fmt: skip
+    assert [each["pattern_error"] for each in found["verification"]["layers"]] == [2e-7, 4e-7]
     first = found["heads"][0]
-    assert (first["id"], first["layer"], first["head"], first["label"]) == ("L0H0", 0, 0, "previous-token")
-    numbers = [1.0, pytest.approx(3 / 16), 1.0, 3, False]
-    assert [first[name] for name in LABEL] == ["previous-token", *numbers]
+    assert (first["id"], first["layer"], first["head"]) == ("L0H0", 0, 0)
+    assert [first[name] for name in LABEL] == ["previous-token", 1.0, pytest.approx(3 / 16), 1.0, 3, False]
     assert found["heads"][1]["label_error_reduction"] is None  # of broad, whose baseline is the most there can be
-    assert (first["previous"], first["local"], first["sink"], first["confidence"]) == (1.0, 1.0, 0.25, 1.0)
+    assert (first["previous"], first["sink"], first["confidence"]) == (1.0, 0.25, 1.0)
     assert first["distance"] == pytest.approx(5 / 6)
     shares = {"previous": 3 / 16, "current": 1 / 4, "next": 3 / 16, "local": 10 / 16, "long_range": None}
     assert first["baseline"] == pytest.approx(shares)
@@ -95,19 +92,17 @@ def test_json_refuses_what_is_no_number_and_names_it():
         json_text({"heads": [{"score": 0.5}, {"score": float("nan")}]})
 
 
-def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
-    content = document_of(hand_made())
-    text = HEADS.csv(content)
+def test_csv_has_the_values_of_the_document():
+    analysis = hand_made()
+    text = analysis.table(ViewOptions()).csv()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["id"] for row in rows] == ["L0H0", "L0H1", "L1H0", "L1H1"]
-    for row, head in zip(rows, content["heads"], strict=True):
+    for row, head in zip(rows, document_of(analysis)["heads"], strict=True):
         for name in ("id", "layer", "head", "entropy", "distance", "sink", "previous", "long_range"):
             assert row[name] == ("" if head[name] is None else str(head[name]))
     assert rows[0]["long_range"] == ""
     assert "\r" not in text
-    content["heads"][0]["label"] = 'syntactic:a,"b'
-    rows = list(csv.DictReader(io.StringIO(HEADS.csv(content))))
-    assert rows[0]["label"] == 'syntactic:a,"b'
+    assert csv_text(("label",), [{"label": 'syntactic:a,"b'}]) == 'label\n"syntactic:a,""b"\n'
 
 
 def test_attention_is_one_tensor_a_layer(tmp_path):
@@ -128,7 +123,7 @@ HOSTILE = "a*b_c `x` <script> [CLS](u) #1 | \\ **d**: e"
 
 def test_captions_come_back_from_the_file_as_they_were_and_hold_no_markup():
     captions = [("overview.png", "one"), ("heads/L00H00.png", HOSTILE), ("heads/L00H00.svg", HOSTILE)]
-    text = captions_text(captions)
+    text = caption_files(captions)[CAPTIONS]
     assert text.startswith("# Captions\n\n**overview.png**: one\n\n**heads/L00H00.png, heads/L00H00.svg**: a\\*b\\_c")
     assert "\\<script>" in text.replace("\\>", ">")
     assert read_captions(text) == captions
@@ -139,40 +134,31 @@ def test_captions_come_back_from_the_file_as_they_were_and_hold_no_markup():
 
 
 def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_where_they_come_from():
-    found = json.loads(json_text(document_of(hand_made(profile=PROFILE))))
+    analysis = hand_made(profile=PROFILE)
+    found = json.loads(json_text(document_of(analysis)))
+    assert found["profile"] == PROFILE.origin
     roles = {head["id"]: head["profile"] for head in found["heads"]}
     assert [entry["role"] for entry in roles["L0H0"]] == ["previous-token", "local"]  # by margin; sink did not pass
-    (entry,) = roles["L0H1"]
-    assert (entry["role"], entry["direction"], entry["passed"]) == ("syntactic:nsubj", "dependent_to_head", True)
-    assert (entry["score"], entry["baseline"], entry["n"]) == (0.7, 0.4, 200)
-    assert entry["interval"] == pytest.approx([0.65, 0.75])
+    assert roles["L0H1"][0]["interval"] == pytest.approx([0.65, 0.75])
     assert roles["L1H0"] == []
-    numbers = {"score": 0.7, "baseline": 0.4, "error_reduction": pytest.approx(0.5), "n": 200}
-    nsubj = {
-        "name": "syntactic:nsubj",
-        "direction": "dependent_to_head",
-        **numbers,
-        "in_text": None,
-        "seen": "not parsed",
-    }
+    nsubj = {"name": "syntactic:nsubj", "direction": "dependent_to_head", "score": 0.7, "baseline": 0.4, "n": 200}
+    nsubj |= {"error_reduction": pytest.approx(0.5), "in_text": None, "seen": "not parsed"}
     assert [head["role"] for head in found["heads"]][1:3] == [nsubj, None]
-    assert found["heads"][1]["label"] == "broad"
-    (row,) = [row for row in csv.DictReader(io.StringIO(HEADS.csv(found))) if row["id"] == "L0H1"]
+    (row,) = [row for row in analysis.table(ViewOptions()).csv_rows()[1] if row["id"] == "L0H1"]
     assert [row[f"role{name}"] for name in ("", "_direction", "_score", "_baseline", "_n", "_in_text")] == [
-        "syntactic:nsubj", "dependent_to_head", "0.7", "0.4", "200", "not parsed",
+        *list(nsubj.values())[:5], "not parsed",
     ]  # fmt: skip
     assert row["label"] == "broad"
-    assert "not parsed" in hand_made(profile=PROFILE).paper_table(ViewOptions(table="tex"))
     for relation, there, word in (("nsubj:pass", True, "seen"), ("det", False, "not here")):
         arcs = (Arc(0, 1, relation),)
         of_text = document_of(hand_made(profile=PROFILE, parse=replace(PARSE, arcs=arcs)))["heads"]
         assert (of_text[1]["role"]["in_text"], of_text[1]["role"]["seen"]) == (there, word)
         assert of_text[0]["role"]["in_text"] is True  # previous-token: the text has such tokens
         assert (of_text[3]["role"]["in_text"], of_text[3]["role"]["seen"]) == (None, "not looked for")
-    assert found["profile"] == PROFILE.origin
 
 
 def test_columns_of_encoder_decoders_alone_stand_last_in_the_csv_file():
-    fields = (Field(name="a"), Field(name="stack", of_stacks=True), Field(name="b"))
-    for stacks, columns in ((True, ["a", "b", "stack"]), (False, ["a", "b"])):
-        assert csv_rows(fields, [{"a": 1, "stack": "encoder", "b": 2}], stacks)[0] == columns
+    fields = (Field(name="id"), Field(name="stack", value=lambda row: row.id.layer, of_stacks=True), Field(name="b"))
+    for layer, columns in ((Stack("E", "encoder", 0, 1, 1).layer(0), ["id", "b", "stack"]), (0, ["id", "b"])):
+        rows = [SimpleNamespace(id=HeadId(layer, 0), b=2)]
+        assert NamedTable("heads", fields, rows).csv_rows()[0] == columns

@@ -1,7 +1,5 @@
 """--table: the CSV file as a table of a paper, in LaTeX and Markdown."""
 
-import csv
-import io
 import re
 import shutil
 import subprocess
@@ -22,16 +20,16 @@ from tests.support.hand_made import by_design, hand_made
 from tests.support.results import MEASURES, result_of
 
 
-@pytest.mark.parametrize("kind", ["tex", "md"])
-def test_the_table_has_the_numbers_of_the_csv_file(kind: str, tmp_path: Path):
-    hand_made(name="my_model").save(tmp_path, figures=(), table=kind)
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "heads.csv").read_text())))
-    text = (tmp_path / f"heads.{kind}").read_text()
-    between, end = (" & ", r" \\") if kind == "tex" else (" | ", " |")
-    for row in rows:
+@pytest.mark.parametrize(
+    ("kind", "between", "end", "name"), [("tex", " & ", r" \\", r"my\_model"), ("md", " | ", " |", "my_model")]
+)
+def test_the_table_has_the_numbers_of_the_csv_file(kind: str, between: str, end: str, name: str):
+    analysis = hand_made(name="my_model")
+    text = analysis.paper_table(ViewOptions(table=kind))
+    for row in analysis.table(ViewOptions()).csv_rows()[1]:
         assert f"{row['id']}{between}{row['label']}" in text
         assert f"{between}{row['label_n']}{end}" in text
-    assert ("my\\_model" if kind == "tex" else "my_model") in text
+    assert name in text
 
 
 @pytest.mark.parametrize(
@@ -60,11 +58,8 @@ def test_a_column_shows_two_digits_of_its_largest_number_and_an_empty_one_is_lef
 
 def test_a_table_longer_than_a_page_can_break():
     rows = [{"id": f"L0H{i}", "sink": 0.5} for i in range(51)]
-    short, long = (paper_table("tex", ("id", "sink"), some, "Heads.", "tab:h") for some in (rows[:-10], rows))
-    assert r"\begin{table}" in short
+    short, long = (paper_table("tex", ("id", "sink"), some, "Heads.", "tab:h") for some in (rows[:-1], rows))
     assert "longtable" not in short
-    assert r"\usepackage{booktabs, longtable}" in long
-    assert r"\begin{table}" not in long
     for part in (r"\begin{longtable}{lr}", r"\caption{Heads.}", r"\label{tab:h} \\", r"\endhead", r"\end{longtable}"):
         assert long.count(part) == 1
     assert long.count(r" & 0.50 \\") == 51
@@ -75,18 +70,6 @@ def test_the_caption_says_how_many_heads_are_listed_of_how_many():
     assert " listed" not in analysis.paper_table(ViewOptions(table="md"))
     n = len(analysis.heads)
     assert f"; 1 of {n} heads listed (attnviz" in analysis.paper_table(ViewOptions(table="md", select=("L0H0",)))
-
-
-def test_other_commands_have_tables_too(tmp_path: Path, bert_folder: Path):
-    sides = [attnviz.analyze(text, bert_folder, syntax=False) for text in ("the cat ran", "the dog ran")]
-    comparison = attnviz.compare(*sides)
-    comparison.save(tmp_path, figures=(), table="md")
-    text = (tmp_path / "compare.md").read_text()
-    assert "| rank | id | distance |" in text
-    unsure = [head for head in comparison.heads if not head.before.certain]
-    assert unsure  # of so few tokens
-    assert all(f" {head.before.shown} | {head.after.shown} |" in text for head in comparison.heads)
-    assert "A question mark: an indication only, n below 10." in text
 
 
 TRANSPARENT = re.compile(r"\\ifdefined\\Umathcode [^\\]*\\else (\[[^]]*\])\\fi\{\}")
@@ -151,11 +134,10 @@ def test_a_profile_lists_roles_that_pass_without_thresholds_and_so_does_a_stored
 def test_heads_that_a_role_selected_are_listed_with_that_role_as_on_the_terminal():
     analysis = attnviz.analyze("The cat that I saw ran away from the dog and ate my fish")
     table = analysis.paper_table(ViewOptions(table="md", select=("obj",)))
-    role = next(line for line in table.splitlines() if line.startswith("| id")).split(" | ").index("role")
-    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| L")]
+    header, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if re.match(r"\| (id|L)", line)]
     assert len(rows) > 2
-    assert {row[role] for row in rows} == {"syntactic:obj"}
-    shown = [line.split() for line in analysis.report(select=("obj",)).splitlines() if line.startswith("syntactic")]
-    assert [head.strip("| ") for head, *_ in rows] == [next(word for word in line if "H" in word) for line in shown]
+    assert {row[header.index("role")] for row in rows} == {"syntactic:obj"}
+    shown = re.findall(r"^syntactic.*?(L\dH\d+)", analysis.report(select=("obj",)), re.MULTILINE)
+    assert [row[0] for row in rows] == shown
     (entry,) = [head for head in analysis.document(select=("obj",))["heads"] if head["id"] == "L2H1"]
     assert entry["role"]["name"] != "syntactic:obj"  # the document says what it does most clearly

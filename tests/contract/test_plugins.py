@@ -19,7 +19,6 @@ import attnviz
 from attnviz import plugins
 from attnviz.cli.program import app
 from attnviz.commands.heads.findings import _LABELS, heads_named
-from attnviz.commands.heads.tables import FIELDS
 from attnviz.figures.families import FAMILIES as COLOURED
 from attnviz.figures.families import family_of_label
 from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, SHARES, PatternSpec
@@ -28,11 +27,12 @@ from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.llama import Llama, Qwen2
 from attnviz.present.report import FIGURES, views_of
-from attnviz.present.view import Drawing
+from attnviz.present.view import Drawing, ViewOptions
 from tests.support import llamas
 from tests.support.corpora import sentences
 from tests.support.models import gpt2_tokenizer, save_checkpoint
 from tests.support.plugged import PAGE, files_of_the_guide, installed, package
+from tests.support.results import result_of
 
 TEXT = "one , two , three ! the cat , the dog ran away ."
 pytestmark = pytest.mark.usefixtures("fresh_plugins")
@@ -448,7 +448,8 @@ def test_what_cannot_be_registered_is_refused_with_the_reason(extension, name, w
 
 
 def test_the_words_that_no_pattern_may_begin_with_are_those_of_attnviz():
-    own = [*SCALARS, *(field.name for field in FIELDS), *_LABELS, *NAMES.values(), "sink", "broad", "offset", "total",
-           "rows", "apart", "syntactic"]  # fmt: skip
+    fields = [field.name for field in result_of("heads").table(ViewOptions()).fields]
+    own = [*SCALARS, *fields, *_LABELS, *NAMES.values(), "sink", "broad", "offset", "total", "rows", "apart"]
+    own.append("syntactic")
     assert {re.split("[-_: ]", name)[0] for name in own} - {*OWN_WORDS, ""} == set()
     assert {*FAMILIES} <= {family.name for family in COLOURED}

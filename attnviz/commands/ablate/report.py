@@ -14,7 +14,7 @@ from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import amount, counted, error, percent, quoted, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, pick
+from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
@@ -66,7 +66,7 @@ def what_is_measured(result: Ablation) -> str:
     if result.checkpoint.stacks:
         given = result.options["target"] is not None
         where = "of the given target" if given else "of targets that the model writes, greedily"
-        where += f", in {texts}" * bool(result.n_cut)
+        where = f"{where}, in {texts}" if result.n_cut else where
     return f"{what} {where}; {loss} nats/token"
 
 
@@ -117,7 +117,6 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "verification": verification_entry(checked.attention)
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
-        "heads": [entry(_FIELDS, head) | {"roles": [vars(role) for role in head.roles]} for head in result.heads],
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
         "curve": _curve_entry(result),
@@ -163,10 +162,11 @@ def _curve_entry(result: Ablation) -> dict[str, Any] | None:
 
 _FIELDS: tuple[Field[HeadEffect], ...] = (
     *HEAD,
+    Field(value=lambda head: with_intervals([vars(role) for role in head.roles]), name="roles", csv={}),
     Field("Rank", name="rank"),
     *(
         Field[HeadEffect](
-            value=lambda head, name=name: head.damage.get(name),  # type: ignore[misc]
+            value=lambda head, name=name: with_intervals(head.damage.get(name)),  # type: ignore[misc]
             name=name,
             csv={name: ("value",), f"{name}_low": ("interval", 0), f"{name}_high": ("interval", 1)},
         )
@@ -282,5 +282,5 @@ def _notes(result: Ablation) -> Iterator[str]:
 SPEC = CommandSpec[Ablation](
     content=lambda result, choices: with_intervals(_content(result, choices)),
     tables=_tables,
-    fields=_FIELDS,
+    table=lambda result, _: NamedTable("heads", _FIELDS, result.heads),
 )

@@ -1,7 +1,7 @@
 """JSON, CSV and tables of a card, or of several."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from operator import itemgetter
 from typing import Any
 
@@ -20,13 +20,12 @@ from attnviz.commands.card.tables import (
     tables_of,
     title_of,
 )
+from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.commands.profile.show import example_tables
-from attnviz.judge.roles import Role
-from attnviz.models.wording import span
 from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, entry, plain
+from attnviz.present.fields import Field, NamedTable, by_name, entry, pick
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, role_name, shown_baseline
+from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
@@ -34,15 +33,7 @@ from attnviz.profiles import parts
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import published_entries
 
-_ROLES: tuple[Field[Role], ...] = (
-    Field("Role", name="role"),
-    Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), detail=True),
-    Field("Score", name="score"),
-    Field("Baseline", name="baseline", write=shown_baseline),
-    Field("Untrained", name="untrained"),
-    Field("Interval", lambda role: list(role.interval), name="interval", csv={"low": (0,), "high": (1,)}, write=span),
-    Field("n", name="n"),
-)
+_ROLES = pick(ROLE_FIELDS, "role", "direction", "score", "baseline", "untrained", "interval", "n")
 
 
 def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
@@ -53,11 +44,10 @@ def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
         "texts": list(result.texts),
         "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
         "options": first.options,
-        "profile": profile and {
-            **profile.origin, "parts": {name: parts.measured_on(part) for name, part in profile.parts.items()}
-        },
+        "profile": profile
+        and {**profile.origin, "parts": {name: parts.measured_on(part) for name, part in profile.parts.items()}},
         "cards": [_head_content(card) for card in result.cards],
-    }  # fmt: skip
+    }
 
 
 def _head_content(card: Card) -> dict[str, Any]:
@@ -81,7 +71,8 @@ def _head_content(card: Card) -> dict[str, Any]:
             "at": effects and effects.position,
             "promoted": promotions and [asdict(token) for token in promotions.promoted],
         },
-        "circuits": circuits and {
+        "circuits": circuits
+        and {
             **{
                 name: pair and {**asdict(pair), "id": str(pair.id), "writer": str(pair.writer)}
                 for name, pair in zip(("reads", "read_by"), pairs, strict=True)
@@ -89,17 +80,22 @@ def _head_content(card: Card) -> dict[str, Any]:
             "copying": circuits.head(card.head).copying,
             "untrained": circuits.head(card.head).untrained,
         },
-        "ablation": ablation and {
-            "texts": ablation.n_texts, "method": ablation.method,
+        "ablation": ablation
+        and {
+            "texts": ablation.n_texts,
+            "method": ablation.method,
             **with_intervals(ablation.head(card.head).damage),
             "roles": [with_intervals(vars(role)) for role in ablation.head(card.head).roles],
         },
         "on_repeats": repeats and with_intervals(vars(repeats.head(card.head).roles[0])),
-    }  # fmt: skip
+    }
 
 
-def _csv_entries(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    return ({"id": card["head"], **role} for card in document["cards"] for role in card["roles"])
+def _table(result: Card | Cards, _: ViewOptions) -> NamedTable[dict[str, Any]]:
+    """A row a head and role."""
+    rows = [{"id": str(card.head), **entry(_ROLES, role)} for card in result.cards for role in card.roles]
+    fields = [replace(field, value=itemgetter(field.name)) for field in _ROLES]
+    return NamedTable("", [*by_name("id"), *fields], rows)
 
 
 def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -147,6 +143,4 @@ def _index(result: Cards, top: int | None) -> RenderableType:
     return first_rows(title, columns, cards, top, "card.csv", order="the clearest role first")
 
 
-SPEC = CommandSpec[Any](
-    content=_content, tables=_tables, fields=(*plain("id"), *_ROLES), entries=_csv_entries, patterns=True
-)
+SPEC = CommandSpec[Any](content=_content, table=_table, tables=_tables, patterns=True)

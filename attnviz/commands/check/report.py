@@ -9,7 +9,7 @@ from attnviz.commands.check.measure import VERDICTS, Check, CheckedClaim
 from attnviz.measures.estimates import Interval
 from attnviz.models.wording import amount, span
 from attnviz.present.documents import model_entry
-from attnviz.present.fields import Field, entry, plain
+from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.published import shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, notes
@@ -44,8 +44,7 @@ _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"))
 
 def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
     counts = {verdict: check.count(verdict) for verdict in VERDICTS}
-    claims = [entry(_FIELDS, each) for each in check.claims]
-    return {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts, "claims": claims}
+    return {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts}
 
 
 def _tables(check: Check, _: ViewOptions) -> Iterator[RenderableType]:
@@ -60,4 +59,6 @@ def _tables(check: Check, _: ViewOptions) -> Iterator[RenderableType]:
     yield notes(*named, *(f"On {source}." for source in sources if source))
 
 
-SPEC = CommandSpec[Check](content=_content, tables=_tables, fields=_FIELDS, entries="claims")
+SPEC = CommandSpec[Check](
+    content=_content, table=lambda check, _: NamedTable("claims", _FIELDS, check.claims), tables=_tables
+)

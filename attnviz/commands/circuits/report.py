@@ -7,16 +7,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, Circuits, HeadCopying, Pair
-from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, signed, visible
 from attnviz.present.documents import model_entry
-from attnviz.present.fields import HEAD, Field, entry, plain
+from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes
 from attnviz.present.view import ViewOptions
 
-_PAIR = plain("id", "from", *COMPOSITION_INPUTS, *(f"{kind}_deviations" for kind in COMPOSITION_INPUTS))
 _HEADS: tuple[Field[HeadCopying], ...] = (
     *HEAD,
     Field("Copying", name="copying", unit="−1 to 1", write=signed),
@@ -55,16 +53,17 @@ def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
         "no_copying": result.no_copying or None,
         "activation_left_out": result.linearised,
         "rotary_left_out": result.rotary,
-        "pairs": _pairs(result, choices),
     }
 
 
-def _pairs(result: Circuits, choices: ViewOptions) -> list[dict[str, Any]]:
-    entries: dict[tuple[Any, Any], dict[str, Any]] = {}
+def _pairs(result: Circuits, choices: ViewOptions) -> NamedTable[dict[str, Any]]:
+    """A row a pair of heads, with the composition of each kind."""
+    rows: dict[tuple[Any, Any], dict[str, Any]] = {}
     for pair in result.pairs(choices.select):
-        row = entries.setdefault((pair.id, pair.writer), {"id": str(pair.id), "from": str(pair.writer)})
+        row = rows.setdefault((pair.id, pair.writer), {"id": str(pair.id), "from": str(pair.writer)})
         row |= {pair.kind: pair.score, f"{pair.kind}_deviations": pair.deviations}
-    return [entries[key] for key in sorted(entries)]
+    names = ("id", "from", *COMPOSITION_INPUTS, *(f"{kind}_deviations" for kind in COMPOSITION_INPUTS))
+    return NamedTable("pairs", by_name(*names), [rows[key] for key in sorted(rows)])
 
 
 def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -94,12 +93,10 @@ def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
         f"Copying: no value, {result.no_copying}."
         if result.no_copying
         else "Copying: Σλ / Σ|λ| of W_E W_V W_O W_U (Elhage et al. 2021); 1: a head raises the tokens it attends to, "
-        f"−1: lowers them. Untrained: weights drawn at random, here {signed(low)} to {signed(high)}."
-        + " The activation of the masked-language head is left out."
-        * result.linearised,
+        f"−1: lowers them. Untrained: weights drawn at random, here {signed(low)} to {signed(high)}.",
+        "The activation of the masked-language head is left out of copying." if result.linearised else "",
         left_out(result),
-        encoder_note(model),
     )
 
 
-SPEC = CommandSpec[Circuits](content=_content, tables=_tables, fields=_PAIR, entries="pairs", top=8)
+SPEC = CommandSpec[Circuits](content=_content, table=_pairs, tables=_tables, top=8)

@@ -12,7 +12,7 @@ from attnviz.commands.compare.measure import Comparison, HeadDifference, Largest
 from attnviz.commands.compare.wording import answer, side_lines
 from attnviz.models.wording import rounded, signed, visible
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, pick, plain
+from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
@@ -28,26 +28,36 @@ DIFFERENCE: tuple[Field[Any], ...] = (
 )
 """How much a head differs, on a text or over a corpus."""
 
-_FIELDS: tuple[Field[HeadDifference], ...] = (
-    *HEAD,
-    *DIFFERENCE,
-    Field(
-        name="largest",
-        csv={"largest_difference": ("difference",), "largest_query": ("query",), "largest_key": ("key",)}
-        | {name: (name,) for name in ("query_label", "key_label")},
-    ),
-    Field(
-        name="largest_content",
-        csv={f"content_{name}": (name,) for name in ("difference", "query", "key", "query_label", "key_label")},
-    ),
-    *plain("label_before", "label_after", "label_changed"),
-    Field(value=lambda head: head.before.certain, name="label_before_certain"),
-    Field(value=lambda head: head.after.certain, name="label_after_certain"),
-    Field(value=lambda head: not head.rounding, name="beyond_rounding"),
-)
+_PLACE = ("difference", "query", "key")
+_LABELS = ("query_label", "key_label")
 
 
-def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
+def _table(result: Comparison, choices: ViewOptions) -> NamedTable[HeadDifference]:
+    def place(most: LargestDifference | None, head: HeadDifference) -> dict[str, Any] | None:
+        return most and {**most._asdict(), **dict(zip(_LABELS, result.ends(head, most), strict=True))}
+
+    fields: tuple[Field[HeadDifference], ...] = (
+        *HEAD,
+        *DIFFERENCE,
+        Field(
+            value=lambda head: place(head.largest, head),
+            name="largest",
+            csv={f"largest_{name}": (name,) for name in _PLACE} | {name: (name,) for name in _LABELS},
+        ),
+        Field(
+            value=lambda head: place(head.largest_content, head),
+            name="largest_content",
+            csv={f"content_{name}": (name,) for name in (*_PLACE, *_LABELS)},
+        ),
+        *plain("label_before", "label_after", "label_changed"),
+        Field(value=lambda head: head.before.certain, name="label_before_certain"),
+        Field(value=lambda head: head.after.certain, name="label_after_certain"),
+        Field(value=lambda head: not head.rounding, name="beyond_rounding"),
+    )
+    return NamedTable("heads", fields, result.select(choices.select))
+
+
+def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
     first, sides = result.first, (result.first, result.second)
     parser, target = first.parse.parser if first.parse else None, first.target
     return {
@@ -63,22 +73,7 @@ def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
         "verification": [verification_entry(side.verification) for side in sides],
         "rounding": result.floor,
         "largest_possible": result.furthest,
-        "heads": [_head(head, result) for head in result.select(choices.select)],
     }
-
-
-def _head(head: HeadDifference, result: Comparison) -> dict[str, Any]:
-    return entry(
-        _FIELDS,
-        head,
-        largest=_difference(result, head, head.largest),
-        largest_content=head.largest_content and _difference(result, head, head.largest_content),
-    )
-
-
-def _difference(result: Comparison, head: HeadDifference, most: LargestDifference) -> dict[str, Any]:
-    query, key = result.ends(head, most)
-    return {**most._asdict(), "query_label": query, "key_label": key}
 
 
 def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -88,13 +83,14 @@ def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType
     if not result.any_beyond_rounding:
         yield notes(f"{_rounding(result)} compare.csv has the heads with their labels.")
         return
+    table = _table(result, choices)
     columns: list[Field[HeadDifference]] = [
-        *pick(_FIELDS, "rank", "id", "distance", "total_variation"),
+        *pick(table.fields, "rank", "id", "distance", "total_variation"),
         Field("Label (A → B)", lambda head: visible(head.labels)),
         Field("Largest difference of content", partial(_largest, result), "B − A"),
     ]
-    heads, order = result.select(choices.select), "the most different first"
-    yield first_rows("Heads", columns, heads, choices.top, "compare.csv", order=order)
+    order = "the most different first"
+    yield first_rows("Heads", columns, table.rows, choices.top, "compare.csv", order=order)
     yield _notes(result)
 
 
@@ -123,12 +119,18 @@ def _notes(result: Comparison) -> Text:
 SPEC = CommandSpec(
     content=_content,
     tables=_tables,
-    fields=_FIELDS,
+    table=_table,
     patterns=True,
     all_selected=True,
     paper=(
-        "rank", "id", "distance", "content_difference", "content_query_label", "content_key_label", "label_before",
+        "rank",
+        "id",
+        "distance",
+        "content_difference",
+        "content_query_label",
+        "content_key_label",
+        "label_before",
         "label_after",
     ),
-)  # fmt: skip
+)
 """The command's presentation."""

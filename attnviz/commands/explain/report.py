@@ -13,28 +13,23 @@ from attnviz.commands.explain.position_share import GROUPS, PositionShares, Scor
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.models.wording import counted, error, visible
-from attnviz.present.documents import model_entry, tokens_entry
-from attnviz.present.fields import Field, plain
+from attnviz.present.documents import text_entry
+from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, cut_note, notes
+from attnviz.present.tables import RowTable, notes
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
-
-_FIELDS = plain(
-    "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",
-    "tolerance",
-)  # fmt: skip
 
 
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
     tokens, checks = result.tokens, result.stages.checks
+    read = text_entry(result)
     return {
-        "model": {**model_entry(result.checkpoint), "d_ff": result.d_ff, "activation": result.activation},
-        "text": result.text,
-        "pair": result.pair,
+        **read,
+        "model": {**read["model"], "d_ff": result.d_ff, "activation": result.activation},
         "options": {"layer": result.layer, "head": str(result.head)}
         | {"token": result.token, "tokens_cut_off": tokens.truncated},
-        "tokens": [_token(result, *each) for each in enumerate(tokens_entry(tokens))],
+        "tokens": [_token(result, *each) for each in enumerate(read["tokens"])],
         "norm_order": result.norm_order,
         "verification": {
             "passed": True,
@@ -43,7 +38,6 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             "pattern_tolerance": checks["pattern"].tolerance,
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
         },
-        "stages": [_stage(result, stage) for stage in result.stages.values()],
         "positions": result.positions and _positions(result.positions),
     }
 
@@ -55,16 +49,32 @@ def _token(result: Explanation, position: int, whole: dict[str, Any]) -> dict[st
     return content | ({"experts": taken} if taken else {})
 
 
-def _stage(result: Explanation, stage: Stage) -> dict[str, Any]:
-    """Entry of a step. ``norm``: mean Euclidean length along the last axis; ``mean`` of the mask: share allowed."""
-    step, wide = step_of(result, stage.name), stage.wide
-    return {
-        **{"name": stage.name, "title": step.title, "formula": step.formula, "shape": list(stage.shape)},
-        **{"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())},
-        "norm": None if stage.name == "mask" else float(torch.linalg.vector_norm(wide, dim=-1).mean()),
-        "compared": stage.check is not None,
-        **{key: getattr(stage.check, key, None) for key in ("place", "error", "scale", "tolerance")},
-    }
+def _times(shape: list[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _stages(result: Explanation, _: ViewOptions) -> NamedTable[Stage]:
+    """A row a step. ``norm``: mean Euclidean length along the last axis; ``mean`` of the mask: share allowed."""
+
+    def norm(stage: Stage) -> float | None:
+        return None if stage.name == "mask" else float(torch.linalg.vector_norm(stage.wide, dim=-1).mean())
+
+    def of_check(name: str) -> Field[Stage]:
+        return Field(value=lambda stage: getattr(stage.check, name, None), name=name)
+
+    fields: tuple[Field[Stage], ...] = (
+        *plain("name"),
+        Field(value=lambda stage: step_of(result, stage.name).title, name="title"),
+        Field(value=lambda stage: step_of(result, stage.name).formula, name="formula"),
+        Field(value=lambda stage: list(stage.shape), name="shape", csv={"shape": (_times,)}),
+        Field(value=lambda stage: float(stage.wide.min()), name="min"),
+        Field(value=lambda stage: float(stage.wide.max()), name="max"),
+        Field(value=lambda stage: float(stage.wide.mean()), name="mean"),
+        Field(value=norm, name="norm"),
+        Field(value=lambda stage: stage.check is not None, name="compared"),
+        *map(of_check, ("place", "error", "scale", "tolerance")),
+    )
+    return NamedTable("stages", fields, list(result.stages.values()))
 
 
 def _positions(shares: PositionShares) -> dict[str, Any]:
@@ -108,10 +118,7 @@ def _heading(result: Explanation) -> Text:
         f"\n{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
         f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} ‘{token}’, head {result.head}.\n"
     )
-    introduction = Text.assemble((heading, "bold"), sizes, norm_order(result))
-    if tokens.truncated:
-        introduction.append(f"\n{cut_note(tokens)}")
-    return introduction
+    return Text.assemble((heading, "bold"), sizes, norm_order(result))
 
 
 def _walk_through(result: Explanation) -> Group:
@@ -157,7 +164,6 @@ READING = (
 )
 SPEC: CommandSpec[Explanation] = CommandSpec(
     content=_content,
+    table=_stages,
     tables=_tables,
-    fields=_FIELDS,
-    entries=lambda content: ({**stage, "shape": "x".join(map(str, stage["shape"]))} for stage in content["stages"]),
 )

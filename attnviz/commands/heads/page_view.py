@@ -19,7 +19,7 @@ from attnviz.models.tokens import merge_subwords
 from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, statistic_entry
-from attnviz.present.figure_context import KINDS, capital, sentence
+from attnviz.present.figure_context import STACK_LEGEND, capital, sentence
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
@@ -95,7 +95,7 @@ def kinds_in_words(analysis: Analysis) -> str:
     if analysis.target is None:
         return ""
     whose = "generated, greedily" if analysis.target.generated else "given"
-    return f"{KINDS}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
+    return f"{STACK_LEGEND}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
 def _most_telling_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from safetensors.torch import save
@@ -11,32 +11,25 @@ from safetensors.torch import save
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
-from attnviz.commands.heads.summary import seen, summary_entry
-from attnviz.commands.heads.tables import FIELDS, head_tables
+from attnviz.commands.heads.summary import LABEL, seen, summary_entry
+from attnviz.commands.heads.tables import head_tables
 from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import Parse
-from attnviz.measures.patterns import SHARES
-from attnviz.measures.statistics import DIAGONALITY
+from attnviz.measures.patterns import ON_REPEATS, REPEATS, SHARES
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
 from attnviz.models.head_ids import LayerId, ids_and_names
 from attnviz.models.wording import quoted
-from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import entry
+from attnviz.present.documents import target_entry, text_entry, tokens_entry, verification_entry
+from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.report import CommandSpec
+from attnviz.present.statistics import statistic_field
 from attnviz.present.view import ViewOptions
 
 
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
-    heads = analysis.select(choices.select)
-    listed = {head.id for head in heads}
-    related = {}
-    if choices.relation:
-        of_heads = relations_of(analysis, heads, choices.relation)
-        related = dict.fromkeys(listed) | {each.head.id: _relation_entry(analysis, each) for each in of_heads}
     parts = [(part, part.select(choices.select)) for part in analysis.parts]
     return {
-        "model": model_entry(analysis.checkpoint),
-        "text": analysis.text,
-        "pair": analysis.pair,
+        **text_entry(analysis),
         **_target_entry(analysis),
         "options": {
             **asdict(analysis.options),
@@ -45,14 +38,9 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         },
         "tokens": _text_tokens(analysis),
         "verification": verification_entry(analysis.verification),
-        "summary": {part.stack_name: summary_entry(part, of_part) for part, of_part in parts if of_part}
-        if analysis.target is not None
-        else summary_entry(analysis, heads),
-        "heads": [
-            {**_head(head, part), **({"relation": related[head.id]} if related else {})}
-            for part, of_part in parts
-            for head in of_part
-        ],
+        "summary": summary_entry(*parts[0])
+        if analysis.target is None
+        else {part.stack_name: summary_entry(part, of_part) for part, of_part in parts if of_part},
         "words": list(analysis.units.labels) if analysis.options.words else None,
         "parse": None if analysis.parse is None else _parse(analysis.parse),
         "syntax_note": analysis.syntax_note or None,
@@ -60,32 +48,77 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
-    context = analysis.context_of(head.id.layer)
-    return entry(
-        FIELDS,
-        head,
-        entropy_uniform=context.uniform["entropy"],
-        diagonality_baseline=analysis.context.uniform[DIAGONALITY],
-        baseline={name: context.baselines.get(name) for name in SHARES},
-        patterns=[_verdict(verdict) for verdict in head.patterns],
-        role=_role_entry(head, analysis),
-    )
+def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
+    """A row a head."""
+    parts = {head.id: part for part in analysis.parts for head in part.heads}
+
+    def context(head: HeadFindings) -> TextContext:
+        return parts[head.id].context_of(head.id.layer)
+
+    def diagonal(head: HeadFindings) -> float | None:
+        return parts[head.id].context.uniform[DIAGONALITY]
+
+    fields: list[Field[HeadFindings]] = [
+        *HEAD,
+        _statistic("entropy"),
+        Field(value=lambda head: context(head).uniform["entropy"], name="entropy_uniform"),
+        # statistics of repeats stand in the verdicts
+        *(_statistic(name) for name in SCALARS if name not in ("entropy", *REPEATS, *ON_REPEATS.values())),
+        replace(_statistic(NOWHERE), if_known=True),
+        replace(_statistic(DIAGONALITY), of_stacks=True),
+        Field(value=diagonal, name="diagonality_baseline", of_stacks=True, csv={}),
+        Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
+        Field(value=lambda head: {name: context(head).baselines.get(name) for name in SHARES}, name="baseline", csv={}),
+        Field(value=lambda head: [_verdict(verdict) for verdict in head.patterns], name="patterns", csv={}),
+        *LABEL,
+        Field(
+            value=lambda head: _role_entry(head, parts[head.id]),
+            name="role",
+            csv={
+                "role": ("name",),
+                **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")},
+                "role_in_text": ("seen",),
+            },
+        ),
+        Field(
+            value=lambda head: None if head.roles is None else [asdict(role) for role in head.roles],
+            name="profile",
+            csv={},
+        ),
+    ]
+    heads = [head for part in analysis.parts for head in part.select(choices.select)]
+    if choices.relation:
+        related = {
+            each.head.id: _relation_entry(analysis, each) for each in relations_of(analysis, heads, choices.relation)
+        }
+        fields.append(Field(value=lambda head: related.get(head.id), name="relation", csv={}))
+    return NamedTable("heads", fields, heads)
 
 
-def _in_paper(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) -> dict[str, Any]:
-    """The entries of heads that were selected by what they do, in the terminal's order, with what selected them."""
+def _statistic(name: str) -> Field[HeadFindings]:
+    return statistic_field(name, lambda head: head.statistics.get(name))
+
+
+_JUDGED = ("label_score", "label_baseline", "label_n")
+
+
+def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
+    """Heads that were selected by what they do stand in the terminal's order, with the numbers that selected them."""
+    whole = table(analysis, choices)
     _, names = ids_and_names(choices.select)
-    entries = {entry["id"]: entry for entry in document["heads"]}
-    rows = []
-    for part in analysis.parts if names else ():
-        for head in sorted_by_selection(part.select(choices.select), names):
-            numbers, found = {}, selected_verdict(head, names)
-            if found is not None:
-                score, baseline = found.judged
-                numbers = {"label_score": score, "label_baseline": baseline, "label_n": found.n}
-            rows.append({**entries[str(head.id)], **numbers, "role": _role_entry(head, part)})
-    return {"heads": rows} if names else {}
+    if not names:
+        return whole
+
+    def selected(field: Field[HeadFindings]) -> Field[HeadFindings]:
+        def value(head: HeadFindings) -> Any:
+            found = selected_verdict(head, names)
+            return field.value_for(head) if found is None else (*found.judged, found.n)[_JUDGED.index(field.name)]
+
+        return replace(field, value=value) if field.name in _JUDGED else field
+
+    fields = [selected(field) for field in whole.fields]
+    rows = [head for part in analysis.parts for head in sorted_by_selection(part.select(choices.select), names)]
+    return NamedTable("heads", fields, rows)
 
 
 def _role_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any] | None:
@@ -179,8 +212,7 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
     if "lines" in drawn:
         from attnviz.commands.heads.lines_view import lines_left_out
 
-        if message := lines_left_out(analysis, choices):
-            yield message
+        yield lines_left_out(analysis, choices)
     if "lines" in drawn and n > _LONG_TEXT:
         yield f"lines of {n} {unit}s are a tangle: --figures text shows the text, shaded by what each {unit} receives."
     if choices.relation:
@@ -195,15 +227,23 @@ _LONG_TEXT = 100
 SPEC = CommandSpec(
     content=_content,
     tables=head_tables,
-    fields=FIELDS,
+    table=table,
     patterns=True,
     tensors=("attention.safetensors", _attention_bytes),
-    afterwards=hints,
     in_paper=_in_paper,
     paper=(
-        "id", "label", "label_score", "label_baseline", "label_n",
-        "role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text",
+        "id",
+        "label",
+        "label_score",
+        "label_baseline",
+        "label_n",
+        "role",
+        "role_direction",
+        "role_score",
+        "role_baseline",
+        "role_n",
+        "role_in_text",
     ),
     top=None,
-)  # fmt: skip
+)
 """The command's presentation."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, replace
 from functools import partial
 from itertools import groupby
 
@@ -18,19 +17,18 @@ from attnviz.commands.heads.findings import (
     shorter,
     sorted_by_selection,
 )
-from attnviz.commands.heads.summary import LABEL, LABEL_KINDS, LABEL_NUMBERS, role_text
+from attnviz.commands.heads.summary import LABEL_KINDS, LABEL_NUMBERS, role_text
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
-from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REGISTRY, REPEATS, SINK
-from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
+from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SINK
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.models.head_ids import ids_and_names
 from attnviz.models.wording import counted, rounded, visible
-from attnviz.plugins import live
-from attnviz.present.fields import HEAD, Field, pick
+from attnviz.present.fields import Field
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, beside, role_name
-from attnviz.present.statistics import filled, statistic_field
+from attnviz.present.published import ARROWS, role_name, score_with_baseline
+from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import (
     RowTable,
     cut_note,
@@ -50,64 +48,25 @@ _Entry = tuple[HeadFindings, Verdict]
 _Pattern = tuple[Verdict, list[_Entry]]
 
 
-def _statistic(name: str) -> Field[HeadFindings]:
-    return statistic_field(name, lambda head: head.statistics.get(name))
-
-
-FIELDS = live(REGISTRY, lambda: (
-    *HEAD,
-    _statistic("entropy"),
-    Field(name="entropy_uniform"),  # follows entropy; statistics of repeats stand in the verdicts
-    *(_statistic(name) for name in SCALARS if name not in ("entropy", *REPEATS, *ON_REPEATS.values())),
-    replace(_statistic(NOWHERE), if_known=True),
-    replace(_statistic(DIAGONALITY), of_stacks=True),
-    Field(name="diagonality_baseline", of_stacks=True, csv={}),
-    Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
-    Field(name="baseline", csv={}),
-    Field(name="patterns", csv={}),
-    *LABEL,
-    Field(
-        name="role",
-        csv={
-            "role": ("name",),
-            **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")},
-            "role_in_text": ("seen",),
-        },
-    ),
-    Field(
-        value=lambda head: None if head.roles is None else [asdict(role) for role in head.roles], name="profile", csv={}
-    ),
-))  # fmt: skip
-"""The fields of a head."""
-
-_OF_ALL_HEADS = ("sink", "entropy", "confidence", "confidence_non_sink")
-
-
 def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType]:
-    """What the heads do, verification, the heads to look at, patterns, and notes.
-
-    With a number of heads to list also the table of statistics, and what every column means.
-    """
+    """What the heads do, verification, the heads to look at, patterns, and notes; with ``top`` every statistic, too."""
     _, names = ids_and_names(choices.select)
     parts = [
-        (part, sorted_by_selection(of_part, names))
-        for part in analysis.parts
-        if (of_part := part.select(choices.select))
+        (part, sorted_by_selection(part.select(choices.select), names)) for part in analysis.parts_of(choices.select)
     ]
     whole = choices.top is not None
-    verified = verification_line(analysis.verification, analysis.checkpoint)
-    if not analysis.verification.level:
-        yield verified
     for part, heads in parts:
+        lines = list(_headline(part, heads))
         if part.stack is not None:
-            yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
-        lines = [*_headline(part, heads), *[verified] * (part is parts[-1][0] and bool(analysis.verification.level))]
+            lines.insert(
+                0, Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
+            )
+        if part is parts[-1][0]:
+            lines.append(verification_line(analysis.verification, analysis.checkpoint))
         if lines:
             yield Group(*lines)
-    told = [
-        each for each in parts if choices.top is not None or choices.select or choices.relation or not _short(each[1])
-    ]
-    for part, heads in told:
+    listed = [each for each in parts if whole or choices.select or choices.relation or not _is_short(each[1])]
+    for part, heads in listed:
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
@@ -117,12 +76,14 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
             yield _head_table(part, heads, top, f"clearest {clearest} first")
         if len(heads) > 1:
             yield _pattern_table(heads, whole)
-    ids = {head.id for _, heads in parts for head in heads}
-    yield Group(_notes(analysis, whole), *[_next(heads, choices) for _, heads in told[:1] if len(ids) > 1])
+    closing = [_notes(analysis, whole)]
+    if listed and sum(len(heads) for _, heads in parts) > 1:
+        closing.append(_next(listed[0][1], choices))
+    yield Group(*closing)
 
 
-def _short(heads: Sequence[HeadFindings]) -> bool:
-    """Whether the text is too short to label any head, which the answer says in a sentence."""
+def _is_short(heads: Sequence[HeadFindings]) -> bool:
+    """Whether the text is too short to label any head."""
     return all(head.label == TOO_SHORT for head in heads)
 
 
@@ -136,13 +97,18 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     ]
     if analysis.profile is not None:
         columns.append(Field("Role over corpus", partial(role_text, analysis)))
-        columns.append(Field("its score (baseline)", lambda head: beside(head.role), detail=True))
-    last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
-    of_text = (*_OF_ALL_HEADS, *[NOWHERE] * context.learned_sinks, "distance", "distance_non_sink")
-    of_text = (*of_text, *(spec.statistic for spec in PATTERNS if spec.column))
-    for field in pick(FIELDS, *(of_text if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
-        columns.append(replace(field, unit=filled(field.unit, unit=analysis.units.name)))
-        last.append(uniform.get(field.name, ""))
+        columns.append(Field("its score (baseline)", lambda head: score_with_baseline(head.role), detail=True))
+    last: list[object] = ["uniform"]
+    last += [""] * (len(columns) - 1)
+    listed = ["sink", "entropy", "confidence", "confidence_non_sink"]
+    if context.source is not None:
+        listed.insert(0, DIAGONALITY)
+    else:
+        listed += [NOWHERE] if context.learned_sinks else []
+        listed += ["distance", "distance_non_sink", *(spec.statistic for spec in PATTERNS if spec.column)]
+    for name in listed:
+        columns.append(statistic_field(name, lambda head, name=name: head.statistics.get(name), analysis.units.name))  # type: ignore[misc]
+        last.append(uniform.get(name, ""))
     return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
 
 
@@ -203,11 +169,15 @@ def _passing(row: _Pattern) -> str:
     return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= ENOUGH else "–"
 
 
+def _which_baseline(row: _Pattern) -> str:
+    return row[0].largest_baseline or ("" if row[0].baseline is None else "uniform")
+
+
 _PATTERN_COLUMNS: list[Field[_Pattern]] = [
     Field("Pattern", _pattern),
     Field("Strongest heads", _strongest),
     Field("Baseline", lambda row: row[0].baseline),
-    Field("which", lambda row: row[0].largest_baseline or "uniform" * (row[0].baseline is not None), detail=True),
+    Field("which", _which_baseline, detail=True),
     Field("n", lambda row: row[0].n),
     Field("Pass", _passing),
 ]
@@ -250,8 +220,7 @@ def _notes(analysis: Analysis, whole: bool) -> Text:
         " ".join(filter(None, [general, hidden, _sinks_note(analysis), f"Parser: {syntax}", corpora])),
         _target_note(analysis),
         _windows_note(analysis),
-        cut_note(analysis.tokens),
-        cut_note(None if analysis.target is None else analysis.target.tokens, "target"),
+        cut_note(analysis.target.tokens, "target") if analysis.target else "",
     )
 
 
@@ -335,13 +304,13 @@ def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Ro
         for kind in dict.fromkeys(kind_of(name) for name, _ in found):
             name, best = next(each for each in found if kind_of(each[0]) == kind)
             does = shorter(visible(name))
-            words = (str(head.id), "" if does == kind else does, beside(best).partition(" ")[0])
+            words = (str(head.id), "" if does == kind else does, score_with_baseline(best).partition(" ")[0])
             by_kind.setdefault(kind, []).append((-rank_value(best), head, " ".join(filter(None, words))))
     parts = []
     for kind, of_kind in by_kind.items():
         ranked = [words for _, _, words in sorted(of_kind, key=lambda each: (each[0], each[1].id))]
         shown = ranked[: 2 if kind == "syntactic" else 1]
-        more = " …" * (kind == "syntactic" and len(ranked) > len(shown))
+        more = " …" if kind == "syntactic" and len(ranked) > len(shown) else ""
         if ranked or kind in _ALWAYS:
             examples = f" ({', '.join(shown)}{more})" if shown else ""
             parts.append(f"{len(ranked)} {kind}{examples}")
@@ -360,13 +329,13 @@ def _heads_to_look_at(
         Field("Kind", lambda row: row[0]),
         Field("Head", lambda row: row[1].id),
         Field("On this text", lambda row: _label_text(row[1])),
-        Field("Score", lambda row: beside(selected_verdict(row[1], names))),
+        Field("Score", lambda row: score_with_baseline(selected_verdict(row[1], names))),
         Field("n", lambda row: getattr(selected_verdict(row[1], names), "n", row[1].labelled.n), detail=True),
     ]
     if part.profile is not None:
         columns += [
             Field("Over the corpus", lambda row: role_text(part, row[1])),
-            Field("Score", lambda row: beside(row[1].role)),
+            Field("Score", lambda row: score_with_baseline(row[1].role)),
             Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else "", detail=True),
         ]
     if rows:
@@ -380,9 +349,11 @@ def _in_words(heads: Sequence[HeadFindings]) -> str:
 
     Of a relation that they find in both directions each stands with its arrow, as in the table.
     """
-    labels = [(verdict.name, verdict.direction) for head in heads if (verdict := head.labelled.verdict)]
-    roles = [(role.role.removeprefix(SYNTACTIC), role.direction) for head in heads if (role := head.role)]
-    found = dict.fromkeys(each for each in [*labels, *roles] if relation_words(*each))
+    verdicts = [
+        (head.labelled.verdict.name, head.labelled.verdict.direction) for head in heads if head.labelled.verdict
+    ]
+    roles = [(head.role.role.removeprefix(SYNTACTIC), head.role.direction) for head in heads if head.role]
+    found = dict.fromkeys(each for each in [*verdicts, *roles] if relation_words(*each))
     both = {name for name, times in Counter(name for name, _ in found).items() if times > 1}
     named = [
         f"{visible(role_name(name, direction if name in both else None))}: {relation_words(name, direction)}"
@@ -425,12 +396,9 @@ def _label_text(head: HeadFindings) -> Text:
 def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:
     """The heads that attend farther than uniform attention and do not rest on sinks, the farthest first; or ''."""
     uniform = part.context.uniform["distance_non_sink"] or 0.0
-    known = [
-        (away, head.id)
-        for head in heads
-        if (away := head.statistics["distance_non_sink"]) is not None and away > uniform and SINK not in head.kinds
-    ]
-    ranked = sorted(known, key=lambda each: (-each[0], each[1]))[:_FARTHEST]
+    distances = [(head.statistics["distance_non_sink"] or 0.0, head.id) for head in heads if SINK not in head.kinds]
+    far = [(away, id) for away, id in distances if away > uniform]
+    ranked = sorted(far, key=lambda each: (-each[0], each[1]))[:_FARTHEST]
     named = ", ".join(f"{id} {away:.2f}" for away, id in ranked)
     uniform_beside = f"mean {part.units.name}s away (uniform attention {uniform:.2f})"
     return f"Farthest (no sinks), {uniform_beside}: {named}." if named else ""

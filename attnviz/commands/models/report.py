@@ -13,14 +13,7 @@ from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, notes, spaced
 
-_SIZES = {
-    "Layers": "n_layers",
-    "Heads": "n_heads",
-    "d_model": "d_model",
-    "d_head": "d_head",
-    "Positions": "positions",
-}
-_DETAILS = ("d_head", "Positions")
+_SIZES = {"Layers": "n_layers", "Heads": "n_heads", "d_model": "d_model", "d_head": "d_head", "Positions": "positions"}
 _LEVEL = (
     "Level 4: patterns and outputs are recomputed from input and weights, and compared with a run whose final states "
     "are those of the untouched model."
@@ -55,7 +48,7 @@ def verified_report(models: Sequence[dict[str, Any]]) -> RenderableType:
         Field("Level", lambda model: model["level"]),
         *(Field(f"{name} error", partial(_error, name=name)) for name in ("Pattern", "Output", "Layer")),
         Field("Time", lambda model: model.get("seconds"), "s"),
-        Field("Memory", lambda model: None if (peak := model.get("peak_bytes")) is None else peak / 2**30, "GiB"),
+        Field("Memory", _peak, "GiB"),
     ]
     title = "Verified on four texts: long, padded, another script, special tokens"
     failed = [f"{model['model']['name']}: {model['reason']}" for model in models if model["reason"]]
@@ -64,6 +57,11 @@ def verified_report(models: Sequence[dict[str, Any]]) -> RenderableType:
         "--every-layer); – where explain takes no such model. Memory: the peak of the process so far, or of the GPU."
     )
     return spaced([RowTable(title, columns, models), notes(*map(visible, [said, *failed]))])
+
+
+def _peak(model: dict[str, Any]) -> float | None:
+    peak = model.get("peak_bytes")
+    return None if peak is None else peak / 2**30
 
 
 def _error(model: dict[str, Any], name: str) -> str | None:
@@ -95,8 +93,10 @@ def _size(model: Configuration, name: str) -> str:
     """A size, with a star if it is not the paper's own."""
     size = getattr(model, name)
     of_decoder = getattr(model, name.replace("n_", "n_decoder_")) if name in ("n_layers", "n_heads") else None
-    star = "*" * (model.origins.get(name) == "released")
-    return "–" if size is None else f"{star}{size}" + (f"+{of_decoder}" if of_decoder is not None else "")
+    if size is None:
+        return "–"
+    star = "*" if model.origins.get(name) == "released" else ""
+    return f"{star}{size}" if of_decoder is None else f"{star}{size}+{of_decoder}"
 
 
 def _notes(models: Sequence[Configuration]) -> Text:
@@ -122,19 +122,13 @@ def _notes(models: Sequence[Configuration]) -> Text:
 
 
 def _on_models(models: Sequence[Configuration]) -> list[str]:
-    """Reasons and notes, each once for all models that share it; those of several of a paper by its name."""
-    sharing: dict[str, list[Configuration]] = {}
+    """Reasons and notes, each once for all models that share it."""
+    sharing: dict[str, list[str]] = {}
     for model in models:
         reasons = [] if model.reproduced else [f"not reproduced: {model.reason}"]
         for note in (*reasons, *model.notes):
-            sharing.setdefault(note.removesuffix("."), []).append(model)
-    by_name: dict[str, list[str]] = {}
-    for note, those in sharing.items():
-        papers = {model.source for model in those if model.kind == "paper"}
-        one_paper = len(those) > 1 and len(papers) == 1 and all(model.kind == "paper" for model in those)
-        name = str(those[0].source) if one_paper else ", ".join(model.name for model in those)
-        by_name.setdefault(name, []).append(note)
-    return [f"{name}: {'; '.join(lines)}." for name, lines in by_name.items()]
+            sharing.setdefault(note.removesuffix("."), []).append(model.name)
+    return [f"{', '.join(names)}: {note}." for note, names in sharing.items()]
 
 
 def families_document(version: str) -> dict[str, Any]:

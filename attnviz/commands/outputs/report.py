@@ -11,10 +11,10 @@ from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadOutputs
 from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed
-from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, pick
+from attnviz.present.documents import stack_entry, target_entry, text_entry, verification_entry
+from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, cut_note, first_rows, glued, notes, target_note, verification_line
+from attnviz.present.tables import RowTable, first_rows, glued, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.direct_effects import NOT_LINEAR, DirectEffects, Promotion, TokenLogit
 
@@ -40,34 +40,22 @@ def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
     return result.select(choices.select)[: choices.top or None]
 
 
-def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
+def _content(result: HeadOutputs, _: ViewOptions) -> dict[str, Any]:
     effects, verification = result.effects, result.attention.verification
-    ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
     logits = effects and {name: getattr(effects, name) for name in ("error", "scale", "tolerance")}
     sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
     of_layers = ("layer", "norm", "bias_norm", "bias_projection_share")
     return {
-        "model": model_entry(result.checkpoint),
-        "text": result.text,
-        "pair": result.pair,
+        **text_entry(result),
         "options": {"at": effects and effects.position, "tokens_cut_off": result.tokens.truncated},
-        "tokens": tokens_entry(result.tokens),
         "verification": {**sum_errors, "logits": logits},
         **target_entry(result.target),
         "layers": [
             {name: getattr(layer, name) for name in of_layers} | stack_entry(layer.layer) for layer in result.layers
         ],
-        "heads": [
-            entry(
-                _FIELDS, head, rank=ranks[head.id],
-                direct_effect=effects and effects.heads.get(head.id),
-                promotion=effects and _promotion(effects.promotions.get(head.id)),
-            )
-            for head in result.select(choices.select)
-        ],
         "effects": effects and _effects_entry(effects),
         "no_effects": result.no_effects or None,
-    }  # fmt: skip
+    }
 
 
 def _effects_entry(effects: DirectEffects) -> dict[str, Any]:
@@ -85,8 +73,6 @@ def _promotion(promotion: Promotion | None) -> dict[str, Any] | None:
 
 
 _FIELDS: tuple[Field[HeadContribution], ...] = (
-    *HEAD,
-    Field(name="rank"),
     Field("‖o_h‖", name="norm"),
     Field("Share", name="norm_share", unit="of Σ‖o_h‖", write=percent),
     Field("Share", name="projection_share", unit="of ‖o‖", write=percent),
@@ -95,10 +81,23 @@ _FIELDS: tuple[Field[HeadContribution], ...] = (
     Field("‖f(x)‖", name="value_norm", detail=True),
     Field("‖f(x)‖", name="value_norm_of_sinks", unit="of sinks", detail=True),
     Field(name="largest"),
-    Field(name="direct_effect"),
-    Field(name="promotion", csv={}),
 )
 _LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm value_norm_of_sinks".split()
+
+
+def _table(result: HeadOutputs, choices: ViewOptions) -> NamedTable[HeadContribution]:
+    effects = result.effects
+    ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
+    fields = (
+        *HEAD,
+        Field[HeadContribution](value=lambda head: ranks[head.id], name="rank"),
+        *_FIELDS,
+        Field[HeadContribution](value=lambda head: effects and effects.heads.get(head.id), name="direct_effect"),
+        Field[HeadContribution](
+            value=lambda head: effects and _promotion(effects.promotions.get(head.id)), name="promotion", csv={}
+        ),
+    )
+    return NamedTable("heads", fields, result.select(choices.select))
 
 
 def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -111,10 +110,10 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
             f"{error(effects.error * effects.scale)} (tolerance {effects.tolerance * effects.scale:.0e}, in logits)."
         )
     yield verified
-    heads, order = result.select(choices.select), "the largest share of their layer’s output first"
-    yield first_rows("Heads", pick(_FIELDS, *_LISTED), heads, choices.top, _CSV, order=order)
+    table, order = _table(result, choices), "the largest share of their layer’s output first"
+    yield first_rows("Heads", pick(table.fields, *_LISTED), table.rows, choices.top, _CSV, order=order)
     if effects is not None:
-        yield _effects_table(effects, heads, choices.top)
+        yield _effects_table(effects, table.rows, choices.top)
         yield _effects_text(result, effects)
     yield notes(
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES_IN_WORDS}.",
@@ -126,7 +125,6 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
         f"{target_note(result.target.text, result.target.generated)} X: keys, and so f(x) and sinks, are of the source."
         if result.target
         else "",
-        cut_note(result.tokens),
     )
 
 
@@ -154,7 +152,8 @@ def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], to
         Field("Head", lambda head: head),
         Field("Adds", lambda head: signed(effects.heads[head]), "logits"),
     ]
-    if moved := effects.promotions:
+    moved = effects.promotions
+    if moved:
         columns += [
             Field("Promotes (logits)", lambda head: _tokens(moved[head].promoted[:_PROMOTED])),
             Field("Suppresses", lambda head: _tokens(moved[head].suppressed[:_SUPPRESSED]), detail=True),
@@ -187,9 +186,11 @@ def _listed_parts(total: float, parts: Iterable[tuple[str, float]]) -> str:
 
 def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
     predicted, token = effects.predicted, result.read.labels[effects.position]
-    follows = "" if effects.actual is None else (
-        f"; next in the text: ‘{effects.actual.text}’ (probability {rounded(effects.actual.probability)})"
-    )  # fmt: skip
+    follows = (
+        ""
+        if effects.actual is None
+        else (f"; next in the text: ‘{effects.actual.text}’ (probability {rounded(effects.actual.probability)})")
+    )
     parts = _listed_parts(sum(effects.heads.values()), ((part.name, part.direct_effect) for part in effects.parts))
     return Text(
         f"At #{effects.position} (‘{token}’) the model {'decides for' if effects.classes else 'predicts'} "
@@ -215,6 +216,6 @@ def how_it_is_read(result: HeadOutputs, effects: DirectEffects) -> str:
 SPEC = CommandSpec(
     content=_content,
     tables=_tables,
-    fields=_FIELDS,
+    table=_table,
     all_selected=True,
 )

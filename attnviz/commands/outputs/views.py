@@ -15,7 +15,7 @@ from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import percent, quoted, signed
-from attnviz.present.figure_context import KINDS
+from attnviz.present.figure_context import STACK_LEGEND
 from attnviz.present.view import Drawing, ViewOptions
 
 _TARGET = 2.6
@@ -46,7 +46,7 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
             f"{about.subject}, norm-weighted attention of {count}, one row per layer, one column per head",
             f"{shown}: rows attend to columns",
             why_log,
-            KINDS if result.target else "",
+            STACK_LEGEND if result.target else "",
             about.pooled(pooled),
             alone=(f"colours: {scale}", f"beside the names {shares}, where there is room"),
         ),

@@ -6,18 +6,19 @@ from dataclasses import asdict
 from typing import Any
 
 from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
 from attnviz.figures.families import UNNAMED, Family, brief_name, family_of_label
 from attnviz.judge.roles import Role
 from attnviz.measures.patterns import INACTIVE, SINK
-from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import counted, visible
 from attnviz.page.page import colours_entry, short_float, statistic_entry
+from attnviz.present.fields import pick
 from attnviz.present.figure_context import sentence
-from attnviz.present.published import ARROWS, role_name, role_numbers, shown_baseline
-from attnviz.present.tables import verification_line
+from attnviz.present.published import role_name, role_numbers
+from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
 
@@ -54,7 +55,7 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
             "program": ["profile"], "texts": [str(count.corpus.path) for count in profile.corpora], "options": options
         },
         "start": {"head": str(telling), "scale": "shared", "drop": False, "token": []},
-        "tables": [_roles(passed), *([] if profile.relations is None else [_relations(profile.relations)])],
+        "tables": list(_tables(profile)),
         "examples": [sentences_entry(each, judged[each.id, each.role]) for each in profile.examples],
     }  # fmt: skip
 
@@ -108,21 +109,16 @@ def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
         yield column(role, f"role {visible(role)}", of_role[0].threshold, None, scores)
 
 
-def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
-    rows = [
-        [
-            str(role.id), visible(role.role), ARROWS.get(role.direction or "", ""), short_float(role.score),
-            short_float(shown_baseline(role.baseline)), short_float(role.error_reduction),
-            *map(short_float, role.interval), role.n, short_float(role.untrained),
-        ]
-        for roles in passed.values()
-        for role in roles
-    ]  # fmt: skip
-    columns = [
-        "head", "role", "direction", "score", "baseline", "error reduction", "interval from", "to", "n", "untrained",
-    ]  # fmt: skip
+def _tables(profile: Profile) -> Iterator[dict[str, Any]]:
+    """The tables of the terminal, with all roles that pass."""
+    names = ("id", "role", "direction", "score", "baseline", "error_reduction", "interval", "n", "untrained")
+    roles = [role for of_head in profile.passed_roles().values() for role in of_head]
     note = "Roles that heads pass; a head may have several. Untrained: the best head of a freshly initialised copy."
-    return {"title": f"Roles ({len(rows)})", "note": note, "columns": columns, "rows": rows, "head": 0}
+    yield page_table(f"Roles ({len(roles)})", note, pick(ROLE_FIELDS, *names), roles, head=0)
+    if profile.relations is not None:
+        note = "The head that is right most often, beside the largest of its baselines."
+        title = f"Relations ({len(profile.relations)})"
+        yield page_table(title, note, relation_fields(profile), profile.relations, head=1)
 
 
 def sentences_entry(of: RoleExamples, role: Role | None) -> dict[str, Any]:
@@ -156,18 +152,3 @@ def _runs(example: Example) -> list[list[str]]:
         else:
             runs.append([space + visible(part.text), ""])
     return runs
-
-
-def _relations(relations: tuple[RelationCount, ...]) -> dict[str, Any]:
-    rows = []
-    for relation in relations:
-        head, direction, accuracy = relation.best
-        estimate = relation.accuracy
-        baseline = float(estimate.baseline[(estimate.directions.index(direction), *head)])
-        rows.append([
-            visible(relation.relation), str(head), ARROWS.get(direction, direction), short_float(accuracy),
-            short_float(baseline), relation.n, relation.offset,
-        ])  # fmt: skip
-    columns = ["relation", "best head", "direction", "accuracy", "largest baseline", "n", "best offset"]
-    note = "The head that is right most often, beside the largest of its baselines."
-    return {"title": f"Relations ({len(rows)})", "note": note, "columns": columns, "rows": rows, "head": 1}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -19,10 +19,9 @@ from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import NOWHERE
 from attnviz.measures.tallies import OFFSETS, StatisticsTally
 from attnviz.models.head_ids import HeadId
-from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import Field, pick, plain
+from attnviz.present.fields import Field, NamedTable, pick, plain
 from attnviz.present.published import ARROWS, published_table, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
@@ -32,20 +31,27 @@ from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
 from attnviz.texts.reading import LONGEST, SHORTEST
 
-_ROLES = 4
-"""Roles listed per head."""
-
-_FIELDS: tuple[Field[Any], ...] = (
-    *plain("id", "role"),
+ROLE_FIELDS: tuple[Field[Any], ...] = (
+    Field(value=lambda role: str(role.id), name="id"),
+    *plain("role"),
     Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), detail=True),
     Field("Score", name="score"),
     Field("Baseline", name="baseline", write=shown_baseline),
     Field("n", name="n"),
-    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, detail=True,
-          write=span),
+    Field(
+        "Interval",
+        lambda role: list(role.interval),
+        name="interval",
+        csv={"low": (0,), "high": (1,)},
+        write=span,
+        detail=True,
+    ),
     *plain("passed", "threshold", "error_reduction", "texts", "q"),
     Field("Untrained", name="untrained", write=lambda score: "" if score is None else score),
-)  # fmt: skip
+    Field(value=lambda role: list(role.difference), name="difference", csv={}),
+    *(Field(name=name, csv={}) for name in ("baselines", "p", "refuted")),
+)
+"""The fields of a role of a head over a corpus."""
 
 
 def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
@@ -56,35 +62,27 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "seed": profile.seed,
         "verification": verification_entry(profile.verification) | {"sentences_verified": profile.texts_verified},
         "statistics": None if profile.statistics is None else _statistics(profile.statistics),
-        "syntax": None if profile.relations is None else {
-            "gold": profile.gold, "relations": [_relation(relation) for relation in profile.relations]
-        },
+        "syntax": None
+        if profile.relations is None
+        else {"gold": profile.gold, "relations": [_relation(relation) for relation in profile.relations]},
         "coreference": _coreference(profile.coreference),
-        "repeats": None if profile.repeats is None else {
+        "repeats": None
+        if profile.repeats is None
+        else {
             RETRIEVAL: None,
             **{name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()},
         },
-        "roles": [_role(role) for role in profile.roles],
         "published": published_entries(_published(profile)),
         "examples": examples_entry(profile.examples),
-    }  # fmt: skip
+    }
 
 
 def _corpora(counts: tuple[CorpusCount, ...]) -> list[dict[str, Any]]:
     return [
-        {
-            "path": str(count.corpus.path), "sha256": count.corpus.sha256, "sentences": count.texts,
-            "tokens": count.tokens, "left_out": count.left_out,
-        }
+        {"path": str(count.corpus.path), "sha256": count.corpus.sha256, "sentences": count.texts}
+        | {"tokens": count.tokens, "left_out": count.left_out}
         for count in counts
-    ]  # fmt: skip
-
-
-def _role(role: Role) -> dict[str, Any]:
-    return {
-        **vars(role), "id": str(role.id), "interval": list(role.interval), "difference": list(role.difference),
-        "error_reduction": role.error_reduction,
-    }  # fmt: skip
+    ]
 
 
 def _statistics(tally: StatisticsTally) -> dict[str, Any]:
@@ -144,7 +142,10 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     sample += ", the random ones included" if sequences else ""
     yield verification_line(profile.verification, profile.checkpoint, sample=sample)
     if profile.relations is not None:
-        yield _by_relation(profile, profile.relations, choices.top or None)
+        columns, order = relation_fields(profile), "the most frequent first"
+        yield first_rows(
+            "Relations", columns, profile.relations, choices.top, "profile.json", noun="relation", order=order
+        )
     control = profile.control_texts is not None
     yield by_head(profile.passed_roles(), choices.top or 0, "profile.csv", control=control)
     if profile.statistics is not None:
@@ -155,94 +156,68 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     yield _notes(profile)
 
 
-def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: int | None) -> RenderableType:
-    judged: dict[str, list[Role]] = {}
+def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
+    """The columns of the table of relations."""
+    roles: dict[str, list[Role]] = {}
     for role in profile.roles:
-        judged.setdefault(role.role, []).append(role)
-    rows = [_RelationRow(relation, judged.get(f"syntactic:{relation.relation}", [])) for relation in relations]
-    columns: list[Field[_RelationRow]] = [
-        Field("Relation", lambda row: row.relation.relation),
-        Field("Best head", lambda row: row.relation.best[0]),
-        Field("Direction", lambda row: ARROWS[row.relation.best[1]], detail=True),
-        Field("Accuracy", lambda row: row.relation.best[2]),
-        Field("Baseline", lambda row: row.largest_baseline),
+        roles.setdefault(role.role, []).append(role)
+
+    def judged(relation: RelationCount) -> list[Role]:
+        return roles.get(f"syntactic:{relation.relation}", [])
+
+    columns: list[Field[RelationCount]] = [
+        Field("Relation", lambda relation: relation.relation),
+        Field("Best head", lambda relation: relation.best[0]),
+        Field("Direction", lambda relation: ARROWS[relation.best[1]], detail=True),
+        Field("Accuracy", lambda relation: relation.best[2]),
+        Field("Baseline", _largest_baseline),
     ]
     if profile.control_texts is not None:
-        columns.append(Field("Untrained", lambda row: row.roles[0].untrained if row.roles else None))
-    columns.append(Field("n", lambda row: row.relation.n))
-    columns.append(Field("Pass", lambda row: _passing([role.passed for role in row.roles])))
-    order = "the most frequent first"
-    return first_rows("Relations", columns, rows, top, "profile.json", noun="relation", order=order)
+        columns.append(Field("Untrained", lambda relation: next((role.untrained for role in judged(relation)), None)))
+    columns.append(Field("n", lambda relation: relation.n))
+    columns.append(Field("Pass", lambda relation: _passing([role.passed for role in judged(relation)])))
+    return columns
 
 
-class _RelationRow(NamedTuple):
-    """A relation with its verdicts; none if it is too rare."""
-
-    relation: RelationCount
-    roles: list[Role]
-
-    def baseline(self, name: str) -> float:
-        """Accuracy of the best guess, the baseline of the best head."""
-        id, direction, _ = self.relation.best
-        accuracy = self.relation.accuracy
-        return float(accuracy.baselines[name][(accuracy.directions.index(direction), *id)])
-
-    @property
-    def largest_baseline(self) -> str:
-        """Name and accuracy of the largest baseline; an offset with its number."""
-        name = max(BASELINES, key=self.baseline)
-        shown = f"{self.relation.offset:+d}" if name == "fixed offset" else name
-        return f"{shown}: {rounded(self.baseline(name))}"
+def _largest_baseline(relation: RelationCount) -> str:
+    """Name and accuracy of the best guess of what the best head finds; an offset with its number."""
+    head, direction, _ = relation.best
+    place = (relation.accuracy.directions.index(direction), *head)
+    guesses = {name: float(relation.accuracy.baselines[name][place]) for name in BASELINES}
+    name = max(guesses, key=guesses.__getitem__)
+    shown = f"{relation.offset:+d}" if name == "fixed offset" else name
+    return f"{shown}: {rounded(guesses[name])}"
 
 
 def _passing(verdicts: Sequence[bool]) -> str:
     return f"{sum(verdicts)}/{len(verdicts)}" if verdicts else "–"
 
 
-def by_head(
-    passed: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, control: bool,
-) -> RenderableType:  # fmt: skip
+def by_head(passed: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, control: bool) -> RenderableType:
     """Table of the roles that each head passes, the clearest first; a sentence where no head passes any.
 
     ``top`` heads are listed, 0 for all; ``file`` has the others.
     """
     n_heads = len(passed)
-    roles = [(id, of_head) for id, of_head in passed.items() if of_head]
-    if not roles:
+    heads = [(id, roles) for id, roles in passed.items() if roles]
+    if not heads:
         return Text(f"None of the {n_heads} heads shows a role over this corpus.", "bold")
-    roles.sort(key=lambda row: -(row[1][0].error_reduction or 0.0))
-    shown = ["direction", "score", "baseline", "interval", *(["untrained"] if control else []), "n"]
-    columns: list[Field[_RoleRow]] = [
-        Field("Head", lambda row: row.head),
-        Field("Role", lambda row: row.name),
-        *map(_of_role, pick(_FIELDS, *shown)),
+    heads.sort(key=lambda head: -(head[1][0].error_reduction or 0.0))
+    listed = heads[: top or None]
+    rows = [(str(id) if role is roles[0] else "", role) for id, roles in listed for role in roles]
+    columns: list[Field[tuple[str, Role]]] = [
+        Field("Head", lambda row: row[0]),
+        Field("Role", lambda row: row[1].role),
     ]
-    rows: list[_RoleRow] = []
-    for id, of_head in roles[: top or None]:
-        listed = of_head if len(of_head) <= _ROLES else of_head[: _ROLES - 1]
-        rows += [_RoleRow(str(id) if role is of_head[0] else "", role.role, role) for role in listed]
-        if len(listed) < len(of_head):
-            rows.append(_RoleRow("", f"… {len(of_head) - len(listed)} more", None))
-    n_listed = len(roles[: top or None])
-    title = f"Heads ({n_listed} of {n_heads}; {n_heads - len(roles)} show no role)"
-    caption = left_out(n_listed, len(roles), "head", file)
-    return RowTable(title, columns, rows, caption=caption)
+    shown = ["direction", "score", "baseline", "interval", *(["untrained"] if control else []), "n"]
+    for field in pick(ROLE_FIELDS, *shown):
+        columns.append(_of_role(field))
+    title = f"Heads ({len(listed)} of {n_heads}; {n_heads - len(heads)} show no role)"
+    return RowTable(title, columns, rows, caption=left_out(len(listed), len(heads), "head", file))
 
 
-class _RoleRow(NamedTuple):
-    """A row per role: the head's id beside its first; the last row may count further roles."""
-
-    head: str
-    name: str
-    role: Role | None
-
-
-def _of_role(field: Field[Any]) -> Field[_RoleRow]:
-
-    def written(row: _RoleRow) -> object:
-        return "" if row.role is None else field.write(field.value_for(row.role))
-
-    return Field(field.title, written, detail=field.detail)
+def _of_role(field: Field[Role]) -> Field[tuple[str, Role]]:
+    return Field(field.title, lambda row: field.write(field.value_for(row[1])), detail=field.detail)
 
 
 def _by_layer(tally: StatisticsTally, n_layers: int) -> RenderableType:
@@ -275,17 +250,20 @@ def _notes(profile: Profile) -> RenderableType:
         f"above 0 and a false discovery rate of at most {ERROR_RATE:g}, over all heads. {control}. profile.json has "
         "every score.",
         f"Trees: {trees}. Baseline: the largest of six guesses (+1: the next word). Pass: heads that pass; – where the "
-        "relation is too rare." if profile.relations is not None else "",
+        "relation is too rare."
+        if profile.relations is not None
+        else "",
         "Windows: uniform attention is within the window of each layer; the last row is the mean of the layers."
-        if profile.statistics is not None and profile.statistics.windowed else "",
-        encoder_note(profile.checkpoint),
+        if profile.statistics is not None and profile.statistics.windowed
+        else "",
         profile.why_no_copying and f"Copying and copy-suppression were not measured: {profile.why_no_copying}.",
         *(
             f"{visible(count.corpus.path.name)}: {count.left_out:,} of {count.texts + count.left_out:,} texts left "
             f"out: {_why(count)}."
-            for count in profile.corpora if count.left_out
+            for count in profile.corpora
+            if count.left_out
         ),
-    )  # fmt: skip
+    )
 
 
 def _why(count: CorpusCount) -> str:
@@ -298,10 +276,9 @@ def _why(count: CorpusCount) -> str:
 SPEC = CommandSpec[Profile](
     content=_content,
     tables=_tables,
-    fields=_FIELDS,
+    table=lambda profile, _: NamedTable("roles", ROLE_FIELDS, profile.roles),
     patterns=True,
-    entries="roles",
     top=15,
-    in_paper=lambda _, __, document: {"roles": [role for role in document["roles"] if role["passed"]]},
+    in_paper=lambda profile, _: NamedTable("roles", ROLE_FIELDS, [role for role in profile.roles if role.passed]),
     paper=("id", "role", "direction", "score", "baseline", "n", "low", "high", "error_reduction", "untrained"),
 )

@@ -1,6 +1,8 @@
 """Roles and examples of a stored profile: ``attnviz profile --show``."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
@@ -12,9 +14,8 @@ from attnviz.judge.roles import Role
 from attnviz.models.head_ids import select_heads
 from attnviz.models.wording import visible
 from attnviz.present.documents import paper_table
-from attnviz.present.fields import Field
+from attnviz.present.fields import Field, NamedTable
 from attnviz.present.published import role_name, role_numbers
-from attnviz.present.report import spec_of
 from attnviz.present.tables import RowTable, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
@@ -160,15 +161,22 @@ def passed_roles(profile: StoredProfile) -> dict[str, Any]:
     return {"attnviz": profile.document["attnviz"], "model": profile.model, "parts": profile.parts, "roles": roles}
 
 
+def _key_of(role: dict[str, Any], name: str) -> Any:
+    return role.get(name)
+
+
 def paper_table_of(profile: StoredProfile, kind: str) -> str:
     """The roles that pass as a table for a paper, as by :func:`attnviz.present.documents.paper_table`."""
-    spec, content = spec_of("profile"), passed_roles(profile)
-    columns, rows = spec.csv_rows(content)
+    from attnviz.commands.profile.report import ROLE_FIELDS, SPEC
+
+    content = passed_roles(profile)
+    fields = [replace(field, value=partial(_key_of, name=field.name)) for field in ROLE_FIELDS]
+    columns, rows = NamedTable("roles", fields, content["roles"]).csv_rows()
     caption = (
         f"Roles of the heads of {visible(str(profile.model.get('name')))} over {profile.measured_on} (attnviz profile, "
         f"version {content['attnviz']})."
     )
-    return paper_table(kind, spec.paper or columns, rows, caption, "tab:attnviz-profile")
+    return paper_table(kind, SPEC.paper or columns, rows, caption, "tab:attnviz-profile")
 
 
 def sentence_of(example: Example) -> Text:

@@ -1,7 +1,6 @@
 """JSON, CSV and tables of a rollout, and sentences shared with its figures."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
@@ -9,11 +8,10 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
-from attnviz.models.opening import encoder_note
 from attnviz.models.tokens import text_at
 from attnviz.models.wording import error, shortened_token
-from attnviz.present.documents import model_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, plain
+from attnviz.present.documents import text_entry, verification_entry
+from attnviz.present.fields import Field, NamedTable, by_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, notes, verification_line
 from attnviz.present.view import ViewOptions
@@ -64,9 +62,7 @@ def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
     units, positions = result.units, list(result.positions)
     parts = {of.layer: of.parts_error for of in result.layers}
     return {
-        "model": model_entry(result.checkpoint),
-        "text": result.text,
-        "pair": result.pair,
+        **text_entry(result),
         "options": {
             "words": units.name == "word",
             "layer": result.layer,
@@ -74,22 +70,21 @@ def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
             "from": positions,
             "tokens_cut_off": result.tokens.truncated,
         },
-        "tokens": tokens_entry(result.tokens),
         "words": list(units.labels) if units.name == "word" else None,
         "verification": verification_entry(
             result.attention.verification, lambda check: {"parts_error": parts.get(check.layer)}
         ),
         "from": {"text": units.labels[positions[0]], "positions": positions},
-        "inputs": _inputs(result),
         "layers": [{"layer": of.layer, "sink": of.sink, "rows_apart": of.rows_apart} for of in result.layers],
     }
 
 
-def _inputs(result: Rollout) -> list[dict[str, Any]]:
+def _inputs(result: Rollout, _: ViewOptions) -> NamedTable[dict[str, Any]]:
     units = result.units
     columns = {"position": range(len(units)), "text": units.labels, "special": units.special, "sink": units.sink}
     columns |= {name: row.tolist() for name, row in result.inputs._asdict().items()}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return NamedTable("inputs", by_name(*columns), rows)
 
 
 def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -99,7 +94,7 @@ def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
     title = f"Inputs of {chosen(result)} at the output of {last_layer(result)}"
     fields, ranks, noun = _ranked_inputs(result), range(len(result.units)), result.units.name
     yield first_rows(title, fields, ranks, choices.top, "rollout.csv", noun=noun, order="ranked")
-    yield RowTable("Layers (on sinks, and mean distance between two rows; 0–1)", _LAYER_COLUMNS, result.layers)
+    yield RowTable("Layers (on sinks, and mean distance between two rows; 0–1)", _layer_columns(), result.layers)
     yield notes(
         f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {method_text(result)}"
         f"{', layers multiplied' if result.layer else ''}; norm "
@@ -107,7 +102,6 @@ def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
         "attention. Feed-forward networks and layer norms are left out.",
         f"Sinks: {result.sinks}." if result.sinks else "",
         spread_sentence(result),
-        encoder_note(result.checkpoint),
     )
 
 
@@ -127,30 +121,18 @@ def _ranked_inputs(result: Rollout) -> list[Field[int]]:
     return [Field("Rank", lambda rank: rank + 1), *(column(name, getattr(result.inputs, name)) for name in METHODS)]
 
 
-def _of_sinks(of: LayerShares, name: str) -> float | None:
-    return of.sink[name]
+def _layer_columns() -> list[Field[LayerShares]]:
+    short = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
+    columns: list[Field[LayerShares]] = [Field("Layer", lambda of: of.layer)]
+    for name, title in short.items():
+        columns.append(Field(f"Sinks: {title}", lambda of, name=name: of.sink[name]))  # type: ignore[misc]
+    for name in [name for name in short if name != "attention"]:
+        columns.append(Field(f"Rows: {short[name]}", lambda of, name=name: of.rows_apart[name]))  # type: ignore[misc]
+    return columns
 
-
-def _of_rows(of: LayerShares, name: str) -> float | None:
-    return of.rows_apart[name]
-
-
-_SHORT_NAMES = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
-_LAYER_COLUMNS: list[Field[LayerShares]] = [
-    Field("Layer", lambda of: of.layer),
-    *(Field(f"Sinks: {short}", partial(_of_sinks, name=name)) for name, short in _SHORT_NAMES.items()),
-    *(
-        Field(f"Rows: {short}", partial(_of_rows, name=name))
-        for name, short in _SHORT_NAMES.items()
-        if name != "attention"
-    ),
-]
 
 SPEC = CommandSpec[Rollout](
     content=_content,
+    table=_inputs,
     tables=_tables,
-    fields=plain(
-        "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "uniform", "uniform_rollout"
-    ),
-    entries="inputs",
 )

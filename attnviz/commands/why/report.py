@@ -14,12 +14,11 @@ from attnviz.commands.why.chain import ChainLink
 from attnviz.commands.why.measure import Account
 from attnviz.commands.why.scores import SIDES, KeyScore
 from attnviz.models.head_ids import HeadId
-from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, error, percent, quoted, rounded, signed
-from attnviz.present.documents import model_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, entry
+from attnviz.present.documents import text_entry, verification_entry
+from attnviz.present.fields import Field, NamedTable, entry
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, cell, cut_note, first_rows, notes, verification_line
+from attnviz.present.tables import RowTable, cell, first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.direct_effects import DirectEffects
 from attnviz.trace.residual_parts import Source, source_name
@@ -98,9 +97,7 @@ def totals_of(result: Account, key: KeyScore) -> list[dict[str, Any]]:
 def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
     scores, labels = result.scores, result.tokens.labels
     return {
-        "model": model_entry(result.checkpoint),
-        "text": result.text,
-        "pair": result.pair,
+        **text_entry(result),
         "options": {
             "head": str(result.head),
             "query": result.query,
@@ -108,7 +105,6 @@ def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
             "depth": result.depth,
             "tokens_cut_off": result.tokens.truncated,
         },
-        "tokens": tokens_entry(result.tokens),
         "verification": verification_entry(result.attention.verification)
         | {f"scores_{name}": getattr(scores, name) for name in ("error", "scale", "tolerance")},
         "head": str(result.head),
@@ -120,13 +116,17 @@ def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _key(result: Account, key: KeyScore) -> dict[str, Any]:
+def _pairs(result: Account, key: KeyScore) -> list[Pair]:
     shown, below = pairs_of(result, key, MOST_PAIRS)
+    return [*shown, *below]
+
+
+def _key(result: Account, key: KeyScore) -> dict[str, Any]:
     return {
         "position": key.key,
         "text": result.tokens.labels[key.key],
         **entry(_KEY_FIELDS, key),
-        "pairs": [entry(_PAIR_FIELDS, row) for row in (*shown, *below)],
+        "pairs": [entry(_PAIR_FIELDS, row) for row in _pairs(result, key)],
         "sources": totals_of(result, key),
     }
 
@@ -182,9 +182,7 @@ def _tables(result: Account, choices: ViewOptions) -> Iterator[RenderableType]:
         f"Difference: the score less its mean over the {counted(scores.n_keys, 'key')} that the query may attend to, "
         "since the softmax ignores what all keys have in common. Each norm is held at its own scale. Parts that work "
         "against the others are negative; the sources of either side sum to the difference.",
-        encoder_note(result.checkpoint),
         result.no_effects,
-        cut_note(result.tokens),
     )
 
 
@@ -257,6 +255,5 @@ def short_name(source: Source) -> str:
 SPEC = CommandSpec[Account](
     content=_content,
     tables=_tables,
-    fields=_PAIR_FIELDS,
-    entries=lambda content: (pair for key in content["keys"] for pair in key["pairs"]),
+    table=lambda result, _: NamedTable("", _PAIR_FIELDS, [pair for key in result.keys for pair in _pairs(result, key)]),
 )

@@ -12,10 +12,9 @@ from attnviz.commands.compare.report import DIFFERENCE, THOUSANDTHS
 from attnviz.commands.compare.wording import side_lines
 from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES, Role
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, span, visible
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, pick, plain
+from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
@@ -37,22 +36,19 @@ def headline(result: CorpusComparison) -> str:
     )
 
 
-def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
+def _content(result: CorpusComparison, _: ViewOptions) -> dict[str, Any]:
     return {
         "models": [model_entry(model) for model in (result.first, result.second)],
         "corpora": [
-            {
-                "path": str(result.corpus.path), "sha256": result.corpus.sha256, "texts": result.texts,
-                "tokens": result.tokens, "left_out": result.left_out, "parser": result.parser,
-            }
+            {"path": str(result.corpus.path), "sha256": result.corpus.sha256, "texts": result.texts}
+            | {"tokens": result.tokens, "left_out": result.left_out, "parser": result.parser}
         ],
         "seed": result.seed,
         "verification": [
             {**verification_entry(each), "texts_verified": result.texts_verified} for each in result.verifications
         ],
         "largest_possible": result.largest,
-        "heads": [entry(_FIELDS, head) for head in result.select(choices.select)],
-    }  # fmt: skip
+    }
 
 
 def _role(role: Role | None) -> dict[str, Any] | None:
@@ -70,14 +66,18 @@ _FIELDS: tuple[Field[HeadChange], ...] = (
     *HEAD,
     *pick(DIFFERENCE, "rank", "distance"),
     Field(
-        "Interval", lambda head: head.interval and list(head.interval), name="interval",
-        csv={"low": (0,), "high": (1,)}, write=partial(span, digits=3), detail=True,
+        "Interval",
+        lambda head: head.interval and list(head.interval),
+        name="interval",
+        csv={"low": (0,), "high": (1,)},
+        write=partial(span, digits=3),
+        detail=True,
     ),
     *pick(DIFFERENCE, "divergence", "total_variation"),
     Field(value=lambda head: _role(head.before), name="role_before", csv={"role_before": ("name",)}),
     Field(value=lambda head: _role(head.after), name="role_after", csv={"role_after": ("name",)}),
     *plain("role_changed"),
-)  # fmt: skip
+)
 
 
 def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -109,7 +109,6 @@ def _notes(result: CorpusComparison) -> Text:
         f"over texts. The largest possible here is {result.largest:.3f}.",
         intervals,
         f"Role: the clearest on this corpus, without the control by an untrained copy that profile has.{shares}",
-        encoder_note(result.first),
         f"{counted(result.left_out, 'text')} left out." if result.left_out else "",
     )
 
@@ -117,7 +116,7 @@ def _notes(result: CorpusComparison) -> Text:
 SPEC = CommandSpec(
     content=_content,
     tables=_tables,
-    fields=_FIELDS,
+    table=lambda result, choices: NamedTable("heads", _FIELDS, result.select(choices.select)),
     patterns=True,
     all_selected=True,
     paper=("rank", "id", "distance", "low", "high", "role_before", "role_after"),

@@ -11,7 +11,7 @@ from rich.text import Text
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
 from attnviz.models.wording import counted, quoted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, entry, pick, plain
+from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import first_rows, notes, verification_line
@@ -36,12 +36,14 @@ def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
 def _head(head: HeadSpread) -> dict[str, Any]:
     return {
         **entry(HEAD, head),
-        "label": head.label, "labels": head.labels, "label_score": entry(_SPREAD, head.score),
+        "label": head.label,
+        "labels": head.labels,
+        "label_score": entry(_SPREAD, head.score),
         "statistics": {
             name: {**entry(_SPREAD, spread), "uniform": head.uniform.get(name)}
             for name, spread in head.statistics.items()
         },
-    }  # fmt: skip
+    }
 
 
 _LINES: tuple[Field[OneText], ...] = (
@@ -57,14 +59,16 @@ _SPREAD: tuple[Field[Spread], ...] = (
     Field(value=lambda spread: spread.least, name="min"),
     Field(value=lambda spread: spread.largest, name="max"),
 )
-_FIELDS = (*HEAD, *plain("label", "label_texts", "statistic"), *_SPREAD, *plain("uniform"))
 
 
-def _entries(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for head in document["heads"]:
-        of_label = {"label": head["label"], "label_texts": head["labels"][head["label"]]}
-        for name, spread in head["statistics"].items():
-            yield {**head, **of_label, "statistic": name, **spread}
+def _statistics(result: TextsAnalysis, choices: ViewOptions) -> NamedTable[dict[str, Any]]:
+    """A row a head and statistic."""
+    rows = []
+    for head in result.select(choices.select):
+        of_head = {"label": head.label, "label_texts": head.labels[head.label]}
+        for name, spread in _head(head)["statistics"].items():
+            rows.append({**entry(HEAD, head), **of_head, "statistic": name, **spread})
+    return NamedTable("", by_name(*(name for name in rows[0] if name != "stack")), rows)
 
 
 def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -111,8 +115,7 @@ def _notes(result: TextsAnalysis) -> Text:
 SPEC = CommandSpec(
     content=_content,
     tables=_tables,
-    fields=_FIELDS,
+    table=_statistics,
     patterns=True,
-    entries=_entries,
-)  # fmt: skip
+)
 """The command's presentation."""
