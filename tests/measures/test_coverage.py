@@ -6,7 +6,6 @@ and attention in texts of varying length; what is of one text is alike. Bootstra
 """
 
 from collections.abc import Callable
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -46,9 +45,6 @@ class Sample(NamedTuple):
     candidate: Candidate
     score: Array
     difference: Array
-
-
-Intervals = Callable[[Candidate, int], tuple[Interval, Interval]]
 
 
 def beta(rng: np.random.Generator, mean: Array, alike: float, n: int) -> Array:
@@ -110,23 +106,12 @@ def of_product(candidate: Candidate, head: int) -> tuple[Interval, Interval]:
     return role.interval, role.difference
 
 
-def plain_normal(candidate: Candidate, head: int) -> tuple[Interval, Interval]:
-    """So many standard errors of the normal distribution on both sides."""
-    estimate, place = candidate.estimate, (0, 0, head)
-    z = NormalDist().inv_cdf(1 - ERROR_RATE / HEADS / 2)
-    score, difference = float(estimate.scores[place]), float((estimate.scores - estimate.baseline)[place])
-    error, of_difference = z * float(estimate.errors[place]), z * float(estimate.differences[place])
-    return (score - error, score + error), (difference - of_difference, difference + of_difference)
-
-
-def coverage(
-    draw: Callable[[int, int, float], Sample], n: int, alike: float, intervals: Intervals = of_product
-) -> tuple[float, float]:
+def coverage(draw: Callable[[int, int, float], Sample], n: int, alike: float) -> tuple[float, float]:
     """In which share of samples all 72 intervals hold, of the score and of the difference."""
     held = np.zeros(2)
     for seed in range(TRIALS):
         sample = draw(seed, n, alike)
-        found = np.array([intervals(sample.candidate, head) for head in range(HEADS)])
+        found = np.array([of_product(sample.candidate, head) for head in range(HEADS)])
         truth = np.stack([sample.score, sample.difference], 1)
         held += ((found[..., 0] <= truth) & (truth <= found[..., 1])).all(0)
     return float(held[0] / TRIALS), float(held[1] / TRIALS)
@@ -148,13 +133,3 @@ def test_intervals_hold_for_all_heads_at_once_where_verdicts_are_given(
     verdict = "" if n >= enough else " (no verdict)"
     print(f"\n{draw.__name__}, n = {n}, {alike} alike{verdict}: score {score:.3f}, difference {difference:.3f}", end="")
     assert n < enough or min(score, difference) >= LEAST
-
-
-@pytest.mark.parametrize(
-    ("draw", "n", "alike"),
-    [(accuracies, 30, 0.2), (accuracies, 100, 0.2), (shares, 100, 0.2), (repeats, SEQUENCES, 0.05)],
-)
-def test_plain_normal_intervals_would_not_hold(draw: Callable[[int, int, float], Sample], n: int, alike: float):
-    score, difference = coverage(draw, n, alike, plain_normal)
-    print(f"\n{draw.__name__}, n = {n}, {alike} alike, normal: score {score:.3f}, difference {difference:.3f}", end="")
-    assert min(score, difference) < LEAST

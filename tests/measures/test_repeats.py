@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from attnviz import analyze
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.judge.verdicts import judge, label_of
+from attnviz.judge.verdicts import judge
 from attnviz.measures.patterns import ON_REPEATS, duplicate, induction
 from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
 from attnviz.measures.statistics import measure
@@ -126,63 +126,49 @@ def test_a_gpt2_head_built_for_induction_gets_its_label():
     assert not named["duplicate-token"].passed
 
 
-def test_where_the_text_alternates_a_previous_token_head_stays_one():
-    """In "abababab" the token after the earlier copy is often the previous token; the simpler reading wins."""
-    n = 10
-    pattern = torch.eye(n)[[0, *range(n - 1)]]
-    found = judged(pattern, context_of([True] + [False] * (n - 1), causal=True, tokens="xbababababab"[:n]))
-    assert found["induction"].passed
-    assert label_of(list(found.values()), n).name == "previous-token"
-
-
 def after_copies(tokens):
     """A head that attends to what followed the latest copy of its token; to the first position without one."""
     earlier = [max((p for p in range(q) if tokens[p] == tokens[q]), default=-1) for q in range(len(tokens))]
     return torch.eye(len(tokens))[[p + 1 for p in earlier]]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "types", "holds"),
-    [
-        ("x the cat saw the dog and the man in the house of the boy".split(), 0, False),  # always before other words
-        ("x the cat ran because the cat sat while the cat ate".split(), 1, False),
-        ("x the cat saw a dog then the cat saw a man".split(), 3, True),
-        ("x the cat ran so the cat ran".split(), 2, True),
-    ],
-)
-def test_induction_rests_on_two_different_tokens_that_come_back_with_what_followed_them(tokens, types, holds):
-    """Olsson et al. 2022 measure on repeated sequences, in which every token does; "the" alone shows nothing."""
-    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
-    found = judged(after_copies(tokens), context)["induction"]
-    assert found.on_repeats == pytest.approx(1)
-    assert (found.types, found.passed) == (types, holds)
-
-
-def test_a_head_that_attends_to_itself_is_no_induction_head_where_tokens_come_twice_running():
-    tokens = "very very very very good and really really really really bad".split()
-    context = context_of([False] * len(tokens), causal=True, tokens=tokens)
-    found = judged(torch.eye(len(tokens)), context)["induction"]
-    assert (found.on_repeats, found.n, found.types, found.passed) == (0, 4, 0, False)
-
-
-def test_a_head_that_does_it_for_one_token_only_is_no_induction_head():
-    """Five of eight repeats are of "the", for which the head has the pattern; "cat" and "ran" look at themselves."""
-    tokens = "x the cat ran and the cat ran the dog the cow the cat the man".split()
+def for_the_alone(tokens):
+    """A head that does so for "the"; other tokens look at themselves."""
     pattern = after_copies(tokens)
     for place, token in enumerate(tokens):
         if token != "the":
             pattern[place] = torch.eye(len(tokens))[place]
-    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
-    found = judged(pattern, context)["induction"]
-    assert (found.on_repeats, found.n, found.types, found.passed) == (0.625, 8, 1, False)
+    return pattern
 
 
-def test_duplicate_tokens_are_of_two_kinds_too():
-    tokens = "x the cat the dog the man the cow".split()
-    last = [max((p for p in range(q) if tokens[p] == tokens[q]), default=0) for q in range(len(tokens))]
-    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
-    found = judged(torch.eye(len(tokens))[last], context)["duplicate-token"]
-    assert (found.on_repeats, found.n, found.types, found.passed) == (1, 3, 1, False)
+def at_copies(tokens):
+    return torch.eye(len(tokens))[
+        [max((p for p in range(q) if tokens[p] == tokens[q]), default=0) for q in range(len(tokens))]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "head", "name", "expected"),
+    [
+        # always before other words
+        ("x the cat saw the dog and the man in the house of the boy", after_copies, "induction", (1, 4, 0, False)),
+        ("x the cat ran because the cat sat while the cat ate", after_copies, "induction", (1, 4, 1, False)),
+        ("x the cat saw a dog then the cat saw a man", after_copies, "induction", (1, 4, 3, True)),
+        ("x the cat ran so the cat ran", after_copies, "induction", (1, 3, 2, True)),
+        # tokens that come twice running
+        ("very very very very good and really really really really bad", lambda of: torch.eye(len(of)), "induction",
+         (0, 4, 0, False)),
+        ("x the cat ran and the cat ran the dog the cow the cat the man", for_the_alone, "induction",
+         (0.625, 8, 1, False)),
+        ("x the cat the dog the man the cow", at_copies, "duplicate-token", (1, 3, 1, False)),
+    ],
+)  # fmt: skip
+def test_a_role_rests_on_two_different_tokens_that_come_back_with_what_followed_them(text, head, name, expected):
+    """Olsson et al. 2022 measure on repeated sequences, in which every token does; "the" alone shows nothing."""
+    tokens = text.split()
+    context = context_of([tokens[0] == "x"] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
+    found = judged(head(tokens), context)[name]
+    assert (pytest.approx(found.on_repeats), found.n, found.types, found.passed) == expected
 
 
 # --- random sequences of a profile
@@ -263,13 +249,6 @@ def test_sequences_are_drawn_from_ordinary_tokens_and_by_the_seed_alone(checkpoi
     assert all(row[:20] == row[20:] for row in drawn)
     assert sequences_of(with_rest, lambda _: pattern, batch_size=32)[1] == drawn
     assert sequences_of(with_rest, lambda _: pattern, seed=1)[1] != drawn
-
-
-def test_a_copy_that_is_a_sink_still_has_what_followed_it():
-    """GPT-2's first token is a sink: attention to it is left out, attention to the token after it is not."""
-    analysis = analyze(" the cat saw the dog", sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
-    found = {verdict.name: verdict.n for verdict in analysis.head("L0H0").patterns}
-    assert (found["induction"], found["duplicate-token"]) == (1, 0)
 
 
 # --- needles of a profile

@@ -130,12 +130,6 @@ def test_long_range_is_null_on_a_text_without_such_a_pair(causal: bool):
     assert enough.counts["long_range"] == (1 if causal else 2)
 
 
-def test_a_share_that_could_be_but_is_not_there_is_zero_and_not_null():
-    found = one_head(torch.eye(6), context_of([TEXT] * 6))
-    assert found["current"] == 1.0
-    assert (found["previous"], found["next"], found["long_range"]) == (0.0, 0.0, 0.0)
-
-
 def test_a_text_without_content_has_no_shares_and_one_without_sinks_or_content_no_sink():
     context = context_of([SINK, SINK])
     found = one_head([[0.5, 0.5], [0.25, 0.75]], context)
@@ -170,10 +164,9 @@ def test_rows_are_summed_in_float64():
     assert found["confidence"] == pytest.approx(pattern.amax(-1).double().mean(-1).tolist(), abs=1e-13)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_baselines_are_computed_in_float64(causal: bool):
-    context = context_of([SINK, *[TEXT] * 7], causal=causal, tokens="xabcabcd")
-    keys = [q if causal else 7 for q in range(1, 8)]
+def test_baselines_are_computed_in_float64():
+    context = context_of([SINK, *[TEXT] * 7], causal=True, tokens="xabcabcd")
+    keys = range(1, 8)
     assert context.baselines["previous"] == pytest.approx(sum(1 / n for n in keys[1:]) / 7, abs=1e-15)
     assert context.uniform["sink"] == pytest.approx(sum(1 / (n + 1) for n in keys) / 7, abs=1e-15)
     wanted = sum(1 / (n + 1) for n in keys[3:6]) / 3
