@@ -71,12 +71,6 @@ def test_both_directions_by_hand():
     assert [both_ways(relation) for relation in found.values()] == [(0.5, 0.5), (1.0, 0.0), (0.0, 1.0)]
 
 
-def test_every_head_has_its_own_accuracy():
-    right, wrong = attending([0, 2, 0, 0, 5, 0, 0]), attending([0, 3, 0, 0, 1, 0, 0])
-    found = accuracies([wrong, right, wrong], SENTENCE)
-    assert to_heads(found["det"]) == [0.0, 1.0, 0.0]
-
-
 def test_the_best_offset_is_the_most_frequent_one_from_the_dependent_to_the_head():
     found = accuracies(torch.eye(7), SENTENCE)
     assert (found["det"].offset, found["det"].offset_accuracy) == (1, 1.0)
@@ -131,11 +125,6 @@ def test_a_parse_without_relations_has_no_accuracies():
     assert counted_relations(verified(torch.eye(3)), parse_of(1, []), (), False) == []
 
 
-def test_layers_of_low_precision_are_read():
-    pattern = verified([attending([0, 2, 1, 2, 2, 3, 0], others=0.1)], torch.bfloat16)
-    assert [found.n for found in counted_relations(pattern, SENTENCE, (), False)] == [2, 1, 1]
-
-
 # --- what a head has to beat, worked by hand ----------------------------------------------------
 
 # five words of 1, 3, 1, 1 and 2 pieces
@@ -188,20 +177,6 @@ def test_a_word_that_begins_with_a_sink_is_made_of_its_other_pieces():
     parse = parse_of(3, [(1, 0, "x"), (2, 1, "x")], [(0, 1), (2,), (3,)])
     pattern = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.9, 0.1, 0, 0], [0.8, 0.05, 0.15, 0]])
     assert to_heads(accuracies(pattern, parse, (0,), causal=True)["x"]) == [1.0]
-
-
-def test_a_text_whose_relations_are_all_with_sinks_has_no_accuracies():
-    assert accuracies(torch.eye(2), parse_of(2, [(1, 0, "x")], [(0,), (1,)]), (0,), causal=True) == {}
-
-
-def test_a_subtype_counts_as_its_base_relation_too():
-    found = accuracies(torch.eye(6), parse_of(4, [(0, 1, "nsubj:pass"), (2, 1, "nsubj"), (3, 1, "obl:agent")]))
-    assert {name: accuracy.n for name, accuracy in found.items()} == {
-        "nsubj": 2,
-        "nsubj:pass": 1,
-        "obl": 1,
-        "obl:agent": 1,
-    }
 
 
 # --- words and tokens ---------------------------------------------------------------------------
