@@ -69,6 +69,15 @@ def test_the_numbers_of_the_document_agree_with_each_other_and_with_the_table(ru
     ]
 
 
+def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    result = run("trees.conllu")
+    assert result.exit_code == 0
+    assert "the profile was not stored" in result.stderr
+    assert document()["corpora"]
+
+
 # --- what goes wrong
 
 

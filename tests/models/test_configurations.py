@@ -12,7 +12,6 @@ from transformers import AutoModel, BertConfig, GPT2Config, T5Config, T5Model
 from attnviz.commands.models import measure
 from attnviz.commands.models.measure import (
     Configuration,
-    built_in_configs,
     paper_configuration,
     paper_configurations,
     paper_titles,
@@ -41,13 +40,8 @@ def loaded_counts(folder: Path) -> tuple[int, int]:
 # --- counting
 
 
-@pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "GPT2Model", "GPT2LMHeadModel", "tiny-gpt2"])
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "GPT2Model", "GPT2LMHeadModel"])
 def test_parameters_are_those_of_the_loaded_model_without_its_head(name, tmp_path):
-    if name == "tiny-gpt2":
-        (file,) = [file for file in built_in_configs() if file.name == name]
-        found = read_configuration(file)
-        assert (found.parameters, found.attention_parameters) == loaded_counts(file.folder)
-        return
     make, tokenizer = (sharp_bert, bert_tokenizer) if "Bert" in name else (sharp_gpt2, gpt2_tokenizer)
     folder = save_checkpoint(make(model_class=getattr(transformers, name)), tokenizer(), tmp_path / "model")
     found = read_configuration(Source("m", folder, kind="folder"))
@@ -118,16 +112,9 @@ def test_the_papers_models_are_as_printed_and_what_is_not_is_marked():
     origins = {row.name: [row.origins[key] for key in ("n_heads", "d_head", "d_model")] for row in rows}
     assert origins["bert-base"] == ["paper", "derived", "paper"]
     assert origins["gpt2-xl"] == ["released", "released", "paper"]
-
-
-@pytest.mark.parametrize(
-    ("name", "called"),
-    [("BERT-Large", "bert-large"), ("GPT-3-175B", "gpt3-175b"), ("gpt3", "gpt3-175b"), ("GPT3-XL", "gpt3-1.3b"),
-     ("gpt-2-small", "gpt2-small"), ("gpt2", None), ("bert-base-uncased", None), ("", None)],
-)  # fmt: skip
-def test_papers_models_are_found_by_name_in_any_case(name, called):
-    configuration = paper_configuration(name)
-    assert (configuration and configuration.name) == called
+    for name, called in (("GPT-3-175B", "gpt3-175b"), ("gpt3", "gpt3-175b"), ("GPT3-XL", "gpt3-1.3b"), ("gpt2", None)):
+        configuration = paper_configuration(name)
+        assert (configuration and configuration.name) == called
 
 
 @pytest.mark.draws

@@ -12,10 +12,8 @@ from accelerate import cpu_offload, disk_offload
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, GPT2LMHeadModel
 from transformers.masking_utils import causal_mask_function
-from typer.testing import CliRunner
 
 import attnviz
-from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, DeviceError, UsageError
 from attnviz.models.offloading import fitted_map
 from attnviz.models.opening import open_checkpoint, resolve_device_map
@@ -159,9 +157,8 @@ def test_weights_to_convert_are_offloaded_to_a_folder_that_goes_with_the_model(t
     assert not list((tmp_path / "temporary").iterdir())
 
 
-@pytest.mark.parametrize("device_map", ["auto", "balanced", "sequential"])
-def test_what_accelerate_decides_itself_runs(bert_folder, device_map):
-    assert heads(bert_folder, device_map=device_map).heads
+def test_what_accelerate_decides_itself_runs(bert_folder):
+    assert heads(bert_folder, device_map="auto").heads
 
 
 @pytest.mark.parametrize(
@@ -217,16 +214,7 @@ def test_a_mask_that_is_moved_gives_its_rows_there(monkeypatch):
     assert moved.rows(1, 3).is_meta
 
 
-def test_the_command_reads_the_map_from_a_file(bert_folder, tmp_path):
-    (tmp_path / "map.json").write_text(json.dumps(BERT))
-    command = ["heads", "the cat ran away", "-m", str(bert_folder), "--no-syntax", "--figures", "none"]
-    done = CliRunner().invoke(app, [*command, "--device-map", str(tmp_path / "map.json"), "-o", str(tmp_path / "out")])
-    assert (done.exit_code, "meta device" in done.stderr) == (0, False)
-    assert json.loads((tmp_path / "out" / "heads.json").read_text())["model"]["device"] == "cpu, disk"
-
-
-@pytest.mark.parametrize("saved_as", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("stated", [True, False])
+@pytest.mark.parametrize(("saved_as", "stated"), [(torch.bfloat16, True), (torch.float64, False)])
 def test_auto_is_the_checkpoints_own_number_format(tmp_path: Path, saved_as, stated):
     folder = save_checkpoint(sharp_bert().to(saved_as), bert_tokenizer(), tmp_path / "model")
     if not stated:

@@ -17,7 +17,7 @@ from attnviz.commands.heads.page_view import command_options
 from attnviz.errors import ArchitectureError, TextError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.tokens import shifted_right
-from attnviz.reference.positions import bucketed_bias, position_buckets
+from attnviz.reference.positions import position_buckets
 from attnviz.trace.verify import verify_attention
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.models import save_checkpoint
@@ -76,13 +76,6 @@ def test_buckets_of_distances_are_those_of_a_plain_loop(n_buckets, farthest, cau
     found = position_buckets(torch.arange(10, 70), 90, n_buckets, farthest, causal)
     expected = [[plain_bucket(k - q, n_buckets, farthest, causal) for k in range(90)] for q in range(10, 70)]
     assert found.tolist() == expected
-
-
-def test_a_bias_is_the_tables_row_of_the_pairs_bucket():
-    table = torch.randn(8, 3)
-    bias = bucketed_bias(table, 3, 5, 7, 6, causal=False)
-    assert bias.shape == (3, 5, 7)
-    assert bias[2, 1, 6] == table[plain_bucket(6 - (3 + 1), 8, 6, causal=False), 2]
 
 
 @pytest.mark.parametrize("family", ["bart", "t5", "mt5"])
@@ -161,9 +154,3 @@ def test_an_encoder_alone_is_refused(tokenizer):
     model = T5EncoderModel(sharp("t5", len(tokenizer)).config)
     with pytest.raises(ArchitectureError, match="is_encoder_decoder=False"):
         from_loaded(model, tokenizer)
-
-
-def test_a_notebook_shows_the_page_and_the_tables(models):
-    shown = analyze(SOURCE, models["bart"], target=TARGET, syntax=False)._repr_html_()
-    assert "<iframe" in shown
-    assert "Cross-attention (X)" in shown

@@ -86,16 +86,6 @@ def test_document_tables_captions_and_labels_tell_it(analysis: Analysis) -> None
     assert '"--generate","5"' in analysis.page()
 
 
-def test_words_and_tokens_that_are_not_special_are_marked() -> None:
-    words = continued(*gpt2(), words=True)
-    assert all(words.generated[words.generated.index(True) :])
-    assert len(words.generated) == len(words.units)
-    result = continued(*llama())
-    labels = result.figure("heads", select=["L0H0"], drop_special=True).axes[0].get_yticklabels()
-    assert len(labels) == len(result.tokens) - 1
-    assert [label.get_fontweight() for label in labels[-N:]] == ["bold"] * N
-
-
 def test_the_end_token_ends_it_and_is_left_out() -> None:
     model, tokenizer = llama()
     start = len(from_loaded(model, tokenizer).tokenize(TEXT))

@@ -13,7 +13,6 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-import attnviz
 from attnviz.errors import DeviceError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device, resolve_dtype
@@ -65,14 +64,6 @@ def test_a_model_in_memory_brings_its_head(make: Any, model_class: Any) -> None:
     checkpoint = from_loaded(make(model_class=model_class), TOKENIZERS[make.__name__[6:]]())
     assert checkpoint.language_head is not None
     assert from_loaded(make(), TOKENIZERS[make.__name__[6:]]()).language_head is None
-
-
-def test_a_checkpoint_of_one_command_gives_others_the_same_numbers(gpt2_folder: Path) -> None:
-    text, options = "the cat ran away", {"curve": False}
-    opened = attnviz.analyze(text, gpt2_folder, syntax=False).checkpoint
-    one, other = (attnviz.ablate(text, model, **options) for model in (opened, gpt2_folder))
-    assert (one.kind, one.heads) == (other.kind, other.heads)
-    assert attnviz.head_outputs(text, opened, answer=" dog").effects is not None
 
 
 @pytest.mark.parametrize(

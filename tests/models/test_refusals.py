@@ -318,15 +318,12 @@ def test_a_model_in_memory_that_cannot_be_read_is_named(spoil: Any, message: str
         from_loaded(model, bert_tokenizer())
 
 
-@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Identity()])  # with and without parameters
-def test_a_module_that_is_no_transformers_model_is_refused(model: torch.nn.Module) -> None:
-    with pytest.raises(ArchitectureError, match="architecture None; expected one of: albert, bart, bert, "):
-        from_loaded(model, bert_tokenizer())
-
-
 def test_what_else_is_refused_of_a_model_in_memory() -> None:
-    with pytest.raises(CheckpointError, match="a loaded model needs its tokenizer"):
+    with pytest.raises(CheckpointError, match="needs its tokenizer"):
         from_loaded(sharp_bert(), None)
+    for module in (torch.nn.Linear(2, 2), torch.nn.Identity()):  # with and without parameters
+        with pytest.raises(ArchitectureError, match="architecture None"):
+            from_loaded(module, bert_tokenizer())
     with pytest.raises(CheckpointError, match="rotary frequencies to bfloat16"):
         from_loaded(sharp_llama().to(torch.bfloat16), sentencepiece_tokenizer())
     with pytest.raises(ArchitectureError, match="is_decoder=True"):

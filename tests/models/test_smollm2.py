@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import attnviz
-from attnviz.cli.program import app
 from attnviz.commands.explain.measure import explain
-from attnviz.commands.heads.measure import analyze
 from attnviz.errors import CheckpointError
 from attnviz.models import smollm2
 from attnviz.models.opening import open_checkpoint
@@ -74,20 +71,6 @@ def test_a_layer_of_smollm2_is_explained(loaded):
     assert result.stages["rotated"].shape == (2, 9, 3, 64)
 
 
-@pytest.mark.draws
-@needs_smollm2
-def test_smollm2_with_its_layers_on_disk_gives_the_same_to_the_bit(loaded):
-    on_disk = {"device_map": {"": "cpu", "layers": "disk"}}
-    analyses = [
-        analyze("The cat sat", model, syntax=False, **more) for model, more in ((loaded[0], {}), ("smollm2", on_disk))
-    ]
-    model: Any = analyses[1].checkpoint.model
-    assert all(parameter.is_meta for parameter in model.layers.parameters())
-    documents = [each.document() for each in analyses]
-    assert [each["model"].pop("device") for each in documents] == ["cpu", "cpu, disk"]
-    assert documents[0] == documents[1]
-
-
 def test_without_its_packages_smollm2_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -138,12 +121,6 @@ def test_the_packages_file_is_converted_once_with_one_bar_of_ours_and_silently(p
     assert find_checkpoint("smollm2", progress=lambda *all: told.append(all)) == source
     assert len(told) == 1
     assert open_checkpoint("smollm2", device="cpu")[0].n_layers == 2
-
-
-def test_quiet_silences_the_conversion(package: Path, tmp_path: Path, capfd):
-    options = ["-m", "smollm2", "-q", "--figures", "none", "-o", str(tmp_path / "o")]
-    result = CliRunner().invoke(app, ["heads", "the", *options])
-    assert (result.exit_code, result.output, capfd.readouterr()) == (0, "", ("", ""))
 
 
 def test_a_disk_without_room_or_a_cache_that_cannot_be_made_is_not_blamed_on_the_package(package: Path, tmp_path: Path):

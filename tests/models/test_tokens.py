@@ -31,7 +31,7 @@ from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sha
 
 BERT = bert_tokenizer()
 GPT2 = gpt2_tokenizer()
-property_test = settings(deadline=None, max_examples=60)
+property_test = settings(deadline=None, max_examples=40)
 
 
 def as_bert(text: str, pair: str | None = None, **changes: Any) -> Tokens:
@@ -321,7 +321,7 @@ def test_words_stand_between_spaces_with_punctuation_apart(text: str, words: lis
 
 
 @pytest.mark.parametrize("make", [bert_tokenizer, gpt2_tokenizer])
-@pytest.mark.parametrize("text", ["the cat don't know", "हिन्दी में", "well-known cat", "สวัสดีครับ"])
+@pytest.mark.parametrize("text", ["the well-known cat don't know", "हिन्दी में สวัสดีครับ"])
 def test_merged_words_are_the_texts_own(make: object, text: str):
     """GPT-2's pre-tokenizer splits at apostrophes and hyphens, and takes marks for punctuation.
 
@@ -382,17 +382,3 @@ def test_every_command_names_tokens_alike():
     ):
         with pytest.raises(UsageError, match="stands in the text 2 times; name one: the#1"):
             refused()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_long_text_is_drawn_on_the_logarithmic_scale_unless_another_is_asked_for(tmp_path):
-    model, tokenizer = sharp_bert(max_position_embeddings=64), bert_tokenizer()
-
-    def caption(n: int, **look: str) -> str:
-        analysis, out = attnviz.analyze("the cat " * n, model, tokenizer=tokenizer, syntax=False), tmp_path / str(n)
-        analysis.save(out, figures=["overview"], style=attnviz.figures.Style(**look))
-        return (out / "captions.md").read_text(encoding="utf-8")
-
-    assert "logarithmic" in caption(25)
-    assert "logarithmic" not in caption(10)
-    assert "logarithmic" not in caption(25, scale="shared")
