@@ -173,8 +173,7 @@ class LayerComparison:
             )
         self.n_heads = pattern.shape[1]
         if self.tolerance.row is not None:
-            self._keep("row", row_error(pattern, own).amax())
-            self._scale.add(pattern, own)
+            self._keep("row", self._scale.add(pattern, own))
         if not self.locating:
             self._keep("pattern", largest(own.sub_(pattern)))
             return True

@@ -211,15 +211,8 @@ NEEDED = {
     "ablate": "TEXT",
     "profile": "trees.conllu",
 }
-VALUES = {
-    "select": ["L0"],
-    "residual": 0.25,
-    "method": "zero",
-    "dtype": "float64",
-    "confirm": ["x"],
-    "role": ["x"],
-    "memory": "64M",
-}
+VALUES = {"select": ["L0"], "residual": 0.25, "method": "zero", "dtype": "float64", "role": ["x"], "memory": "64M"}
+"""What is typed for options that do not take every number or text."""
 
 
 @pytest.mark.parametrize("command", [*NEEDED, "circuits", "heads"])
@@ -282,6 +275,11 @@ def test_json_is_the_document(run: Any, command: str):
         (
             "outputs", "loud-gpt2", "attnviz.reference.attention.head_outputs", lambda A, v, W: v @ W,
             "do not sum to",
+        ),
+        (
+            "outputs", "loud-gpt2", "attnviz.trace.residual_parts.embeddings_of",
+            lambda model, tokens: {"word": torch.zeros(len(tokens), model.d_model)},
+            "final state",
         ),
 
         (
