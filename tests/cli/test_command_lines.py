@@ -102,15 +102,14 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --pair '  '", 1, "pair is blank"),
     ("heads TEXT -m gpt2 --pair b", 1, "segments"),
     ("heads LONG -m bert", 1, "40 positions"),
-    ("ablate '  ' -m gpt2", 1, "empty"),
+
     ("compare - - -m bert", 2, "standard input"),
     ("ablate nowhere.conllu -m gpt2", 1, "nowhere.conllu"),
     ("heads The cat", 2, "in quotes"),
     ("compare The cat ran", 2, "in quotes"),
     *((f"{each} caf\udce9 -m gpt2", 1, "0xe9") for each in ("heads", "ablate", "explain")),
-    ("heads a\ud800b -m gpt2", 1, "0xed"),
     *((f"{each} cat -m gpt2 --{option} \udce9", 1, f"--{option} is not valid") for each, option in
-      (("heads", "pair"), ("explain", "token"), ("outputs", "answer"), ("ablate", "label"))),
+      (("heads", "pair"), ("outputs", "answer"))),
     ("compare TEXT", 2, "two models"),
     ("compare TEXT OTHER -m bert -m bert", 2, "2 models"),
     ("compare 'the cat' 'the cat ran' -m bert", 1, "4 and 5 tokens"),
@@ -133,8 +132,6 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads TEXT -m bert --parser spacy", 1, "Installed"),  # a package, but no pipeline
     # heads, layers, tokens
     ("heads ... --select L3H0", 2, "layers 0 to 2"),
-    ("heads ... --select nonsense", 2, "nonsense"),
-    ("heads ... --select ''", 2, "selection"),
     *((f"{each} ... --select L9", 2, "layers 0 to 2") for each in ("ablate", "compare", "outputs")),
     ("explain ... --layer 3", 2, "no layer 3"),
     ("explain ... --head L0H7", 2, "L0H7"),
@@ -158,9 +155,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --relation own", 2, "no parse"),
     ("ablate ... --figures curve --no-curve", 2, "curve"),
     ("outputs TEXT -m bert --figures effects", 2, "effects"),
-    ("heads ... --scale linear", 2, "linear"),
     ("compare ... --theme red", 2, "red"),
-    ("heads ... --width wide", 2, "wide"),
     ("heads ... --width 1in", 2, "2 to 40"),
     ("explain ... --width 2in", 2, "2 inches"),
     ("heads ... --map colour", 2, "colour"),
@@ -172,9 +167,7 @@ REFUSED: list[tuple[str, int, str]] = [
 
 
 @pytest.mark.parametrize(("line", "code", "message"), REFUSED)
-def test_what_cannot_be_done_is_one_message_and_nothing_is_written(
-    run: Any, folders: dict[str, Path], line: str, code: int, message: str
-):
+def test_what_cannot_be_done_is_one_message_and_nothing_is_written(run, folders, line, code, message):
     if line.startswith("profile"):
         pytest.importorskip("conllu", reason="needs the extra profile")
     treebank(Path("trees.conllu"), 5)
@@ -216,9 +209,7 @@ VALUES = {"select": ["L0"], "residual": 0.25, "method": "zero", "dtype": "float6
 
 
 @pytest.mark.parametrize("command", [*NEEDED, "circuits", "heads"])
-def test_every_option_of_text_and_measurement_reaches_the_function(
-    run: Any, command: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_every_option_of_text_and_measurement_reaches_the_function(run, command, monkeypatch):
     expected, given, words = dict[str, Any](), dict[str, Any](), list[str]()
     known = COMMANDS[command]
     for option in known.options:
@@ -317,9 +308,7 @@ def test_what_does_not_verify_is_exit_code_3_and_writes_nothing(
 COMPARED = ("compare", TEXT, "--no-syntax", "--figures", "none")
 
 
-def test_one_model_is_loaded_once_and_revisions_belong_to_the_models_in_order(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_one_model_is_loaded_once_and_revisions_belong_to_the_models_in_order(run, monkeypatch):
     loaded, asked = [], []
     load, find = opening.load_checkpoint, sources.find_checkpoint
     monkeypatch.setattr(opening, "load_checkpoint", lambda source, *rest: loaded.append(source) or load(source, *rest))

@@ -38,9 +38,7 @@ def test_labels_select_heads_in_one_command_alone_and_the_others_say_so_before_t
         *(("heads", name, "--each-line") for name in ("two.txt", "corpus.conllu", "notes")),
     ],
 )
-def test_the_name_of_a_folder_or_file_is_not_taken_for_a_text(
-    command: str, name: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_name_of_a_folder_or_file_is_not_taken_for_a_text(command, name, word, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("texts").mkdir()
     Path("notes").touch()

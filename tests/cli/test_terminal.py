@@ -90,9 +90,7 @@ def test_the_bar_is_on_the_terminal_while_what_a_library_prints_is_held_back(mon
 # --- the process
 
 
-def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_no_files(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_no_files(monkeypatch, capsys):
     known = {option.name: option for option in COMMANDS["heads"].options}
     text, output = ([known[name] for name in names] for names in (("text", "model", "device"), ("as_json", "quiet")))
     monkeypatch.setitem(COMMANDS, "letters", Command((), text=tuple(text), output=tuple(output)))

@@ -89,18 +89,6 @@ def test_a_name_without_a_token_is_told_and_left_out(checkpoint):
     assert told == ([f"gap.tsv:7: {without}"] if without else [])
 
 
-def test_texts_are_read_as_they_are_needed(checkpoint):
-    read = []
-
-    def texts():
-        for i in range(10**9):
-            read.append(i)
-            yield sentence(["the", "cat"], line=i)
-
-    next(batches(checkpoint, texts(), 2))
-    assert len(read) == 2 * 32
-
-
 def test_a_text_that_does_not_fit_is_told_and_left_out(checkpoint):
     limit = checkpoint.config.max_position_embeddings
     told = []

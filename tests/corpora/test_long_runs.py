@@ -100,9 +100,7 @@ def test_torchrun_says_which_process_it_is_and_without_it_there_is_one(torchrun:
             this_process()
 
 
-def test_processes_that_cannot_meet_or_stop_are_an_error(
-    torchrun: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-):
+def test_processes_that_cannot_meet_or_stop_are_an_error(torchrun, monkeypatch):
     def broken(*_: object) -> None:
         raise RuntimeError("Connection closed by peer")
 

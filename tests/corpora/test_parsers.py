@@ -120,9 +120,7 @@ def test_the_installed_english_pipeline_is_found_and_read_from_a_folder_and_foll
     assert (again.parser, again.arcs) == ("en_my_own", parse.arcs)
 
 
-def test_a_pipeline_is_loaded_once_a_process_and_one_in_a_folder_again_when_it_was_written_again(
-    installed: Any, tmp_path: Path
-):
+def test_a_pipeline_is_loaded_once_a_process_and_one_in_a_folder_again_when_it_was_written_again(installed, tmp_path):
     tried = installed("en_core_web_sm")
     assert parser_for([ENGLISH]) == parser_for([ENGLISH]) == (load_parser("en_core_web_sm"), "")
     assert tried == ["en_core_web_sm"]
@@ -166,9 +164,7 @@ def test_of_several_pipelines_that_of_the_texts_language_is_taken(installed: Any
         (["1 2 3"], "no words"),
     ],
 )
-def test_a_text_of_another_language_has_no_parser_and_one_line_that_says_why(
-    installed: Any, texts: list[str], reason: str
-):
+def test_a_text_of_another_language_has_no_parser_and_one_line_that_says_why(installed, texts, reason):
     installed("en_core_web_sm")
     found, note = parser_for(texts)
     assert (found, "\n" in note) == (None, False)

@@ -126,9 +126,7 @@ def coverage(draw: Callable[[int, int, float], Sample], n: int, alike: float) ->
         *((repeats, SEQUENCES, alike, ENOUGH_SEQUENCES) for alike in (0.02, 0.05)),
     ],
 )
-def test_intervals_hold_for_all_heads_at_once_where_verdicts_are_given(
-    draw: Callable[[int, int, float], Sample], n: int, alike: float, enough: int
-):
+def test_intervals_hold_for_all_heads_at_once_where_verdicts_are_given(draw, n, alike, enough):
     score, difference = coverage(draw, n, alike)
     verdict = "" if n >= enough else " (no verdict)"
     print(f"\n{draw.__name__}, n = {n}, {alike} alike{verdict}: score {score:.3f}, difference {difference:.3f}", end="")

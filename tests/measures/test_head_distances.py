@@ -8,11 +8,6 @@ import pytest
 import torch
 
 from attnviz.measures.head_distances import MOST_QUERIES, HeadDistanceTally
-from attnviz.texts.batches import collate, encode
-from attnviz.texts.reading import Text
-from tests.support.corpora import count_batch
-
-TEXTS = ["the cat saw the dog", "the dog ran", "he saw the house of the dog that ran away", "away"]
 
 
 def batch_of(*lengths):
@@ -77,18 +72,6 @@ def test_patterns_of_fewer_digits_are_compared_in_single_precision(dtype):
     found = counted(patterns, (6,)).results()
     assert found.dtype == torch.float64
     np.testing.assert_allclose(found, expected(patterns.double(), (6,)), atol=1e-6)
-
-
-def test_padding_changes_nothing(checkpoint):
-    items = encode(checkpoint, [Text(text) for text in TEXTS])
-    assert len({len(item) for item in items}) > 2
-    together, alone = HeadDistanceTally(3, 4), HeadDistanceTally(3, 4)
-    count_batch(together, checkpoint, collate(checkpoint, items), None)
-    for item in items:
-        count_batch(alone, checkpoint, collate(checkpoint, [item]), None)
-    assert together.n_queries == alone.n_queries == sum(map(len, items))
-    np.testing.assert_allclose(together.results(), alone.results(), atol=1e-6)
-    assert float(together.results().max()) > 0.05
 
 
 def test_of_many_queries_a_few_evenly_spread_are_compared():

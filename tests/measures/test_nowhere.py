@@ -74,17 +74,6 @@ def test_statistics_and_files_have_it_and_shares_add_up(words, tmp_path):
     assert all(NOWHERE not in entry for entry in analysed("qwen3_moe").document()["heads"])
 
 
-def test_a_corpus_gives_what_a_text_gives(tmp_path):
-    text = analysed()
-    (tmp_path / "corpus.txt").write_text(f"{TEXT}\n")
-    profile = attnviz.profile_heads(text.checkpoint, [tmp_path / "corpus.txt"], syntax=False, control=False)
-    values = profile.document()["statistics"]
-    for head in text.heads:
-        for name in (NOWHERE, "sink", "entropy"):
-            of_corpus = values[name][head.id.layer][head.id.head]
-            assert of_corpus == pytest.approx(head.statistics[name], abs=1e-5), (head.id, name)
-
-
 def test_distances_count_it_as_an_outcome():
     one, other = torch.tensor([[0.5, 0.0]]), torch.tensor([[0.0, 0.5]])
     blocks = [(0, one[None, None], other[None, None])]

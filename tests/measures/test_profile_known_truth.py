@@ -88,9 +88,7 @@ def found(treebank: Path, tokenizers: dict[str, Any]) -> dict[str, list[Role]]:
 
 
 @pytest.mark.parametrize(("name", "head", "role"), PLACES, ids=[f"{name}-{role}" for name, _, role in PLACES])
-def test_a_head_gets_exactly_the_roles_that_it_was_built_for_and_their_scores(
-    found: dict[str, list[Role]], name: str, head: HeadId, role: str
-):
+def test_a_head_gets_exactly_the_roles_that_it_was_built_for_and_their_scores(found, name, head, role):
     expected = {role} | ALSO.get(role, set()) | ({"retrieval"} if (name, role) in RETRIEVES else set())
     expected |= {"inactive"} if head.layer == 0 < head.head else set()  # of this layer only the first writes
     assert passed(found[name], head) == expected
@@ -114,9 +112,7 @@ def test_every_verdict_that_could_be_given_was_given(found: dict[str, list[Role]
 
 
 @pytest.mark.parametrize(("name", "seed"), [("bert", 0), ("gpt2", 1), ("bert", 2), ("gpt2", 3)])
-def test_a_freshly_initialised_model_gets_no_role_but_broad_even_without_a_control(
-    treebank: Path, tokenizers: dict[str, Any], name: str, seed: int
-):
+def test_a_freshly_initialised_model_gets_no_role_but_broad_even_without_a_control(treebank, tokenizers, name, seed):
     model_class, config = FRESH[name]
     torch.manual_seed(seed)
     roles = all_roles(from_loaded(model_class(config()).eval(), tokenizers[name]), treebank, control=False)

@@ -15,7 +15,6 @@ from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.texts.batches import SampledAttention
-from tests.support import independent
 from tests.support.models import (
     CAUSAL_LOOKS_AT,
     bert_tokenizer,
@@ -54,18 +53,6 @@ def test_the_masks_are_what_their_definitions_say(tokens):
 # --- scores
 
 
-def test_a_perfect_induction_head_scores_one_on_repeats_and_its_share_over_all():
-    tokens = "abcdefabcdef"
-    pattern = torch.eye(12)[[0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6]]  # the first copy rests on position 0, a sink
-    context = context_of([True] + [False] * 11, causal=True, tokens=tokens)
-    found = judged(pattern, context)["induction"]
-    assert found.n == 6
-    assert (found.score, found.on_repeats) == (1.0, 1.0)
-    assert found.baseline == pytest.approx(sum(1 / q for q in range(6, 12)) / 11)
-    assert found.baseline_on_repeats == pytest.approx(sum(1 / (q + 1) for q in range(6, 12)) / 6)
-    assert found.passed
-
-
 def test_scores_are_those_of_a_plain_loop():
     tokens, sink = "abbcabadbb", [True] + [False] * 9
     pattern = random_patterns(10, n_heads=1, causal=True)[0]
@@ -79,31 +66,6 @@ def test_scores_are_those_of_a_plain_loop():
         repeated = [sum(weights) for weights in under.values() if weights]
         assert found[name][0] == pytest.approx(sum(map(sum, under.values())) / total)
         assert found[ON_REPEATS[name]][0] == pytest.approx(sum(repeated) / len(repeated))
-
-
-@pytest.mark.parametrize(
-    ("make", "tokenizer", "options"),
-    [
-        (sharp_bert, bert_tokenizer, {}),
-        (sharp_bert, bert_tokenizer, {"words": True}),
-        (sharp_bert, bert_tokenizer, {"pair": "the dog saw the cat"}),
-        (sharp_gpt2, gpt2_tokenizer, {}),
-        (sharp_gpt2, gpt2_tokenizer, {"words": True}),
-    ],
-)
-def test_scores_in_the_document_are_those_of_plain_transformers_and_numpy(make, tokenizer, options):
-    text = "the unbelievable cat saw the unbelievable dog and the cat ran"
-    model = make()
-    analysis = analyze(text, model=model, tokenizer=tokenizer(), syntax=False, **options)
-    wanted = list(independent.heads(model, tokenizer(), text, **options))
-    assert len(wanted) == len(analysis.heads) == 12
-    for head, (layer, place, numbers) in zip(analysis.heads, wanted, strict=True):
-        assert head.id == HeadId(layer, place)
-        found = {verdict.name: verdict for verdict in head.patterns}
-        for name, verdict in (("induction", found["induction"]), ("duplicate", found["duplicate-token"])):
-            assert verdict.score == pytest.approx(numbers[name], abs=1e-4)
-            assert verdict.baseline == pytest.approx(numbers["baseline"][name], abs=1e-4)
-            assert verdict.n >= 2
 
 
 # --- labels
@@ -192,21 +154,6 @@ def sequences_of(checkpoint, pattern_of, batch_size=5, seed=0):
         tally.measure(SampledAttention(checkpoint), list(range(SEQUENCES)), batch_size, told.append)
     assert told[-1] == SEQUENCES
     return tally, seen
-
-
-def test_a_perfect_induction_head_scores_one_because_only_the_second_half_counts(checkpoint):
-    """Its last query of the first half has no copy before it, and looks elsewhere like all of the first half."""
-    half = 20
-
-    def induction_head(ids):
-        return torch.eye(len(ids))[[0] * half + list(range(1, half + 1))]
-
-    tally, seen = sequences_of(checkpoint, induction_head)
-    assert (len(seen), len(seen[0])) == (SEQUENCES, 2 * half)
-    scores = tally.results().scores
-    assert scores["induction"].shape == (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)
-    assert set(scores["induction"].unique().tolist()) == {1.0}
-    assert set(scores["duplicate"].unique().tolist()) == {0.0}
 
 
 def test_scores_on_random_sequences_are_those_of_a_plain_loop(checkpoint):

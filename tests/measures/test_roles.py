@@ -272,9 +272,7 @@ SPECIFIC = [name for name in SHARES if NAMES[name] not in GENERAL]
         ),
     ],
 )
-def test_a_share_passes_above_its_threshold_and_ten_points_above_uniform_attention(
-    name: str, score: float, uniform: float, error: float, passed: bool
-):
+def test_a_share_passes_above_its_threshold_and_ten_points_above_uniform_attention(name, score, uniform, error, passed):
     role = of_statistics(NAMES.get(name, name), error=error, **{name: score}, baselines={name: uniform})
     assert role.passed is passed
 

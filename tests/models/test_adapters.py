@@ -99,9 +99,7 @@ KINDS: list[tuple[str, Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("base", "model_class", "settings"), KINDS)
-def test_patterns_are_those_with_the_adapter_beside_the_weights(
-    bases: Path, tmp_path: Path, base: str, model_class: Any, settings: dict[str, Any]
-):
+def test_patterns_are_those_with_the_adapter_beside_the_weights(bases, tmp_path, base, model_class, settings):
     beside = adapted(bases / base, model_class, tmp_path / "mine", **settings)
     analysis = attnviz.analyze(TEXT, bases / base, adapter=tmp_path / "mine", device="cpu", syntax=False)
     own = beside(input_ids=torch.tensor([analysis.tokens.ids]), output_attentions=True).attentions
@@ -150,9 +148,7 @@ def test_a_head_that_shares_its_weights_with_adapted_embeddings_keeps_its_own(ba
 @pytest.mark.parametrize(
     ("base", "model_class"), [("bare", BertForSequenceClassification), ("gpt2", GPT2ForSequenceClassification)]
 )
-def test_a_decision_is_read_from_the_head_that_an_adapter_brings(
-    bases: Path, tmp_path: Path, base: str, model_class: Any
-):
+def test_a_decision_is_read_from_the_head_that_an_adapter_brings(bases, tmp_path, base, model_class):
     if base == "bare":  # with its pooler
         save_checkpoint(sharp_bert(), bert_tokenizer(), bases / base)
     names = QK if base == "bare" else ["c_attn"]
@@ -281,9 +277,6 @@ def test_an_adapter_goes_with_a_model_by_name_on_one_device(bases: Path, tmp_pat
     adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=["query"])
     with pytest.raises(UsageError, match=word):
         attnviz.analyze(TEXT, **options)
-
-
-def test_without_peft_it_is_said_how_to_install_it(monkeypatch):
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda *_: None)
     with pytest.raises(CheckpointError, match=r"attnviz\[adapters\]"):
         attnviz.analyze(TEXT, adapter="./mine")
@@ -314,9 +307,7 @@ def test_the_base_is_named_by_the_adapter_or_by_the_user(bases: Path, tmp_path: 
         find_checkpoint(str(mine))
 
 
-def test_an_adapter_of_the_hub_is_taken_from_the_cache_or_downloaded(
-    bases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_adapter_of_the_hub_is_taken_from_the_cache_or_downloaded(bases, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=["query"])
     settings_of(base_model_name_or_path="someone/base", revision=SECOND)(tmp_path / "mine")

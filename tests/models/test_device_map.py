@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import cpu_offload, disk_offload
+from accelerate import disk_offload
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, GPT2LMHeadModel
 from transformers.masking_utils import causal_mask_function
@@ -116,7 +116,7 @@ def test_a_tied_head_goes_where_its_table_is(tmp_path, family, words):
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("offload", [cpu_offload, disk_offload, None])
+@pytest.mark.parametrize("offload", [disk_offload, None])
 def test_a_model_that_the_user_has_dispatched_is_taken_as_it_is(bert_folder, tmp_path, offload):
     tokenizer = bert_tokenizer()
     plain = attnviz.analyze("the cat ran away", AutoModel.from_pretrained(bert_folder), tokenizer=tokenizer)
@@ -124,8 +124,7 @@ def test_a_model_that_the_user_has_dispatched_is_taken_as_it_is(bert_folder, tmp
         device_map = {"embeddings": "cpu", "encoder": "disk", "pooler": "cpu"}
         spread = AutoModel.from_pretrained(bert_folder, device_map=device_map)
     else:
-        more = {"offload_dir": tmp_path} if offload is disk_offload else {}
-        spread = offload(AutoModel.from_pretrained(bert_folder), **more)
+        spread = offload(AutoModel.from_pretrained(bert_folder), offload_dir=tmp_path)
     again = attnviz.analyze("the cat ran away", spread, tokenizer=tokenizer)
     assert on_meta(spread) > 0.4
     assert document_without_place(again) == document_without_place(plain)

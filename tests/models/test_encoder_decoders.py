@@ -1,6 +1,5 @@
 """Encoder-decoders: the reference against transformers' eager attention, and every wrong variant of it refused."""
 
-import itertools
 import json
 import math
 from pathlib import Path
@@ -125,8 +124,9 @@ def test_languages_are_options_of_a_tokenizer_that_has_them(tokenizer, tmp_path,
         return CliRunner().invoke(app, [command, SOURCE, "-m", str(model), *words, *quiet])
 
     into = ("--source-language", "fra_Latn", "--target-language", "deu_Latn")
-    for command, target in itertools.product(("heads", "outputs", "ablate"), (("--target", TARGET), ())):
-        found = run(command, folder, *into, *(target or ("--max-new-tokens", "4")))
+    given, generated = ("--target", TARGET), ("--max-new-tokens", "4")
+    for command, target in (("heads", given), ("heads", generated), ("outputs", given), ("ablate", generated)):
+        found = run(command, folder, *into, *target)
         assert found.exit_code == 0, found.output
         if command == "heads":
             document = json.loads(found.stdout)

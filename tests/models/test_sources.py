@@ -277,17 +277,19 @@ def test_of_a_model_that_is_not_cached_the_config_alone_is_fetched(hub, bert_fol
 
 
 @pytest.mark.parametrize(
-    ("find", "gone", "message"),
+    ("find", "gone", "others", "word"),
     [
-        (find_checkpoint, "config.json", "config.json"),
-        (find_checkpoint, "model.safetensors", "has no weights"),
-        (find_config, "config.json", "config.json"),
+        (find_checkpoint, "config.json", [], "config.json"),
+        (find_checkpoint, "model.safetensors", [], "has no weights"),
+        (find_checkpoint, "model.safetensors", ["pytorch_model-1-of-2.bin"], "pickle"),
+        (find_config, "config.json", [], "config.json"),
     ],
 )
-def test_a_hub_model_that_is_not_whole_is_an_error(hub, bert_folder, find, gone, message):
-    hub.has(files_of(bert_folder, gone))
-    with pytest.raises(CheckpointError, match=message):
+def test_a_hub_model_that_is_not_whole_is_an_error(hub, bert_folder, find, gone, others, word):
+    hub.has(files_of(bert_folder, gone), others)
+    with pytest.raises(CheckpointError, match=word):
         find("org/tiny")
+    assert "pytorch_model-1-of-2.bin" not in hub.downloaded
 
 
 @pytest.mark.parametrize(
@@ -306,10 +308,3 @@ def test_only_config_tokenizer_and_safetensors_are_downloaded(names, needed):
     found = sources._needed_files(names)
     assert set(found) == needed
     assert len(found) == len(needed)
-
-
-def test_a_hub_model_of_pickles_alone_is_refused_before_it_is_downloaded(hub, bert_folder):
-    hub.has(files_of(bert_folder, "model.safetensors"), ["pytorch_model-1-of-2.bin"])
-    with pytest.raises(CheckpointError, match="pickle"):
-        find_checkpoint("org/tiny")
-    assert hub.downloaded == []

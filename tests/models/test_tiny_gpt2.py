@@ -165,13 +165,3 @@ def test_training_goes_on_after_interruptions_to_the_same_result(script, books, 
     assert all(torch.equal(weight, found[name]) for name, weight in expected.items())
     assert not (out / "training-state.pt").exists()
     assert (whole / "README.md").read_text() == (out / "README.md").read_text()
-
-
-def test_another_recipe_or_a_book_that_is_not_there_is_refused(script, books, tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
-    run(script, books, tmp_path / "out", steps=1, save_every=1)
-    with pytest.raises(Exception, match="another recipe"):
-        run(script, books, tmp_path / "out", steps=2, save_every=1)
-    for held_out in ("d", "a.txt"):
-        with pytest.raises(Exception, match=f"one of them {held_out}"):
-            script.read_books(books, held_out)

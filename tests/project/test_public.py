@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ MODULES = sorted(
 )
 
 
+@cache
 def defined_names(module):
     """Public names that a module's own source binds at its top level, imports left out."""
     names = set()
@@ -140,14 +142,3 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own_and_escapes_what_the_te
     assert html.unescape(frame[2]) == analysis.page()
     hostile = hand_made(text='<script>alert("x")</script>', name="<b>&")._repr_html_()
     assert not re.search("<script>|<b>", hostile)
-
-
-@pytest.mark.draws
-def test_saving_from_python_writes_what_was_selected_and_tells_of_progress(analysis, tmp_path):
-    steps = []
-    content = analysis.save(
-        tmp_path, select=["L0H0", "L2H3"], formats=["png", "svg"], progress=lambda *step: steps.append(step)
-    )
-    assert [head["id"] for head in content["heads"]] == ["L0H0", "L2H3"]
-    assert content["figures"][:4] == ["overview.png", "overview.svg", "heads/L00H00.png", "heads/L02H03.png"]
-    assert steps == [("drawing", i, 6) for i in range(1, 7)]

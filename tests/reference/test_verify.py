@@ -207,19 +207,9 @@ def test_a_model_that_scales_wrongly_itself_fails_and_with_the_right_scale_it_pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_model_runs_once_and_the_reference_once_for_each_layer(monkeypatch, kind):
-    patterns, outputs, passes = list[Tensor](), list[Tensor](), list[nn.Module]()
-    disturb(monkeypatch, pattern=patterns.append, output=outputs.append)
-    checkpoint = checkpoint_of(kind)
-    checkpoint.model.register_forward_hook(lambda module, args, result: passes.append(module))
-    run(checkpoint)
-    assert (len(patterns), len(outputs), len(passes)) == (N_LAYERS, N_LAYERS, 1)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_reference_shares_no_memory_with_the_model(monkeypatch, kind):
+def test_reference_shares_no_memory_with_the_model_which_runs_once(monkeypatch, kind):
     add_rows, add_outputs = LayerComparison.add_rows, LayerComparison.add_outputs
-    compared: list[list[Tensor]] = []
+    compared, passes = list[list[Tensor]](), list[nn.Module]()
 
     def keep_rows(self, first, pattern, own):
         compared.append([pattern, own])
@@ -231,9 +221,10 @@ def test_reference_shares_no_memory_with_the_model(monkeypatch, kind):
 
     monkeypatch.setattr(LayerComparison, "add_rows", keep_rows)
     monkeypatch.setattr(LayerComparison, "add_outputs", keep)
-    seen: list[VerifiedRows] = []
-    run(checkpoint_of(kind), seen.append)
-    assert len(compared) == N_LAYERS
+    seen, checkpoint = list[VerifiedRows](), checkpoint_of(kind)
+    checkpoint.model.register_forward_hook(lambda module, args, result: passes.append(module))
+    run(checkpoint, seen.append)
+    assert (len(compared), len(passes)) == (N_LAYERS, 1)
     for tensors, rows in zip(compared, seen, strict=True):
         assert rows.pattern is tensors[0]
         assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 6
