@@ -71,6 +71,14 @@ def test_a_layer_of_smollm2_is_explained(loaded):
     assert result.stages["rotated"].shape == (2, 9, 3, 64)
 
 
+@pytest.mark.draws
+@needs_smollm2
+def test_a_score_of_smollm2_is_the_sum_of_its_parts(loaded):
+    """With grouped keys and rotary positions; and an induction head reads what a previous-token head wrote."""
+    result = attnviz.why("The cat that I saw ran away", loaded[0], head="L17H3", query="saw", depth=2)
+    assert result.scores.error < 1e-5
+
+
 def test_without_its_packages_smollm2_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -140,13 +148,10 @@ def test_a_disk_without_room_or_a_cache_that_cannot_be_made_is_not_blamed_on_the
         find_checkpoint("smollm2")
 
 
-@pytest.mark.draws
+@pytest.mark.slow
 @needs_smollm2
 def test_induction_heads_of_smollm2_read_what_a_previous_token_head_wrote(loaded):
-    """By the weights (Elhage et al. 2021); and a score is the sum of its parts (grouped keys, rotary positions)."""
-    checkpoint, _ = loaded
-    found = attnviz.circuits(checkpoint)
+    """By the weights alone (Elhage et al. 2021)."""
+    found = attnviz.circuits(loaded[0])
     first = [pair for pair in found.pairs() if pair.kind == "key" and pair.deviations > 250]
     assert {"L17H3", "L17H4", "L17H5"} <= {str(pair.id) for pair in first if str(pair.writer) == "L16H0"}
-    result = attnviz.why("The cat that I saw ran away", checkpoint, head="L17H3", query="saw", depth=2)
-    assert result.scores.error < 1e-5
