@@ -2,8 +2,8 @@
 
 Slow, so it has to be asked for: ``pytest -n0 --no-cov -m slow -s tests/measures/test_coverage.py`` prints the figures
 that stand in :mod:`attnviz.measures.estimates`, but those of plain normal intervals. Samples are drawn as a corpus
-gives them: instances come in sentences, and attention in texts of varying length; what is of one text is alike. Bootstrap,
-errors, intervals: the product's.
+gives them: instances come in sentences, and attention in texts of varying length; what is of one text is alike.
+Bootstrap, errors, intervals: the product's.
 """
 
 from collections.abc import Callable

@@ -193,6 +193,12 @@ def test_the_glossary_says_relations_in_the_words_of_the_program() -> None:
     assert [name for name, dependent, head in said if known[name] != (dependent, head)] == []
 
 
+def test_the_ablation_shown_is_that_of_the_gallery() -> None:
+    (shown,) = [block["body"] for name, block in BLOCKS if name == "ablate" and block["kind"] == "text"]
+    printed = (ROOT / "examples" / "gallery" / "ablate-tiny-gpt2" / "tables.txt").read_text(encoding="utf-8")
+    assert missing(shown, printed) == []
+
+
 def messages() -> Iterator[str]:
     """The strings of the program, with … in place of what is filled in."""
 
