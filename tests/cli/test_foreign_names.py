@@ -52,7 +52,7 @@ LINES = {
     "circuits": ("circuits", *GPT2, *OUT),
     "profile": ("profile", f"{HOSTILE}.conllu", *BERT, "--limit", "8", "--no-control", *OUT),
     "card": ("card", "L0H0", f"{HOSTILE}.conllu", *GPT2, "--ablate", "--limit", "8", *OUT),
-    "cards": ("card", "--all", f"{HOSTILE}.conllu", *GPT2, "--limit", "8", *OUT),
+    "cards": ("card", "--all", f"{HOSTILE}.conllu", *GPT2, "--repeats", "--limit", "8", *OUT),
     "check": ("check", "claims.toml", *BERT, *OUT),
     "models": ("models", f"./bert{HOSTILE}", *OUT),
     "verify": ("models", f"./bert{HOSTILE}", "--verify", *OUT),

@@ -44,6 +44,7 @@ def same_numbers(found: Ablation, expected: Ablation) -> None:
         again = found.head(head.id)
         for name, value in head.damage.items():
             assert again.damage[name].value == pytest.approx(value.value, abs=1e-5)
+        assert again.gradient == pytest.approx(head.gradient, rel=1e-3)
 
 
 # --- equal to another implementation ------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ def _swapped(values_of: Any) -> Any:
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "message"),
     [
-        (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "do not reproduce"),
+        (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "reference gives"),
         (removal, "run_block", _left_out, "a pass resumed at layer"),
         (attention, "values", _swapped, "what is to be removed of L0H0 differs from what"),
     ],
@@ -325,7 +326,7 @@ def test_a_text_that_is_too_long_is_measured_as_far_as_the_model_reads(kind: str
     limit, said = 40 - 2 * (kind != NEXT), list[str]()  # [CLS] and [SEP]
     words = "the cat that i saw ran away and the dog ran to the house".split() * 9
     (tmp_path / "s.txt").write_text(f"{' '.join(words)}\nhe saw it\n")
-    options: dict[str, Any] = {"select": ["L1"], "method": "mean"}
+    options: dict[str, Any] = {"select": ["L1"], "method": "mean", "gradient": True}
     cut = measured(kind, tmp_path / "s.txt", truncate=True, warn=said.append, **options)
     same_numbers(cut, measured(kind, [" ".join(words[:limit]), "he saw it"], **options))
     assert (cut.n_texts, cut.n_cut, said) == (2, 1, [])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, HeadEffect, SetEffect
-from attnviz.commands.ablate.inputs import NEXT
+from attnviz.commands.ablate.inputs import NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import SPEC, conclusion, interval
 from attnviz.models.head_ids import HeadId, all_heads
@@ -40,7 +40,7 @@ def test_amounts(value: float, written: str) -> None:
 
 @pytest.fixture(scope="module")
 def plain() -> Ablation:
-    return measured(NEXT, TEXTS, curve=True)
+    return measured(NEXT, TEXTS, curve=True, gradient=True)
 
 
 NOTHING, DRAWN = a_set(0, 0, -1, 1), a_set(2.0, 0.5, 0.1, 0.9)
@@ -51,7 +51,7 @@ def made_up(plain: Ablation) -> Ablation:
     """Numbers by hand around a real model: 12 heads, three layers with other differences, and a curve."""
     values = [(0.5, 0.4, 0.6)] * 5 + [(0.01, -0.01, 0.03)] * 4 + [(-0.1, -0.2, -0.05)] * 3
     heads = tuple(
-        HeadEffect(id, rank, estimate(*value))
+        HeadEffect(id, rank, estimate(*value), gradient=0.25)
         for rank, (id, value) in enumerate(zip(all_heads(3, 4), values, strict=True), start=1)
     )
     layers = (
@@ -79,16 +79,16 @@ def test_how_many_heads_can_go_follows_from_the_curve(made_up: Ablation, plain: 
     assert plain.removable is None
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [60, 120])
 def test_the_tables(made_up: Ablation, width: int) -> None:
-    """Below 80 columns intervals are left to ablate.json."""
     report = made_up.report(width, top=3)
     rows = [line.split() for line in report.splitlines()]
     (head,) = (row for row in rows if row[:2] == ["1", "L0H0"])
     (layer,) = (row for row in rows if row[:2] == ["L0", "4.000"])
-    assert head[2] == "0.500"
+    assert (head[2], head[-1]) == ("0.500", "0.250")
     assert layer[2] == "2.000"
-    assert ("[0.400," in head, "[1.500," in layer) == (width >= 80, width >= 80)
+    assert "[0.400," in head
+    assert "[1.500," in layer
     assert "9 more heads left out" in report
     assert "left out" not in made_up.report(width, top=0)
 
@@ -103,7 +103,17 @@ def test_the_document(made_up: Ablation) -> None:
     assert content["curve"]["points"][1]["removed"] == 3
     assert content["curve"]["points"][1]["loss"]["random_order"]["value"] == 2.0
     assert content["removable"] == 3
+    assert (content["gradient_of"], content["heads"][0]["gradient"]) == ("next-token loss", 0.25)
     rows = list(csv.DictReader(io.StringIO(SPEC.csv(content))))
     assert len(rows) == 12
-    values = [rows[0][name] for name in ("loss", "loss_low", "loss_high", "cosine", "l2_low")]
-    assert values == ["0.5", "0.4", "0.6", "", ""]
+    values = [rows[0][name] for name in ("loss", "loss_low", "loss_high", "cosine", "l2_low", "gradient")]
+    assert values == ["0.5", "0.4", "0.6", "", "", "0.25"]
+
+
+def test_without_gradients_there_is_no_column_of_them() -> None:
+    result = measured(STATES, "the cat ran", select=["L1"], curve=True, gradient=False)
+    assert "Gradient" not in result.report()
+    assert result.document()["gradient_of"] is result.heads[0].gradient is None
+    assert (
+        "random projections" in measured(STATES, "the cat ran", select=["L1"], gradient=True).document()["gradient_of"]
+    )

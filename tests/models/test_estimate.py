@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import attnviz
 from attnviz import memory
+from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, OutOfMemoryError, UsageError
 from attnviz.models import estimate
 from attnviz.models.opening import open_checkpoint
@@ -29,7 +31,7 @@ def bert(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (1_000_000, 1_000_000), ("1000000", 1_000_000), ("64M", 64 * 2**20), ("1.5 GiB", 3 * 2**29),
+        (None, None), (1_000_000, 1_000_000), ("1000000", 1_000_000), ("64M", 64 * 2**20), ("1.5 GiB", 3 * 2**29),
         ("8GB", 2**33), ("500 kb", 500 * 1024), ("7B", 7),
     ],
 )  # fmt: skip
@@ -41,7 +43,7 @@ def test_the_memory_of_a_block_is_a_number_of_bytes_or_a_size(given, expected):
     "given", ["", "M", "0", "-1", 0, -5, True, 1.5, "1e9", "64 X", "٣M", "0.1", "24", " 24 ", "1.5", 24, 999_999]
 )
 def test_what_is_no_size_is_refused(given):
-    with pytest.raises(UsageError, match="--memory"):
+    with pytest.raises(UsageError, match=r"expected --memory"):
         block_memory(given)
 
 
@@ -57,6 +59,13 @@ def test_a_text_is_read_in_blocks_of_this_size(monkeypatch, bert, command):
     monkeypatch.setattr(recorder, "row_blocks", noted)
     command(TEXT, bert, memory="3K")
     assert set(sizes) == {3072}
+
+
+def test_the_command_hands_the_size_on(bert, tmp_path):
+    options = ["-m", str(bert), "--no-syntax", "--figures", "none", "-o", str(tmp_path / "out"), "--memory"]
+    assert CliRunner().invoke(app, ["heads", TEXT, *options, "1K"]).exit_code == 0
+    done = CliRunner().invoke(app, ["heads", TEXT, *options, "much"])
+    assert (done.exit_code, "found 'much'" in done.stderr) == (2, True)
 
 
 # --- what there is

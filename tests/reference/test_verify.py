@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -164,9 +165,16 @@ def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
     assert [float(value) for value in found.groups()] == pytest.approx([model_value, model_value + 0.5], rel=1e-4)
 
 
-def test_message_names_the_dimension_of_an_output(monkeypatch):
-    disturb(monkeypatch, 2, output=lambda output: output[0, 6, 17].add_(7.0))
-    with pytest.raises(VerificationError, match=r"layer 2 .* query 6 .*, dimension 17: "):
+SIZES = cycle([0.1, 0.4, 0.2])
+
+
+@pytest.mark.parametrize(("disturbed", "where"), [
+    ({"layer": 2, "output": lambda output: output[0, 6, 17].add_(7.0)}, r"layer 2 .* query 6 .*, dimension 17: "),
+    ({"pattern": lambda pattern: pattern[0, 0, 1, 1].add_(next(SIZES))}, r"3 of 3 layers differ\. .* layer 1, head 0"),
+])  # fmt: skip
+def test_message_names_the_dimension_of_an_output_and_the_worst_layer(monkeypatch, disturbed, where):
+    disturb(monkeypatch, **disturbed)
+    with pytest.raises(VerificationError, match=where):
         run(checkpoint_of("bert"))
 
 
