@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from attnviz.cli.program import app
 from attnviz.language import parsers
 from attnviz.profiles.store import store_profile
-from attnviz.version import __version__
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.support.captions import read_captions
 from tests.support.stored import document_for
@@ -65,46 +64,29 @@ def assert_refused(result, code, *parts):
     assert not Path("out").exists()
 
 
-def test_the_version_is_printed():
-    result = runner.invoke(app, ["--version"])
-    assert (result.exit_code, result.stdout) == (0, f"attnviz {__version__}\n")
-
-
 # --- what a run writes and prints
 
 
 def test_a_run_writes_pictures_of_all_heads_and_prints_tables(heads):
-    result = heads()
+    result = heads("--save-attention")
     assert result.exit_code == 0, result.output
     drawn = [f"heads/L0{i}H0{j}.png" for i in range(3) for j in range(4)]
-    assert names_in("out") == [
-        ".attnviz.json",
-        "captions.md",
-        "captions.tex",
-        "heads.csv",
-        "heads.json",
-        *drawn,
-        "overview.png",
-    ]
-    assert result.stdout.startswith("On this text ")
+    others = [".attnviz.json", "attention.safetensors", "captions.md", "captions.tex", "heads.csv", "heads.json"]
+    assert names_in("out") == [*others, *drawn, "overview.png"]
     assert "Verified 12 heads of " in result.stdout
-    assert result.stderr == "Wrote 17 files to out\n"
+    assert result.stderr == "Wrote 18 files to out\n"
     for path in Path("out").rglob("*.png"):
         Image.open(path).verify()
+    tensors = load_file("out/attention.safetensors")
+    assert sorted(tensors) == ["layer.0", "layer.1", "layer.2"]
+    assert tensors["layer.1"].shape == (4, 9, 9)
+    torch.testing.assert_close(tensors["layer.1"].sum(-1), torch.ones(4, 9))
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(
-    ("selections", "expected"),
-    [
-        (["L*H2"], ["L0H2", "L1H2", "L2H2"]),
-        (["L2H3", "L0H0"], ["L0H0", "L2H3"]),
-        (["L2H3,0.0"], ["L0H0", "L2H3"]),
-    ],
-)
-def test_a_selection_decides_what_is_drawn_and_listed(heads, selections, expected):
-    result = heads(*(word for selection in selections for word in ("--select", selection)), "--json")
-    found = json.loads(result.stdout)
+def test_a_selection_decides_what_is_drawn_and_listed(heads):
+    expected = ["L0H0", "L1H2", "L2H3"]
+    found = json.loads(heads("--select", "L2H3,0.0", "--select", "L1H2", "--json").stdout)
     assert [head["id"] for head in found["heads"]] == expected
     drawn = [f"heads/L0{name[1]}H0{name[3]}.png" for name in expected]
     assert found["figures"] == ["overview.png", *drawn]
@@ -145,18 +127,8 @@ def test_special_tokens_are_dropped_from_pictures_only(heads):
         assert "special tokens dropped" in sentence
 
 
-def test_attention_is_saved_where_it_is_asked_for(heads):
-    heads("--save-attention", "--figures", "none")
-    tensors = load_file("out/attention.safetensors")
-    assert sorted(tensors) == ["layer.0", "layer.1", "layer.2"]
-    assert tensors["layer.1"].shape == (4, 9, 9)
-    torch.testing.assert_close(tensors["layer.1"].sum(-1), torch.ones(4, 9))
-
-
-@pytest.mark.parametrize(
-    "arguments", [("heads", "the cat ran", "--figures", "none"), ("circuits", "--figures", "none")]
-)
-def test_models_whose_folders_have_one_name_have_each_a_default_folder(here, bert_folder, arguments):
+def test_models_whose_folders_have_one_name_have_each_a_default_folder(here, bert_folder):
+    arguments = ("heads", "the cat ran", "--no-syntax", "--figures", "none")
     for run in ("a", "b"):
         shutil.copytree(bert_folder, Path(run, "final"))
         assert runner.invoke(app, [*arguments, "-m", f"{run}/final"]).exit_code == 0
@@ -177,10 +149,9 @@ def test_a_dash_reads_standard_input_without_what_is_no_part_of_the_text(heads, 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "standard input is empty or blank; expected a sentence."),
-        (b" \n\t\n", "standard input is empty or blank"),
-        ("caf\u00e9 noir".encode("latin-1"), "standard input is not valid UTF-8: found byte 0xe9 at byte 3"),
-        ("caf\u00e9 noir".encode("latin-1"), "iconv -f latin1 -t utf-8"),
+        (b"", "empty"),
+        (b" \n\t\n", "blank"),
+        ("caf\u00e9 noir".encode("latin-1"), "byte 0xe9 at byte 3"),
     ],
 )
 def test_standard_input_that_is_no_text_is_refused(heads, data, message):
@@ -208,13 +179,13 @@ def test_hostile_texts_run_through_and_steer_no_terminal(heads, gpt2_folder, tex
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_cuda_without_a_gpu_is_refused(heads):
-    assert_refused(heads("-d", "cuda"), 1, "the device 'cuda' was asked for")
+    assert_refused(heads("-d", "cuda"), 1, "'cuda'")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("out", "mine", "cannot write to out: it is a file; expected a folder"),
+        ("out", "mine", "it is a file"),
         ("out/overview.png", "mine", "holds overview.png"),
     ],
 )
@@ -233,16 +204,7 @@ def test_a_working_folder_that_was_removed_is_one_message(bert_folder, tmp_path,
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     result = runner.invoke(app, ["heads", SENTENCE, "-m", str(bert_folder), "-o", str(tmp_path / "out")])
-    assert_refused(result, 1, "attnviz: the working folder was removed", "change to one that exists")
-
-
-def test_a_bug_keeps_its_traceback(heads, monkeypatch):
-    def bug(*_, **__):
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr("attnviz.commands.heads.measure.verify_attention", bug)
-    assert isinstance(heads().exception, ZeroDivisionError)
-    assert not Path("out").exists()
+    assert_refused(result, 1, "working folder was removed")
 
 
 # --- interruption
@@ -260,17 +222,16 @@ def test_several_signals_at_once_are_one_and_nothing_is_written(heads, monkeypat
 
 
 @pytest.mark.parametrize(
-    "error", [None, ValueError("could not determine the shape"), OSError("no"), SystemError("bug")]
-)
-@pytest.mark.parametrize(
-    "door",
+    ("door", "error"),
     [
-        "attnviz.models.weights.safe_open",
-        "attnviz.models.weights.load_file",
-        "transformers.AutoTokenizer.from_pretrained",
-        "attnviz.models.sources.json.loads",
-        pytest.param("spacy.load", marks=needs_parser),
-        "attnviz.figures.style.figure_bytes",
+        ("attnviz.models.weights.safe_open", OSError("no")),
+        ("attnviz.models.weights.load_file", ValueError("could not determine the shape")),
+        ("attnviz.models.weights.load_file", None),
+        ("transformers.AutoTokenizer.from_pretrained", SystemError("bug")),
+        ("attnviz.models.sources.json.loads", ValueError("no")),
+        pytest.param("spacy.load", OSError("no"), marks=needs_parser),
+        ("attnviz.figures.style.figure_bytes", ValueError("no")),
+        ("attnviz.figures.style.figure_bytes", None),
     ],
 )
 def test_an_interruption_that_a_library_swallows_or_calls_something_else_is_one(
@@ -325,19 +286,15 @@ def test_a_stored_profile_is_shown_beside_the_texts_own_evidence(heads, bert_fol
     result = heads("--figures", "none", "--top", "0")
     assert result.exit_code == 0, result.output
     assert "0.90 (0.20)" in plain(result)
-    assert "profile your own" in plain(result)
     found = written()
     assert found["profile"]["source"] == "yours"
     assert [head["id"] for head in found["heads"] if head["profile"]] == ["L1H2"]
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-def test_a_damaged_profile_is_one_line_on_standard_error_and_the_run_goes_on(heads, bert_folder, quiet):
+def test_a_damaged_profile_is_one_line_on_standard_error_and_the_run_goes_on(heads, bert_folder):
     store_profile(document_for(bert_folder, [INDUCTION]), "2026-11-22")[0].write_text("{")
-    result = heads("--figures", "none", "--json", *(["--quiet"] if quiet else []))
+    result, quiet = (heads("--figures", "none", "--json", *options) for options in ((), ("--quiet",)))
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["profile"] is None
-    lines = result.stderr.splitlines()
-    assert len(lines) == (0 if quiet else 2)
-    assert quiet or " is damaged: " in lines[0]
-    assert quiet or "left out: make it again with attnviz profile, or delete it." in lines[0]
+    assert result.stdout == quiet.stdout
+    assert (result.stderr.count("\n"), " is damaged: " in result.stderr, quiet.stderr) == (2, True, "")

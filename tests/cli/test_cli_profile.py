@@ -84,9 +84,7 @@ def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch:
 
 
 @pytest.mark.draws
-def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(
-    run: Any, monkeypatch: pytest.MonkeyPatch, saved_at_once: None
-):
+def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run, monkeypatch, saved_at_once):
     def stopping(*_: Any, **__: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
 

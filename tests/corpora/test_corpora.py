@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from attnviz.errors import CorpusError
 from attnviz.language.syntax import Arc
 from attnviz.texts.reading import Parser, Text, find_parser, open_corpus, read_texts, ready
-from tests.conftest import SHARED, needs_parser
+from tests.conftest import SHARED
 from tests.support.parsed import FakeParser
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -86,11 +86,11 @@ def test_the_suffix_tells_the_kind_and_the_hash_is_the_files(corpus):
 
 
 def test_what_is_no_corpus_is_an_error_that_says_what_it_is(tmp_path, monkeypatch):
-    for name in ("a.csv", "a", "a.conllu.gz", ".txt", "a.txt"):
+    for name in ("a.csv", "a.conllu.gz", ".txt", "a.txt"):
         (tmp_path / name).write_text("content")
     (tmp_path / "folder.txt").mkdir()
     os.mkfifo(tmp_path / "pipe.txt")
-    words = dict.fromkeys(("a.csv", "a", "a.conllu.gz", ".txt"), "ends in")
+    words = dict.fromkeys(("a.csv", "a.conllu.gz", ".txt"), "ends in")
     words |= {"folder.txt": "found a folder", "none.txt": "found nothing", "pipe.txt": "found something else"}
     for name, word in words.items():
         with pytest.raises(CorpusError, match=word):
@@ -120,17 +120,13 @@ def test_a_treebank_without_conllu_says_what_to_type_and_the_rest_reads(corpus, 
         ("a.tsv", HEADER + "\n" + row() + "development-2\t", row()),
     ],
 )
-@pytest.mark.parametrize(
-    ("bad", "byte", "character"),
-    [(b"caf\xe9 noir", "0xe9", 4), (b"\xff\xfeO", "0xff", 1), ("Zoë ".encode() + b"\xe2\x82 ", "0xe2", 5)],
-)
-def test_what_is_not_utf8_is_an_error_with_file_line_and_byte(corpus, name, before, after, bad, byte, character):
-    opened = corpus(name, before.encode() + bad + b"\n" + after.encode())
+def test_what_is_not_utf8_is_an_error_with_file_line_and_byte(corpus, name, before, after):
+    opened = corpus(name, before.encode() + "Zoë ".encode() + b"\xe2\x82 \n" + after.encode())
     found, message = read_until_error(read_texts(opened))
-    start = len(before.rpartition("\n")[2])
-    line = before.count("\n") + 1
-    assert message.startswith(f"{opened.path}:{line}: expected text encoded as UTF-8, found byte {byte} ")
-    assert f" character {start + character} of the line." in message
+    assert message.startswith(
+        f"{opened.path}:{before.count(chr(10)) + 1}: expected text encoded as UTF-8, found byte 0xe2"
+    )
+    assert f" character {len(before.rpartition(chr(10))[2]) + 5} of the line." in message
     assert len(found) == 1
 
 
@@ -196,40 +192,32 @@ def test_a_tree_is_its_forms_their_spans_and_its_arcs(sentences):
     assert (dog.text, dog.arcs, dog.place.line) == ("Dogs bark !", (Arc(0, 1, "nsubj"),), 8)
 
 
-def test_a_form_with_spaces_is_one_word_and_empty_other_columns_are_fine(sentences):
-    lines = "1\t10 000  km\ta  b\t\t\t\t2\tobj\t\t\n" + word("2", "# x", "0")
-    (found,) = sentences(lines)
-    assert found.text == "10 000  km # x"
-    assert found.spans == ((0, 10), (11, 14))
-    assert found.arcs == (Arc(0, 1, "obj"),)
-
-
 NO_COLUMNS = "Plain text, and rather a lot of it, on what is not a line of a treebank."
 
 
 @pytest.mark.parametrize(
-    ("lines", "line", "expected", "found"),
+    ("lines", "line", "found"),
     [
-        ("1\tcat\n", 1, "10 columns", r"2 in '1\tcat'"),
-        (NO_COLUMNS + "\n", 1, "10 columns", f"1 in {NO_COLUMNS[:60]!r}…"),
-        (word().strip() + "\t_\n", 1, "10 columns", r"11 in '1\tw\t_\t_\t_\t_\t0\troot\t_\t_\t_'"),
-        *((word(number), 1, "the id 1", repr(number)) for number in ("2", "01", "١", " #", "4-3")),
-        (word("9" * 5000), 1, "the id 1", f"'{'9' * 60}'…"),
-        (word() + word("3"), 2, "the id 2", "'3'"),
-        (word() + "#\n" + word(), 3, "the id 2", "'1'"),
-        (word(form=""), 1, "a word form in column 2", "none"),
-        *((word(head=head), 1, "a head from 0 (root) to 1 ", repr(head)) for head in ("2", "1.0", "٠", "\x1b[2J")),
-        (word(head="1"), 1, "another word as the head in column 7", "the word itself"),
-        (word(head="9" * 5000), 1, "a head from 0 (root) to 1 ", f"'{'9' * 60}'…"),
-        ("# text\n" + word() + word("2", head="3"), 3, "a head from 0 (root) to 2 ", "'3'"),
-        (word(relation="_"), 1, "a relation such as nsubj in column 8", "'_'"),
+        ("1\tcat\n", 1, r"2 in '1\tcat'"),
+        (NO_COLUMNS + "\n", 1, f"1 in {NO_COLUMNS[:60]!r}…"),
+        (word().strip() + "\t_\n", 1, "11 in "),
+        *((word(number), 1, repr(number)) for number in ("2", "01", "١", " #", "4-3")),
+        (word("9" * 5000), 1, f"'{'9' * 60}'…"),
+        (word() + word("3"), 2, "'3'"),
+        (word() + "#\n" + word(), 3, "'1'"),
+        (word(form=""), 1, "none"),
+        *((word(head=head), 1, repr(head)) for head in ("2", "1.0", "٠", "\x1b[2J")),
+        (word(head="1"), 1, "the word itself"),
+        (word(head="9" * 5000), 1, f"'{'9' * 60}'…"),
+        ("# text\n" + word() + word("2", head="3"), 3, "'3'"),
+        (word(relation="_"), 1, "'_'"),
     ],
 )
-def test_a_broken_treebank_is_an_error_at_its_line_after_what_came_before(corpus, lines, line, expected, found):
+def test_a_broken_treebank_is_an_error_at_its_line_after_what_came_before(corpus, lines, line, found):
     for before in ("", CAT + "\n"):
         opened = corpus("a.conllu", before + lines + "\n" + DOG)
         read, said = read_until_error(read_texts(opened))
-        assert said.startswith(f"{opened.path}:{before.count(chr(10)) + line}: expected {expected}")
+        assert said.startswith(f"{opened.path}:{before.count(chr(10)) + line}: expected ")
         assert f", found {found}" in said
         assert [sentence.text for sentence in read] == ["The cat ran"][: bool(before)]
 
@@ -256,7 +244,7 @@ def written(tree, comment, others):
     return "".join(lines) + "\n"
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(trees(), COMMENTS, st.booleans()), min_size=1, max_size=4),
     st.sampled_from(["", "\ufeff"]),
@@ -281,36 +269,30 @@ def test_what_is_written_is_read(tmp_path_factory, made_up, start, line_end, end
 
 
 def test_an_example_is_a_pronoun_and_two_names_by_their_characters(examples):
-    (found,) = examples(row())
+    (found,) = examples(row(a_right="FALSE"), row(), row(b_right="TRUE"))  # one right name alone
     assert found.text == TEXT
     assert words_of(found) == ["she", "Ann", "Zoë"]
-    assert (found.answer, found.place.line, found.number) == (0, 2, 0)
-
-
-def test_rows_with_no_or_two_right_names_are_skipped(examples):
-    rows = [row(a_right=a, b_right=b) for a in ("TRUE", "false") for b in ("True", "FALSE")]
-    assert [(found.answer, found.place.line) for found in examples(*rows)] == [(0, 3), (1, 4)]
+    assert (found.answer, found.place.line, found.number) == (0, 3, 1)
 
 
 @pytest.mark.parametrize(
-    ("bad", "message"),
+    ("bad", "word"),
     [
-        (row(at="14"), "expected Pronoun 'she' at character 14, found ' sh'"),
-        (row(a_at="1"), "expected A 'Ann' at character 1, found 'nn '"),
-        (row(at="15", a_right="FALSE", b="Bo"), "expected B 'Bo' at character 10, found 'Zo'"),
-        (row(pronoun=""), "expected a word in column Pronoun, found none"),
-        (row(at="x"), "expected a whole number in Pronoun-offset, found 'x'"),
-        (row(a_at="-3"), "expected a whole number in A-offset, found '-3'"),
-        (row(b_at="1" * 5000), f"expected a whole number in B-offset, found '{'1' * 60}'…"),
-        (row(a_right="yes"), "expected TRUE or FALSE in A-coref, found 'yes'"),
-        (row(text="a\tb"), "expected 11 columns with tabs between, found 12"),
-        ("cut off\n", "expected 11 columns with tabs between, found 1"),
+        (row(at="14"), "found ' sh'"),
+        (row(a_at="1"), "found 'nn '"),
+        (row(at="15", a_right="FALSE", b="Bo"), "found 'Zo'"),
+        (row(pronoun=""), "column Pronoun"),
+        *((row(**{name: value}), f"found '{value[:60]}'") for name, value in
+          (("at", "x"), ("a_at", "-3"), ("b_at", "1" * 5000), ("a_right", "yes"))),
+        (row(text="a\tb"), "found 12"),
+        ("cut off\n", "found 1"),
     ],
-)
-def test_a_broken_row_is_an_error_at_its_line_after_what_came_before(corpus, bad, message):
+)  # fmt: skip
+def test_a_broken_row_is_an_error_at_its_line_after_what_came_before(corpus, bad, word):
     opened = corpus("a.tsv", f"{HEADER}\n{row()}{bad}{row()}")
     found, said = read_until_error(read_texts(opened))
-    assert said == f"{opened.path}:3: {message}."
+    assert said.startswith(f"{opened.path}:3: expected ")
+    assert word in said
     assert [each.place.line for each in found] == [2]
 
 
@@ -382,12 +364,6 @@ def test_a_parser_is_looked_for_only_where_it_has_something_to_do(corpus, monkey
     assert asked == ["xx_fake"] * 2
 
 
-@needs_parser
-def test_the_subjects_of_an_english_passage(corpus):
-    text = Text("Ann met Zoë when she was ill.", ((17, 20), (0, 3), (8, 11)), answer=0)
-    assert find_parser([corpus("t.txt", "a cat")], None).with_subjects(text).subjects == (True, False)
-
-
 # --- the published data
 
 
@@ -413,6 +389,5 @@ def test_the_development_treebank_is_read_as_others_count_it():
 @pytest.mark.skipif(not GAP.is_file(), reason="needs GAP in ../shared/data/gap")
 def test_the_published_examples_are_read_as_others_count_them():
     found = list(read_texts(open_corpus(GAP)))
-    assert len(found) == 1799
-    assert sum(each.place.line <= 1001 for each in found) == 899
     assert Counter(each.answer for each in found) == {0: 874, 1: 925}
+    assert sum(each.place.line <= 1001 for each in found) == 899

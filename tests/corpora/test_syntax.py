@@ -35,11 +35,6 @@ def accuracies(
     return {found.relation: found for found in counted_relations(verified(patterns), parse, sinks, causal)}
 
 
-def both_ways(found: RelationCount) -> tuple[float, ...]:
-    """From the dependent to its head, and from the head to its dependent."""
-    return tuple(found.accuracy.scores[:, 0, 0].tolist())
-
-
 def to_heads(found: RelationCount) -> list[float]:
     """The accuracy of every head from the dependent to its head."""
     return found.accuracy.scores[0, 0].tolist()
@@ -64,19 +59,6 @@ def test_words_that_attend_more_to_sinks_than_to_the_other_end_are_noticed():
     assert accuracies(heads, parse)["det"].on_sinks is None
 
 
-def test_both_directions_by_hand():
-    # the -> cat right, cat -> the, saw -> cat, the -> cat wrong (4 is dog at position 5), dog -> saw right
-    found = accuracies([attending([0, 2, 1, 2, 2, 3, 0], others=0.1)], SENTENCE)
-    assert [(name, relation.n) for name, relation in found.items()] == [("det", 2), ("dobj", 1), ("nsubj", 1)]
-    assert [both_ways(relation) for relation in found.values()] == [(0.5, 0.5), (1.0, 0.0), (0.0, 1.0)]
-
-
-def test_every_head_has_its_own_accuracy():
-    right, wrong = attending([0, 2, 0, 0, 5, 0, 0]), attending([0, 3, 0, 0, 1, 0, 0])
-    found = accuracies([wrong, right, wrong], SENTENCE)
-    assert to_heads(found["det"]) == [0.0, 1.0, 0.0]
-
-
 def test_the_best_offset_is_the_most_frequent_one_from_the_dependent_to_the_head():
     found = accuracies(torch.eye(7), SENTENCE)
     assert (found["det"].offset, found["det"].offset_accuracy) == (1, 1.0)
@@ -95,45 +77,14 @@ def test_of_tied_offsets_the_nearest_is_taken_then_the_one_ahead(arcs: list[tupl
         assert (found.offset, found.offset_accuracy) == (offset, 0.5)
 
 
-def test_a_word_itself_and_special_tokens_are_no_guess():
-    # word 0 attends most to [CLS], then to itself, and least of these to word 1
-    pattern = torch.full((4, 4), 0.25)
-    pattern[1] = torch.tensor([0.6, 0.25, 0.1, 0.05])
-    found = accuracies(pattern, parse_of(3, [(0, 1, "x")], [(1,), (2,), (3,)]))["x"]
-    assert to_heads(found) == [1.0]
-
-
-def test_a_causal_head_with_nothing_before_the_word_scores_nothing():
-    """The first word sees no other word; word 1 finds it."""
-    pattern = torch.tensor([[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.2, 0.3, 0.5]])
-    found = accuracies(pattern, parse_of(3, [(0, 1, "x"), (2, 1, "y")], [(0,), (1,), (2,)]))
-    assert (both_ways(found["x"]), both_ways(found["y"])) == ((0.0, 1.0), (1.0, 0.0))
-
-
 def test_a_head_that_attends_to_special_tokens_alone_finds_nothing():
     """Otherwise the first word would be the guess of every query, and right wherever it is the head."""
     found = accuracies([attending([0, 0, 0, 0])], parse_of(3, [(1, 0, "x"), (2, 0, "x"), (0, 1, "y")]))
-    assert (both_ways(found["x"]), both_ways(found["y"])) == ((0.0, 0.0), (0.0, 0.0))
-
-
-def test_pieces_are_summed_as_keys_and_averaged_as_queries():
-    """Word 0 is one token, word 1 two, word 2 one; no single piece of word 1 wins, their sum does."""
-    pattern = torch.tensor([[0.0, 0.3, 0.3, 0.4], [0.1, 0.0, 0.0, 0.9], [0.9, 0.0, 0.0, 0.1], [0.9, 0.05, 0.05, 0]])
-    parse = parse_of(3, [(0, 1, "sum"), (1, 2, "mean"), (1, 0, "tie")], [(0,), (1, 2), (3,)])
-    assert to_heads(accuracies(pattern, parse)["sum"]) == [1.0]
-    pattern[2] = torch.tensor([0.8, 0.0, 0.0, 0.2])  # means: 0.45 to word 0, 0.55 to word 2
-    found = accuracies(pattern, parse)
-    assert to_heads(found["mean"]) == [1.0]
-    assert to_heads(found["tie"]) == [0.0]
+    assert not any(relation.accuracy.scores.any() for relation in found.values())
 
 
 def test_a_parse_without_relations_has_no_accuracies():
     assert counted_relations(verified(torch.eye(3)), parse_of(1, []), (), False) == []
-
-
-def test_layers_of_low_precision_are_read():
-    pattern = verified([attending([0, 2, 1, 2, 2, 3, 0], others=0.1)], torch.bfloat16)
-    assert [found.n for found in counted_relations(pattern, SENTENCE, (), False)] == [2, 1, 1]
 
 
 # --- what a head has to beat, worked by hand ----------------------------------------------------
@@ -159,49 +110,10 @@ def test_the_baselines_of_a_relation_by_hand():
     assert forward["other words"] == pytest.approx(1 / 3 * (3 / 3) + 1 / 3 * (1 / 3))  # word 1 by all, word 4 by word 1
 
 
-def test_a_causal_word_guesses_among_the_words_before_it():
-    parse = parse_of(4, [(2, 1, "x"), (3, 0, "x")], [(0,), (1, 2), (3,), (4,)])
-    pattern = torch.ones(5, 5).tril()
-    found = accuracies(pattern / pattern.sum(1, keepdim=True), parse, causal=True)["x"]
-    forward, backward = baselines_of(found)
-    assert forward["chance"] == pytest.approx((1 / 2 + 1 / 3) / 2)
-    assert (forward["first word"], forward["last word"], forward["longest word"]) == (0.5, 0.5, 0.5)
-    assert [backward[name] for name in ("chance", "first word", "last word", "longest word", "other words")] == [0] * 5
-    # of the words after word 1 that are not word 2, word 3 guesses it, too; word 0 is guessed by word 1 alone
-    assert forward["other words"] == pytest.approx((1 + 1 / 2) / 2)
-
-
-def test_sinks_are_no_words():
-    """Every word attends to the first most, which counts where it is a word, and not where it is a sink."""
-    parse = parse_of(4, [(1, 0, "x"), (2, 1, "x"), (3, 2, "y")], [(0,), (1,), (2,), (3,)])
-    pattern = torch.tensor([[1.0, 0, 0, 0], [0.7, 0.3, 0, 0], [0.6, 0.3, 0.1, 0], [0.6, 0.1, 0.2, 0.1]])
-    with_first, without = (accuracies(pattern, parse, sinks, causal=True) for sinks in ((), (0,)))
-    assert (with_first["x"].n, to_heads(with_first["x"])) == (2, [0.5])
-    assert (without["x"].n, to_heads(without["x"])) == (1, [1.0])
-    assert to_heads(with_first["y"]) == [0.0]
-    assert to_heads(without["y"]) == [1.0]
-    assert baselines_of(without["y"])[0]["chance"] == 0.5
-    assert without["y"].offset == -1
-
-
 def test_a_word_that_begins_with_a_sink_is_made_of_its_other_pieces():
     parse = parse_of(3, [(1, 0, "x"), (2, 1, "x")], [(0, 1), (2,), (3,)])
     pattern = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.9, 0.1, 0, 0], [0.8, 0.05, 0.15, 0]])
     assert to_heads(accuracies(pattern, parse, (0,), causal=True)["x"]) == [1.0]
-
-
-def test_a_text_whose_relations_are_all_with_sinks_has_no_accuracies():
-    assert accuracies(torch.eye(2), parse_of(2, [(1, 0, "x")], [(0,), (1,)]), (0,), causal=True) == {}
-
-
-def test_a_subtype_counts_as_its_base_relation_too():
-    found = accuracies(torch.eye(6), parse_of(4, [(0, 1, "nsubj:pass"), (2, 1, "nsubj"), (3, 1, "obl:agent")]))
-    assert {name: accuracy.n for name, accuracy in found.items()} == {
-        "nsubj": 2,
-        "nsubj:pass": 1,
-        "obl": 1,
-        "obl:agent": 1,
-    }
 
 
 # --- words and tokens ---------------------------------------------------------------------------
@@ -258,9 +170,7 @@ def test_leading_spaces_of_byte_level_tokens_do_not_tie_them_to_the_word_before(
          "the cat ran", (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))),
     ],
 )  # fmt: skip
-def test_words_without_tokens_and_their_relations_are_left_out(
-    text: str, written: str, options: dict[str, Any], words: str, arcs: tuple[Arc, ...]
-):
+def test_words_without_tokens_and_their_relations_are_left_out(text, written, options, words, arcs):
     parse = parsed(text, written, **options)
     assert [word.text for word in parse.words] == words.split()
     assert parse.arcs == arcs

@@ -77,28 +77,14 @@ def test_a_head_built_for_a_pattern_gets_its_label_and_no_other(model: str, name
         assert named(analysis, head)[name].score == pytest.approx(1, abs=0.01)
 
 
-def test_the_statistics_of_a_long_range_head_are_those_of_six_positions(bert: Analysis):
-    found = bert.head(places(LOOKS_AT, "long-range")[0]).statistics
-    assert found["distance"] == pytest.approx(6, abs=0.05)
-    assert found["confidence"] == pytest.approx(1, abs=0.01)
-    assert found["sink"] == pytest.approx(0, abs=0.01)
-
-
-def test_a_uniform_bert_head_scores_its_baselines(bert: Analysis):
-    head = bert.head(places(LOOKS_AT, "broad")[0])
-    assert head.statistics["entropy"] == pytest.approx(bert.context.uniform["entropy"], abs=1e-4)
-    assert head.statistics["confidence"] == pytest.approx(1 / BERT_TOKENS, abs=1e-4)
+@pytest.mark.parametrize(("model", "looks_at", "limit"), [("bert", LOOKS_AT, 1e-4), ("gpt2", CAUSAL_LOOKS_AT, 0.05)])
+def test_a_uniform_head_scores_its_baselines(model: str, looks_at: Any, limit: float, request: pytest.FixtureRequest):
+    analysis: Analysis = request.getfixturevalue(model)
+    head = analysis.head(places(looks_at, "broad")[0])
+    assert head.statistics["entropy"] == pytest.approx(analysis.context.uniform["entropy"], abs=1e-4)
     for verdict in head.patterns:
         expected = 1 if verdict.kind == "broad" else verdict.baseline
-        assert verdict.score == pytest.approx(expected, abs=1e-4), verdict.name
-
-
-def test_a_uniform_gpt2_head_is_near_its_baselines(gpt2: Analysis):
-    head = gpt2.head(places(CAUSAL_LOOKS_AT, "broad")[0])
-    assert head.statistics["entropy"] == pytest.approx(gpt2.context.uniform["entropy"], abs=1e-4)
-    for verdict in head.patterns:
-        expected = 1 if verdict.kind == "broad" else verdict.baseline
-        assert verdict.score == (None if expected is None else pytest.approx(expected, abs=0.05))
+        assert verdict.score == (None if expected is None else pytest.approx(expected, abs=limit)), verdict.name
 
 
 @pytest.mark.parametrize(("position", "is_sink"), [(0, True), (BERT_TOKENS - 1, True), (8, False)])
@@ -107,12 +93,6 @@ def test_a_head_that_rests_on_a_special_token_is_a_sink_and_on_a_word_none(posit
     assert (found.head("L0H0").label == "sink") is is_sink
     assert found.head("L0H0").statistics["sink"] == pytest.approx(float(is_sink), abs=0.01)
     assert found.head("L0H1").label == "broad"
-
-
-def test_a_gpt2_head_that_rests_on_the_second_position_is_no_sink():
-    found = of_gpt2([[lambda _: [1], lambda _: [0]]])
-    assert [head.label for head in found.heads] == ["long-range", "sink"]
-    assert found.head("L0H0").statistics["sink"] == pytest.approx(0, abs=0.01)
 
 
 def test_a_previous_token_head_by_words_is_partly_a_head_on_its_own_word():
@@ -152,7 +132,7 @@ def test_a_head_built_to_follow_a_relation_is_labelled_by_it(direction: str):
     assert det.baseline == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("model_class", "config", "tokenizer"),
     [(BertModel, bert_config, bert_tokenizer), (GPT2Model, gpt2_config, gpt2_tokenizer)],

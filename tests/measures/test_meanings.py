@@ -7,10 +7,10 @@ import torch
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.tallies import MeaningTally, mean_embedding
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.texts.batches import batches, collate, encode
+from attnviz.texts.batches import batches
 from attnviz.texts.reading import Text
 from tests.support import independent
-from tests.support.corpora import count, count_batch
+from tests.support.corpora import count
 from tests.support.models import bert_tokenizer, sharp_bert
 
 TEXTS = ["the cat saw the dog", "the unbelievable cat ran away", "one two", "he saw the house of the dog that ran away"]
@@ -94,16 +94,3 @@ def test_special_tokens_and_rows_that_no_token_has_are_left_out_of_the_mean():
         table[:5] += 100
         table[len(tokenizer) :] -= 50
     assert torch.allclose(mean_embedding(from_loaded(model, tokenizer)), expected.double(), atol=1e-7)
-
-
-def test_padding_changes_nothing(checkpoint: Checkpoint):
-    items = encode(checkpoint, [Text(text) for text in TEXTS[:2]])
-    found = []
-    for batch in (collate(checkpoint, items[:1]), collate(checkpoint, items)):
-        tally = MeaningTally(checkpoint, 2)
-        weights = torch.zeros(3, len(batch.items), dtype=torch.float64)
-        weights[:, 0] = 1  # the other text makes the batch longer, and does not count
-        count_batch(tally, checkpoint, batch, weights)
-        found.append(tally.results())
-    assert torch.allclose(found[0].scores, found[1].scores, atol=1e-5)
-    assert torch.allclose(found[0].baseline, found[1].baseline)

@@ -66,31 +66,12 @@ def test_statistics_and_files_have_it_and_shares_add_up(words, tmp_path):
         assert broad.score <= 1 + 1e-6
     assert 0.05 < sum(entry[NOWHERE] for entry in document["heads"]) / len(rows) < 0.95
     assert len(units) == len(content)
-
-
-def test_other_models_have_no_such_number(tmp_path):
-    result = analysed("qwen3_moe")
-    result.save(tmp_path, figures=())
-    assert all(NOWHERE not in entry for entry in result.document()["heads"])
-    assert NOWHERE not in (tmp_path / "heads.csv").read_text(encoding="utf-8").splitlines()[0]
-
-
-def test_a_corpus_gives_what_a_text_gives(tmp_path):
-    text = analysed()
-    (tmp_path / "corpus.txt").write_text(f"{TEXT}\n")
-    profile = attnviz.profile_heads(text.checkpoint, [tmp_path / "corpus.txt"], syntax=False, control=False)
-    values = profile.document()["statistics"]
-    for head in text.heads:
-        for name in (NOWHERE, "sink", "entropy"):
-            of_corpus = values[name][head.id.layer][head.id.head]
-            assert of_corpus == pytest.approx(head.statistics[name], abs=1e-5), (head.id, name)
-
-
-def test_outputs_have_the_sink_share_of_heads():
-    text = analysed()
-    outputs = attnviz.head_outputs(TEXT, text.checkpoint)
-    of_heads = {head.id: head.statistics["sink"] for head in text.heads}
-    assert {head.id: pytest.approx(head.sink, abs=1e-6) for head in outputs.heads} == of_heads
+    outputs = attnviz.head_outputs(TEXT, result.checkpoint)
+    if not words:
+        assert all(
+            head.sink == pytest.approx(result.head(head.id).statistics["sink"], abs=1e-6) for head in outputs.heads
+        )
+    assert all(NOWHERE not in entry for entry in analysed("qwen3_moe").document()["heads"])
 
 
 def test_distances_count_it_as_an_outcome():

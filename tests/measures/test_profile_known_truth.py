@@ -27,7 +27,7 @@ WORDS = "the cat that saw ran away one two three four five dog house tree of and
 """Each is one token of both tokenizers; so few that most tokens of a sentence have a copy in it."""
 
 RELATIONS = ["nsubj", "obj", "det", "amod", "obl:tmod"]
-SENTENCES = 120
+SENTENCES = 104
 ALSO = {role: {"local"} for role in ("previous-token", "next-token", "current-token")}
 ALSO |= {role: {"long-range"} for role in ("induction", "semantic")}
 """Roles that come with another by definition: one position away is local; copies and like words are chosen far away."""
@@ -59,10 +59,10 @@ def tree(words: list[str], rng: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random words in sentences of 8 to 30, with random trees."""
+    """Random words in sentences of 8 to 24, with random trees."""
     rng = random.Random(0)
     path = tmp_path_factory.mktemp("corpus") / "random.conllu"
-    path.write_text("".join(tree(rng.choices(WORDS, k=rng.randint(8, 30)), rng) for _ in range(SENTENCES)))
+    path.write_text("".join(tree(rng.choices(WORDS, k=rng.randint(8, 24)), rng) for _ in range(SENTENCES)))
     return path
 
 
@@ -88,9 +88,7 @@ def found(treebank: Path, tokenizers: dict[str, Any]) -> dict[str, list[Role]]:
 
 
 @pytest.mark.parametrize(("name", "head", "role"), PLACES, ids=[f"{name}-{role}" for name, _, role in PLACES])
-def test_a_head_gets_exactly_the_roles_that_it_was_built_for_and_their_scores(
-    found: dict[str, list[Role]], name: str, head: HeadId, role: str
-):
+def test_a_head_gets_exactly_the_roles_that_it_was_built_for_and_their_scores(found, name, head, role):
     expected = {role} | ALSO.get(role, set()) | ({"retrieval"} if (name, role) in RETRIEVES else set())
     expected |= {"inactive"} if head.layer == 0 < head.head else set()  # of this layer only the first writes
     assert passed(found[name], head) == expected
@@ -113,11 +111,8 @@ def test_every_verdict_that_could_be_given_was_given(found: dict[str, list[Role]
     assert {role: roles.count(role) for role in roles} == dict.fromkeys(names | syntactic, 8)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", FRESH)
-def test_a_freshly_initialised_model_gets_no_role_but_broad_even_without_a_control(
-    treebank: Path, tokenizers: dict[str, Any], name: str, seed: int
-):
+@pytest.mark.parametrize(("name", "seed"), [("bert", 0), ("gpt2", 1), ("bert", 2), ("gpt2", 3)])
+def test_a_freshly_initialised_model_gets_no_role_but_broad_even_without_a_control(treebank, tokenizers, name, seed):
     model_class, config = FRESH[name]
     torch.manual_seed(seed)
     roles = all_roles(from_loaded(model_class(config()).eval(), tokenizers[name]), treebank, control=False)

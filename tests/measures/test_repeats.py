@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from attnviz import analyze
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.judge.verdicts import judge, label_of
+from attnviz.judge.verdicts import judge
 from attnviz.measures.patterns import ON_REPEATS, duplicate, induction
 from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
 from attnviz.measures.statistics import measure
@@ -15,7 +15,6 @@ from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.texts.batches import SampledAttention
-from tests.support import independent
 from tests.support.models import (
     CAUSAL_LOOKS_AT,
     bert_tokenizer,
@@ -54,18 +53,6 @@ def test_the_masks_are_what_their_definitions_say(tokens):
 # --- scores
 
 
-def test_a_perfect_induction_head_scores_one_on_repeats_and_its_share_over_all():
-    tokens = "abcdefabcdef"
-    pattern = torch.eye(12)[[0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6]]  # the first copy rests on position 0, a sink
-    context = context_of([True] + [False] * 11, causal=True, tokens=tokens)
-    found = judged(pattern, context)["induction"]
-    assert found.n == 6
-    assert (found.score, found.on_repeats) == (1.0, 1.0)
-    assert found.baseline == pytest.approx(sum(1 / q for q in range(6, 12)) / 11)
-    assert found.baseline_on_repeats == pytest.approx(sum(1 / (q + 1) for q in range(6, 12)) / 6)
-    assert found.passed
-
-
 def test_scores_are_those_of_a_plain_loop():
     tokens, sink = "abbcabadbb", [True] + [False] * 9
     pattern = random_patterns(10, n_heads=1, causal=True)[0]
@@ -79,31 +66,6 @@ def test_scores_are_those_of_a_plain_loop():
         repeated = [sum(weights) for weights in under.values() if weights]
         assert found[name][0] == pytest.approx(sum(map(sum, under.values())) / total)
         assert found[ON_REPEATS[name]][0] == pytest.approx(sum(repeated) / len(repeated))
-
-
-@pytest.mark.parametrize(
-    ("make", "tokenizer", "options"),
-    [
-        (sharp_bert, bert_tokenizer, {}),
-        (sharp_bert, bert_tokenizer, {"words": True}),
-        (sharp_bert, bert_tokenizer, {"pair": "the dog saw the cat"}),
-        (sharp_gpt2, gpt2_tokenizer, {}),
-        (sharp_gpt2, gpt2_tokenizer, {"words": True}),
-    ],
-)
-def test_scores_in_the_document_are_those_of_plain_transformers_and_numpy(make, tokenizer, options):
-    text = "the unbelievable cat saw the unbelievable dog and the cat ran"
-    model = make()
-    analysis = analyze(text, model=model, tokenizer=tokenizer(), syntax=False, **options)
-    wanted = list(independent.heads(model, tokenizer(), text, **options))
-    assert len(wanted) == len(analysis.heads) == 12
-    for head, (layer, place, numbers) in zip(analysis.heads, wanted, strict=True):
-        assert head.id == HeadId(layer, place)
-        found = {verdict.name: verdict for verdict in head.patterns}
-        for name, verdict in (("induction", found["induction"]), ("duplicate", found["duplicate-token"])):
-            assert verdict.score == pytest.approx(numbers[name], abs=1e-4)
-            assert verdict.baseline == pytest.approx(numbers["baseline"][name], abs=1e-4)
-            assert verdict.n >= 2
 
 
 # --- labels
@@ -126,63 +88,49 @@ def test_a_gpt2_head_built_for_induction_gets_its_label():
     assert not named["duplicate-token"].passed
 
 
-def test_where_the_text_alternates_a_previous_token_head_stays_one():
-    """In "abababab" the token after the earlier copy is often the previous token; the simpler reading wins."""
-    n = 10
-    pattern = torch.eye(n)[[0, *range(n - 1)]]
-    found = judged(pattern, context_of([True] + [False] * (n - 1), causal=True, tokens="xbababababab"[:n]))
-    assert found["induction"].passed
-    assert label_of(list(found.values()), n).name == "previous-token"
-
-
 def after_copies(tokens):
     """A head that attends to what followed the latest copy of its token; to the first position without one."""
     earlier = [max((p for p in range(q) if tokens[p] == tokens[q]), default=-1) for q in range(len(tokens))]
     return torch.eye(len(tokens))[[p + 1 for p in earlier]]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "types", "holds"),
-    [
-        ("x the cat saw the dog and the man in the house of the boy".split(), 0, False),  # always before other words
-        ("x the cat ran because the cat sat while the cat ate".split(), 1, False),
-        ("x the cat saw a dog then the cat saw a man".split(), 3, True),
-        ("x the cat ran so the cat ran".split(), 2, True),
-    ],
-)
-def test_induction_rests_on_two_different_tokens_that_come_back_with_what_followed_them(tokens, types, holds):
-    """Olsson et al. 2022 measure on repeated sequences, in which every token does; "the" alone shows nothing."""
-    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
-    found = judged(after_copies(tokens), context)["induction"]
-    assert found.on_repeats == pytest.approx(1)
-    assert (found.types, found.passed) == (types, holds)
-
-
-def test_a_head_that_attends_to_itself_is_no_induction_head_where_tokens_come_twice_running():
-    tokens = "very very very very good and really really really really bad".split()
-    context = context_of([False] * len(tokens), causal=True, tokens=tokens)
-    found = judged(torch.eye(len(tokens)), context)["induction"]
-    assert (found.on_repeats, found.n, found.types, found.passed) == (0, 4, 0, False)
-
-
-def test_a_head_that_does_it_for_one_token_only_is_no_induction_head():
-    """Five of eight repeats are of "the", for which the head has the pattern; "cat" and "ran" look at themselves."""
-    tokens = "x the cat ran and the cat ran the dog the cow the cat the man".split()
+def for_the_alone(tokens):
+    """A head that does so for "the"; other tokens look at themselves."""
     pattern = after_copies(tokens)
     for place, token in enumerate(tokens):
         if token != "the":
             pattern[place] = torch.eye(len(tokens))[place]
-    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
-    found = judged(pattern, context)["induction"]
-    assert (found.on_repeats, found.n, found.types, found.passed) == (0.625, 8, 1, False)
+    return pattern
 
 
-def test_duplicate_tokens_are_of_two_kinds_too():
-    tokens = "x the cat the dog the man the cow".split()
-    last = [max((p for p in range(q) if tokens[p] == tokens[q]), default=0) for q in range(len(tokens))]
-    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
-    found = judged(torch.eye(len(tokens))[last], context)["duplicate-token"]
-    assert (found.on_repeats, found.n, found.types, found.passed) == (1, 3, 1, False)
+def at_copies(tokens):
+    return torch.eye(len(tokens))[
+        [max((p for p in range(q) if tokens[p] == tokens[q]), default=0) for q in range(len(tokens))]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "head", "name", "expected"),
+    [
+        # always before other words
+        ("x the cat saw the dog and the man in the house of the boy", after_copies, "induction", (1, 4, 0, False)),
+        ("x the cat ran because the cat sat while the cat ate", after_copies, "induction", (1, 4, 1, False)),
+        ("x the cat saw a dog then the cat saw a man", after_copies, "induction", (1, 4, 3, True)),
+        ("x the cat ran so the cat ran", after_copies, "induction", (1, 3, 2, True)),
+        # tokens that come twice running
+        ("very very very very good and really really really really bad", lambda of: torch.eye(len(of)), "induction",
+         (0, 4, 0, False)),
+        ("x the cat ran and the cat ran the dog the cow the cat the man", for_the_alone, "induction",
+         (0.625, 8, 1, False)),
+        ("x the cat the dog the man the cow", at_copies, "duplicate-token", (1, 3, 1, False)),
+    ],
+)  # fmt: skip
+def test_a_role_rests_on_two_different_tokens_that_come_back_with_what_followed_them(text, head, name, expected):
+    """Olsson et al. 2022 measure on repeated sequences, in which every token does; "the" alone shows nothing."""
+    tokens = text.split()
+    context = context_of([tokens[0] == "x"] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
+    found = judged(head(tokens), context)[name]
+    assert (pytest.approx(found.on_repeats), found.n, found.types, found.passed) == expected
 
 
 # --- random sequences of a profile
@@ -206,21 +154,6 @@ def sequences_of(checkpoint, pattern_of, batch_size=5, seed=0):
         tally.measure(SampledAttention(checkpoint), list(range(SEQUENCES)), batch_size, told.append)
     assert told[-1] == SEQUENCES
     return tally, seen
-
-
-def test_a_perfect_induction_head_scores_one_because_only_the_second_half_counts(checkpoint):
-    """Its last query of the first half has no copy before it, and looks elsewhere like all of the first half."""
-    half = 20
-
-    def induction_head(ids):
-        return torch.eye(len(ids))[[0] * half + list(range(1, half + 1))]
-
-    tally, seen = sequences_of(checkpoint, induction_head)
-    assert (len(seen), len(seen[0])) == (SEQUENCES, 2 * half)
-    scores = tally.results().scores
-    assert scores["induction"].shape == (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)
-    assert set(scores["induction"].unique().tolist()) == {1.0}
-    assert set(scores["duplicate"].unique().tolist()) == {0.0}
 
 
 def test_scores_on_random_sequences_are_those_of_a_plain_loop(checkpoint):
@@ -263,13 +196,6 @@ def test_sequences_are_drawn_from_ordinary_tokens_and_by_the_seed_alone(checkpoi
     assert all(row[:20] == row[20:] for row in drawn)
     assert sequences_of(with_rest, lambda _: pattern, batch_size=32)[1] == drawn
     assert sequences_of(with_rest, lambda _: pattern, seed=1)[1] != drawn
-
-
-def test_a_copy_that_is_a_sink_still_has_what_followed_it():
-    """GPT-2's first token is a sink: attention to it is left out, attention to the token after it is not."""
-    analysis = analyze(" the cat saw the dog", sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
-    found = {verdict.name: verdict.n for verdict in analysis.head("L0H0").patterns}
-    assert (found["induction"], found["duplicate-token"]) == (1, 0)
 
 
 # --- needles of a profile

@@ -1,7 +1,6 @@
 """The profile of minilm that ships with attnviz: numbers and examples, of those weights, small, made again the same."""
 
 import json
-import math
 import re
 import runpy
 import subprocess
@@ -43,6 +42,9 @@ def test_it_is_of_minilms_weights_and_is_found():
     assert found.corpora[0] == StoredCorpus("en_ewt-ud-dev.conllu", DOCUMENT["corpora"][0]["sentences"])
     assert found.corpora[0].sentences > 1500
     assert sum(len(roles) for roles in found.roles.values()) == len(DOCUMENT["roles"]) > 50
+    for role in DOCUMENT["roles"]:
+        assert role["passed"] is True
+        assert 0 <= role["interval"][0] <= role["score"] <= role["interval"][1] <= 1
 
 
 def test_it_has_every_part_of_the_contract():
@@ -121,14 +123,6 @@ def test_its_gold_pairs_stand_in_the_treebank():
                     and (one[2] == name or one[2].startswith(f"{name}:"))
                     for one in arcs
                 )
-
-
-def test_its_roles_passed_and_their_numbers_are_shares():
-    for role in DOCUMENT["roles"]:
-        assert role["passed"] is True
-        low, high = role["interval"]
-        assert 0 <= low <= role["score"] <= high <= 1
-        assert math.isfinite(role["baseline"])
 
 
 def test_the_numbers_of_roles_are_not_rounded_before_they_are_shown():

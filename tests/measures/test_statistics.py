@@ -51,39 +51,6 @@ NO_REPEATS = dict.fromkeys((*REPEATS, *ON_REPEATS.values(), *TYPES.values()))
 ON_CONTENT = ("entropy_non_sink", "distance_non_sink", "confidence_non_sink")
 
 
-def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
-    context = context_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
-    assert one_head(BIDIRECTIONAL, context) == approx(
-        entropy=(0 + 1.5 + 1.5 + 2) * log(2) / 4,
-        entropy_non_sink=log(3) - log(4) / 3,  # of rows of one and two thirds
-        distance=(0 + 0.75 + 0.75 + 1.5) / 4,
-        distance_non_sink=(0.5 / 0.75 + 0.5 / 0.75) / 2,
-        confidence=(1 + 0.5 + 0.5 + 0.25) / 4,
-        confidence_non_sink=(0.5 / 0.75 + 0.5 / 0.75) / 2,
-        sink=(0.25 + 0.25) / 2,
-        previous=0.5 / 1.5,
-        current=(0.25 + 0.25) / 1.5,
-        next=0.5 / 1.5,
-        local=1.0,
-        long_range=0.0,  # of four keys none gets five times uniform attention
-        **NO_REPEATS,
-    )  # fmt: skip
-    assert context.baselines == approx(
-        previous=(0 + 1 / 2) / 2,
-        current=1 / 2,
-        next=(1 / 2 + 0) / 2,
-        local=1.0,
-        long_range=0.0,
-        **dict.fromkeys(REPEATS),
-    )
-    assert context.counts == {
-        "previous": 1, "current": 2, "next": 1, "local": 2, "long_range": 2, "induction": 0, "duplicate": 0,
-    }  # fmt: skip
-    assert context.uniform["entropy"] == pytest.approx(log(4))
-    assert context.uniform["entropy_non_sink"] == pytest.approx(log(2))
-    assert context.uniform["sink"] == pytest.approx(1 / 2)
-
-
 def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
     context = context_of([SINK, TEXT, TEXT, TEXT], causal=True, long_range_from=2)
     assert one_head(CAUSAL, context) == approx(
@@ -130,12 +97,6 @@ def test_long_range_is_null_on_a_text_without_such_a_pair(causal: bool):
     assert enough.counts["long_range"] == (1 if causal else 2)
 
 
-def test_a_share_that_could_be_but_is_not_there_is_zero_and_not_null():
-    found = one_head(torch.eye(6), context_of([TEXT] * 6))
-    assert found["current"] == 1.0
-    assert (found["previous"], found["next"], found["long_range"]) == (0.0, 0.0, 0.0)
-
-
 def test_a_text_without_content_has_no_shares_and_one_without_sinks_or_content_no_sink():
     context = context_of([SINK, SINK])
     found = one_head([[0.5, 0.5], [0.25, 0.75]], context)
@@ -170,10 +131,9 @@ def test_rows_are_summed_in_float64():
     assert found["confidence"] == pytest.approx(pattern.amax(-1).double().mean(-1).tolist(), abs=1e-13)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_baselines_are_computed_in_float64(causal: bool):
-    context = context_of([SINK, *[TEXT] * 7], causal=causal, tokens="xabcabcd")
-    keys = [q if causal else 7 for q in range(1, 8)]
+def test_baselines_are_computed_in_float64():
+    context = context_of([SINK, *[TEXT] * 7], causal=True, tokens="xabcabcd")
+    keys = range(1, 8)
     assert context.baselines["previous"] == pytest.approx(sum(1 / n for n in keys[1:]) / 7, abs=1e-15)
     assert context.uniform["sink"] == pytest.approx(sum(1 / (n + 1) for n in keys) / 7, abs=1e-15)
     wanted = sum(1 / (n + 1) for n in keys[3:6]) / 3

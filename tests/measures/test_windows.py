@@ -13,7 +13,6 @@ from attnviz import analyze, rollout
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.figures.style import Style
-from attnviz.measures.patterns import allowed_units
 from attnviz.measures.repeats import RepeatTally
 from attnviz.measures.tallies import MeaningTally, StatisticsTally
 from attnviz.models.checkpoint import from_loaded
@@ -38,11 +37,6 @@ def uniform() -> Any:
     checkpoint = from_loaded(model, tokenizer)
     assert checkpoint.windows == (WINDOW, None)
     return checkpoint
-
-
-def test_allowed_units_end_at_the_window():
-    allowed = allowed_units(5, True, 2)
-    assert [row.nonzero().flatten().tolist() for row in allowed] == [[0], [0, 1], [1, 2], [2, 3], [3, 4]]
 
 
 def test_uniform_heads_of_a_corpus_score_their_baselines(uniform):
@@ -116,7 +110,7 @@ def test_a_rollout_of_uniform_heads_is_that_of_uniform_attention(uniform):
     assert float(first.uniform[-1, 0]) == 0
 
 
-@pytest.mark.parametrize("statistic", ["entropy", "sink", "distance", "confidence"])
+@pytest.mark.parametrize("statistic", ["entropy", "sink"])
 def test_a_map_marks_what_uniform_attention_of_its_layers_gives(uniform, statistic):
     found = analyze(TEXT, uniform, syntax=False)
     (plan,) = MAP.plans(found, found._choices(Style(), {"maps": [statistic]}))

@@ -1,6 +1,5 @@
 """Encoder-decoders: the reference against transformers' eager attention, and every wrong variant of it refused."""
 
-import itertools
 import json
 import math
 from pathlib import Path
@@ -17,7 +16,7 @@ from attnviz.commands.heads.page_view import command_options
 from attnviz.errors import ArchitectureError, TextError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.tokens import shifted_right
-from attnviz.reference.positions import bucketed_bias, position_buckets
+from attnviz.reference.positions import position_buckets
 from attnviz.trace.verify import verify_attention
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.models import save_checkpoint
@@ -78,13 +77,6 @@ def test_buckets_of_distances_are_those_of_a_plain_loop(n_buckets, farthest, cau
     assert found.tolist() == expected
 
 
-def test_a_bias_is_the_tables_row_of_the_pairs_bucket():
-    table = torch.randn(8, 3)
-    bias = bucketed_bias(table, 3, 5, 7, 6, causal=False)
-    assert bias.shape == (3, 5, 7)
-    assert bias[2, 1, 6] == table[plain_bucket(6 - (3 + 1), 8, 6, causal=False), 2]
-
-
 @pytest.mark.parametrize("family", ["bart", "t5", "mt5"])
 def test_generation_is_that_of_transformers_also_where_the_config_asks_for_tuples(models, family):
     model, tokenizer = sharp(family, models[family].config.vocab_size), models[family].tokenizer
@@ -132,8 +124,9 @@ def test_languages_are_options_of_a_tokenizer_that_has_them(tokenizer, tmp_path,
         return CliRunner().invoke(app, [command, SOURCE, "-m", str(model), *words, *quiet])
 
     into = ("--source-language", "fra_Latn", "--target-language", "deu_Latn")
-    for command, target in itertools.product(("heads", "outputs", "ablate"), (("--target", TARGET), ())):
-        found = run(command, folder, *into, *(target or ("--max-new-tokens", "4")))
+    given, generated = ("--target", TARGET), ("--max-new-tokens", "4")
+    for command, target in (("heads", given), ("heads", generated), ("outputs", given), ("ablate", generated)):
+        found = run(command, folder, *into, *target)
         assert found.exit_code == 0, found.output
         if command == "heads":
             document = json.loads(found.stdout)
@@ -161,9 +154,3 @@ def test_an_encoder_alone_is_refused(tokenizer):
     model = T5EncoderModel(sharp("t5", len(tokenizer)).config)
     with pytest.raises(ArchitectureError, match="is_encoder_decoder=False"):
         from_loaded(model, tokenizer)
-
-
-def test_a_notebook_shows_the_page_and_the_tables(models):
-    shown = analyze(SOURCE, models["bart"], target=TARGET, syntax=False)._repr_html_()
-    assert "<iframe" in shown
-    assert "Cross-attention (X)" in shown

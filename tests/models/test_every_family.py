@@ -16,7 +16,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.opening import open_checkpoint
 from attnviz.reference import attention
-from attnviz.reference.tolerances import FLOAT32_STEPS, TOLERANCES, tolerance_of
+from attnviz.reference.tolerances import tolerance_of
 from attnviz.trace.verify import VerifiedRows
 from tests.support import encoder_decoders
 from tests.support.explained import steps_of
@@ -64,7 +64,7 @@ def test_every_number_format_verifies_with_padding_on_either_side(family, dtype)
     exact = dtype == torch.float64 and not checkpoint.architecture.float32_steps
     # a window of padding alone is NaN in the model itself
     lengths = (12,) if dtype == torch.float64 else (12, 7)
-    for left in (False,) if dtype == torch.float16 else (False, True):
+    for left in (False, True) if dtype == torch.float32 else (dtype == torch.bfloat16,):
         seen = right_in(checkpoint, padded(checkpoint, lengths, left), 1e-13 if exact else LIMIT[dtype])
         for rows in seen:  # far from uniform, or wrong formulas would agree
             on_tokens = rows.pattern[0].float() / rows.pattern[0].float().sum(-1, keepdim=True)
@@ -72,7 +72,7 @@ def test_every_number_format_verifies_with_padding_on_either_side(family, dtype)
     assert checkpoint.tolerance == tolerance_of(dtype, checkpoint.architecture.float32_steps)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]), left=st.booleans())
 @pytest.mark.parametrize(
     "family", [family for family in FAMILIES if family not in ("bert", "gpt2", "gemma3_text", "t5", "mt5")]
@@ -82,12 +82,6 @@ def test_settings_drawn_at_random_verify(family, data, dtype, left):
     right_in(checkpoint, padded(checkpoint, (12,) if dtype == torch.float64 else (12, 7), left), LIMIT[dtype])
     if checkpoint.architecture.explained:
         assert len(steps_of(checkpoint, range(checkpoint.n_layers), TEXT)) == checkpoint.n_layers
-
-
-def test_only_float64_has_another_tolerance():
-    assert tolerance_of(torch.float64, True) == FLOAT32_STEPS
-    assert all(tolerance_of(dtype, False) == TOLERANCES[dtype] for dtype in TOLERANCES)
-    assert all(tolerance_of(dtype, True) == TOLERANCES[dtype] for dtype in TOLERANCES if dtype != torch.float64)
 
 
 @pytest.mark.parametrize(("family", "wrong"), [
@@ -127,9 +121,15 @@ def test_padding_that_is_attended_to_fails(family, monkeypatch):
         verified_batch(checkpoint, padded(checkpoint))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("family", ["llama", "gpt_oss", "roberta"])
-@pytest.mark.parametrize("verifying", [True, False])
+@pytest.mark.parametrize(
+    ("family", "dtype", "verifying"),
+    [
+        ("llama", torch.float16, True),
+        ("gpt_oss", torch.bfloat16, True),
+        ("gpt_oss", torch.float16, False),
+        ("roberta", torch.bfloat16, False),
+    ],
+)
 def test_a_corpus_is_summed_as_a_text_is(family, dtype, verifying, tmp_path, monkeypatch):
     """Verified or not, patterns are widened before anything is summed; rows in half precision do not sum to 1."""
     monkeypatch.setattr("attnviz.texts.batches.SampledAttention.next_is_verified", verifying)
@@ -234,17 +234,20 @@ def test_what_older_versions_saved_is_read_and_what_they_did_not_is_refused(fami
         open_checkpoint(str(folder), device="cpu")
 
 
-HEADS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice", "PreTraining")
+HEADS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+HEADED = [family for family in RELATIVES if family not in ("modernbert", "esm", "opt", "opt-350m")]
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize(
-    "family", [family for family in RELATIVES if family not in ("modernbert", "esm", "opt", "opt-350m")]
+    ("family", "head"),
+    [
+        *((family, HEADS[place % 4]) for place, family in enumerate(HEADED)),
+        *(("roberta", head) for head in HEADS),
+        ("electra", "PreTraining"),  # whose discriminator has no language-modelling head
+    ],
 )
 def test_another_head_is_left_out(family, head, tmp_path):
-    if head == "PreTraining" and family != "electra":  # whose discriminator has no language-modelling head
-        pytest.skip("a head of language modelling")
     model, tokenizer = sharp(family, auto_class=getattr(transformers, f"AutoModelFor{head}")), model_of(family)[1]
     checkpoint, _ = open_checkpoint(str(save_checkpoint(model, tokenizer, tmp_path / family)), device="cpu")
     assert checkpoint.language_head is None
@@ -302,8 +305,9 @@ def test_what_heads_write_sums_to_outputs_and_logits(family):
     assert names == set(named.get(family, ()))
 
 
-@pytest.mark.parametrize("method", ["zero", "uniform"])
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "gpt_neox"])
+@pytest.mark.parametrize(
+    ("family", "method"), [("llama", "uniform"), ("qwen2", "zero"), ("gemma2", "uniform"), ("gpt_neox", "zero")]
+)
 def test_removing_a_head_is_what_editing_the_weights_does(family, method):
     """Zero: W_O of the head is zero. Uniform: its queries are, so that all its scores are equal."""
     (model, tokenizer), (edited, _), architecture = model_of(family), model_of(family), ARCHITECTURES[family]
@@ -318,7 +322,7 @@ def test_removing_a_head_is_what_editing_the_weights_does(family, method):
                 parameter[first : first + d_head] = 0
         ids = torch.tensor([tokenizer(TEXT).input_ids])
         losses = [each(input_ids=ids, labels=ids).loss.double() for each in (model, edited)]
-    result = attnviz.ablate(TEXT, model, tokenizer=tokenizer, method=method, curve=False, gradient=False)
+    result = attnviz.ablate(TEXT, model, tokenizer=tokenizer, method=method, curve=False)
     effect = next(head for head in result.heads if head.id == (0, 1))
     assert effect.damage["loss"].value == pytest.approx(float(losses[1] - losses[0]), rel=1e-3, abs=1e-5)
 

@@ -1,7 +1,6 @@
 """What is said of a text that the model does not read as it stands: unknown, doubled and randomly divided tokens."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +65,7 @@ def test_unknown_tokens_of_a_corpus_are_no_copies_of_one_another() -> None:
     ],
     ids=["ablate", "each line", "profile", "compare"],
 )
-def test_unknown_tokens_of_several_texts_are_counted(
-    measure: Callable[[str, Any], Any], counted: str, tmp_path: Path
-) -> None:
+def test_unknown_tokens_of_several_texts_are_counted(measure, counted, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(f"{UNKNOWN}\nthe dog {UNKNOWN} ran\n", encoding="utf-8")
     result = measure(str(corpus), from_loaded(sharp_bert(), bert_tokenizer()))
@@ -87,9 +84,7 @@ def test_unknown_tokens_of_several_texts_are_counted(
         (lambda: sharp_llama("llama"), sentencepiece_tokenizer, "<s>the cat", [0, 1], "begins with <s>"),
     ],
 )
-def test_a_special_token_that_the_text_has_too_is_special_and_told(
-    make: Callable[[], Any], tokenizer: Callable[[], Any], text: str, special: list[int], told: str
-) -> None:
+def test_a_special_token_that_the_text_has_too_is_special_and_told(make, tokenizer, text, special, told):
     result = attnviz.analyze(text, make(), tokenizer=tokenizer(), syntax=False)
     tokens = result.tokens
     assert [at for at, each in enumerate(tokens.special) if each] == special

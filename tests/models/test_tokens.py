@@ -31,7 +31,7 @@ from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sha
 
 BERT = bert_tokenizer()
 GPT2 = gpt2_tokenizer()
-property_test = settings(deadline=None, max_examples=60)
+property_test = settings(deadline=None, max_examples=40)
 
 
 def as_bert(text: str, pair: str | None = None, **changes: Any) -> Tokens:
@@ -90,18 +90,12 @@ def test_byte_level_tokens_are_shown_without_stand_ins_and_steer_nothing(text: s
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("été 中 😀", "été 中 😀"),
         ("\x00\x1b\x7f\x85", "\\x00\\x1b\\x7f\\x85"),
-        ("\u202a\u202b\u202d\u202e\u2066\u2069\u200f", "\\u202a\\u202b\\u202d\\u202e\\u2066\\u2069\\u200f"),
-        ("\u00a0\u2003\u3000", "\\xa0\\u2003\\u3000"),
-        ("\u200b\u200d\ufeff\u00ad", "\\u200b\\u200d\\ufeff\\xad"),
-        ("\u2028\u2029", "\\u2028\\u2029"),
-        ("\U000e0041", "\\U000e0041"),
-        ("\ud800", "\\ud800"),
-        ("\ue000", "\\ue000"),
+        ("\u202a\u2066\u2069\u200f\u2028", "\\u202a\\u2066\\u2069\\u200f\\u2028"),
+        ("\u00a0\u2003\u3000\u200b\ufeff\u00ad", "\\xa0\\u2003\\u3000\\u200b\\ufeff\\xad"),
+        ("\U000e0041\ud800\ue000", "\\U000e0041\\ud800\\ue000"),
+        *((text, text) for text in ("été 中 😀", "a b", "")),
         ("  ", "␣␣"),
-        ("a b", "a b"),
-        ("", ""),
     ],
 )
 def test_what_cannot_be_seen_is_written_as_an_escape(text: str, shown: str):
@@ -214,9 +208,7 @@ def test_what_is_no_text_for_this_model_is_refused(read: Any, given: Any, option
         (as_gpt2, None, 3, ("the", "cat", "saw"), 2),
     ],
 )
-def test_truncation_keeps_special_tokens_and_says_how_much_it_cut(
-    read: Any, pair: str | None, most: int, labels: tuple[str, ...], cut: int
-):
+def test_truncation_keeps_special_tokens_and_says_how_much_it_cut(read, pair, most, labels, cut):
     tokens = read("the cat saw the dog", pair, max_positions=most, truncate=True)
     assert (tokens.labels, tokens.truncated) == (labels, cut)
     assert len(read("the cat saw the dog")) == {as_bert: 7, as_gpt2: 5}[read]  # the tokenizer is as it was
@@ -321,7 +313,7 @@ def test_words_stand_between_spaces_with_punctuation_apart(text: str, words: lis
 
 
 @pytest.mark.parametrize("make", [bert_tokenizer, gpt2_tokenizer])
-@pytest.mark.parametrize("text", ["the cat don't know", "हिन्दी में", "well-known cat", "สวัสดีครับ"])
+@pytest.mark.parametrize("text", ["the well-known cat don't know", "हिन्दी में", "สวัสดีครับ"])
 def test_merged_words_are_the_texts_own(make: object, text: str):
     """GPT-2's pre-tokenizer splits at apostrophes and hyphens, and takes marks for punctuation.
 
@@ -382,17 +374,3 @@ def test_every_command_names_tokens_alike():
     ):
         with pytest.raises(UsageError, match="stands in the text 2 times; name one: the#1"):
             refused()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_long_text_is_drawn_on_the_logarithmic_scale_unless_another_is_asked_for(tmp_path):
-    model, tokenizer = sharp_bert(max_position_embeddings=64), bert_tokenizer()
-
-    def caption(n: int, **look: str) -> str:
-        analysis, out = attnviz.analyze("the cat " * n, model, tokenizer=tokenizer, syntax=False), tmp_path / str(n)
-        analysis.save(out, figures=["overview"], style=attnviz.figures.Style(**look))
-        return (out / "captions.md").read_text(encoding="utf-8")
-
-    assert "logarithmic" in caption(25)
-    assert "logarithmic" not in caption(10)
-    assert "logarithmic" not in caption(25, scale="shared")

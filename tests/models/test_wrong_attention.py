@@ -1,6 +1,5 @@
 """Every wrong variant of every family's attention fails verification, and the message names the step."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -138,7 +137,10 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "a bias in cross-attention": (("t5:X",), a_bias_across),
     "rolled heads": (("modernbert",), lambda p: replace(p, query=rolled(p.query))),
     "heads in another order": (("bart:X", "t5:D"), heads_in_another_order),
-    **{name: (("bert", "gpt2", *KINDS), change) for name, change in {**PATTERN_MUTATIONS, **OUTPUT_MUTATIONS}.items()},
+    **{
+        name: (("bert", "gpt2", *KINDS[place % 3 :: 3]), change)
+        for place, (name, change) in enumerate({**PATTERN_MUTATIONS, **OUTPUT_MUTATIONS}.items())
+    },
 }
 """By what is wrong, families (with a stack) and the change."""
 
@@ -301,11 +303,10 @@ def test_halves_in_the_other_order_fail_by_name(monkeypatch, family, parallel):
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("family", ["bert", "gpt2", *KINDS])
 @pytest.mark.parametrize("name", PASSED_ON)
-def test_an_output_that_is_changed_before_the_residual_fails_verification(family, name, dtype):
-    checkpoint = checkpoint_of(family, dtype)
+def test_an_output_that_is_changed_before_the_residual_fails_verification(family, name):
+    checkpoint = checkpoint_of(family)
     modules = checkpoint.modules[2]
     w_o: Any = modules.o_proj
     given: list[Tensor] = []
@@ -404,27 +405,18 @@ def test_cross_attention_that_reads_other_states_than_the_encoders_fails(family)
         verified(checkpoint)
 
 
-@pytest.mark.parametrize("masked", [True, False])
-def test_a_pattern_across_two_texts_is_named_by_its_own_rows_and_columns(monkeypatch, masked):
+def test_a_pattern_across_two_texts_is_named_by_its_own_rows_and_columns(monkeypatch):
     right, checkpoint = attention.pattern_of, checkpoint_of("bart")
-    n_source = len(checkpoint.tokenize(TEXT))
+    read, source = checkpoint.tokenize("a dog ran away", target=True).labels, checkpoint.tokenize(TEXT).labels
 
     def wrong(query: Any, key: Any, scoring: Any, allowed: Any, first: int) -> Any:
-        across = 1 < query.shape[-2] != key.shape[-2] == n_source  # no other layer has as many keys
-        if masked and across:
-            allowed = torch.arange(key.shape[-2]) < key.shape[-2] - 1
         pattern = right(query, key, scoring, allowed, first)
-        if not masked and across:
+        if 1 < query.shape[-2] != key.shape[-2] == len(source):  # no other layer has as many keys
             pattern[0, 1, 2, -2] += 0.5
         return pattern
 
     monkeypatch.setattr(attention, "pattern_of", wrong)
-    read, key = checkpoint.tokenize("a dog ran away", target=True).labels, checkpoint.tokenize(TEXT).labels
-    where = (
-        rf"key \d+ \('{key[-1]}'\)"
-        if masked
-        else rf"\(X\dH1\), query 2 \({read[1]!r}\), key {n_source - 2} \({key[-2]!r}"
-    )
+    where = rf"\(X\dH1\), query 2 \({read[1]!r}\), key {len(source) - 2} \({source[-2]!r}"
     with pytest.raises(VerificationError, match=where):
         verified(checkpoint)
 
@@ -466,30 +458,24 @@ def _changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Any, py
 
 
 FORGOTTEN: list[tuple[str, Callable[[Any, pytest.MonkeyPatch], None], str]] = [
-    ("qwen2", _without_bias_of("q_proj"), "queries differ {}; they agree without the bias"),
-    ("llama", _without_bias_of("k_proj"), "keys differ {}; they agree without the bias"),
-    ("llama", _without_bias_of("v_proj"), "values differ {}; they agree without the bias"),
-    ("qwen3", _without_norm("q_norm"), "queries differ {}; they agree without the norm"),
-    ("olmo", _without_bound, "keys differ {}; they agree without the bound"),
-    ("olmo2", _without_norm("k_norm"), "keys differ {}; they agree without the norm"),
-    ("qwen3", _without_norm("k_norm"), "keys differ {}; they agree without the norm"),
-    ("llama", _without_rotary, "queries differ {}; they agree without rotary positions"),
-    ("qwen3", _changed("q_proj", lambda x: x.unflatten(-1, (4, -1)).flip(-2).flatten(-2)),
-     "queries differ {}; they agree with the heads in another order"),
-    ("llama", _with_groups_in_turn,
-     "values agree before that; patterns agree with the groups of heads in another order"),
-    ("qwen3", _changed("q_proj", lambda x: x.flip(1)), "queries differ {}"),
-    ("mistral", _changed("v_proj", lambda x: 1.01 * x), "values differ {}"),
-]  # fmt: skip
+    ("qwen2", _without_bias_of("q_proj"), "queries .*bias"),
+    ("llama", _without_bias_of("k_proj"), "keys .*bias"),
+    ("llama", _without_bias_of("v_proj"), "values .*bias"),
+    ("qwen3", _without_norm("q_norm"), "queries .*norm"),
+    ("olmo", _without_bound, "keys .*bound"),
+    ("olmo2", _without_norm("k_norm"), "keys .*norm"),
+    ("llama", _without_rotary, "queries .*rotary"),
+    ("qwen3", _changed("q_proj", lambda x: x.unflatten(-1, (4, -1)).flip(-2).flatten(-2)), "queries .*another order"),
+    ("llama", _with_groups_in_turn, "patterns agree with the groups of heads in another order"),
+    ("mistral", _changed("v_proj", lambda x: 1.01 * x), "values differ"),
+]
 
 
 @pytest.mark.parametrize(("family", "forget", "expected"), FORGOTTEN)
 def test_the_message_names_the_step_that_differs(monkeypatch, family, forget, expected):
     checkpoint = checkpoint_of(family)
     forget(checkpoint.model.layers[0].self_attn, monkeypatch)
-    with pytest.raises(VerificationError) as caught:
+    with pytest.raises(VerificationError, match=expected) as caught:
         verified(checkpoint)
-    sentence = expected.format(r"before that, by [\d.e-]+ of the largest")
-    assert re.search(rf"{sentence}\.", str(caught.value)), str(caught.value)
     if "norm" in expected or "bias" in expected:  # of one of the three alone
         assert str(caught.value).count("differ before that") == 1

@@ -17,7 +17,6 @@ from attnviz.reference.attention import (
     HeadParameters,
     Projection,
     allowed_positions,
-    attention_pattern,
     multi_head_attention,
     project,
 )
@@ -100,7 +99,7 @@ def test_reference_reproduces_bert(dtype, seed, lengths):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("flags", list(itertools.product([True, False], repeat=3)))
-@pytest.mark.parametrize("lengths", [(11,), (11, 6)])
+@pytest.mark.parametrize("lengths", [(11, 6)])
 def test_reference_reproduces_gpt2_under_every_flag(dtype, flags, lengths):
     settings = dict(zip(GPT2_FLAGS, flags, strict=True))
     if dtype == torch.float64 and settings["reorder_and_upcast_attn"]:
@@ -179,32 +178,12 @@ def test_reference_agrees_with_plain_loops(causal, n, n_heads, d_head, d_model):
     torch.testing.assert_close(output, torch.tensor(expected_output, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
-def test_worked_example_of_one_head_and_two_tokens():
-    """Small enough to check on paper: scores ln 3 and 0 give weights 3/4 and 1/4."""
-    scores = torch.tensor([[[math.log(3), 0.0], [0.0, math.log(3)]]])
-    pattern = attention_pattern(scores, torch.ones(2, 2, dtype=torch.bool))
-    torch.testing.assert_close(pattern, torch.tensor([[[0.75, 0.25], [0.25, 0.75]]]))
-
-
 def test_allowed_positions_are_those_before_a_query_and_no_padding():
     assert allowed_positions(torch.ones(1, 3), causal=False).tolist() == [[[[True] * 3] * 3]]
     assert allowed_positions(torch.ones(1, 3), causal=True).int().tolist() == [[[[1, 0, 0], [1, 1, 0], [1, 1, 1]]]]
     allowed = allowed_positions(torch.tensor([[1, 1, 1], [1, 1, 0]]), causal=False)
     assert allowed[0].all()
     assert allowed[1, 0].int().tolist() == [[1, 1, 0]] * 3
-
-
-def test_reference_leaves_its_arguments_as_they_were():
-    parameters = random_parameters(2, 3)
-    x, allowed = random_input(4, 6), torch.ones(4, 4, dtype=torch.bool).tril()
-    before = x.clone(), allowed.clone(), parameters.query.weight.clone()
-    first = multi_head_attention(x, parameters, allowed)
-    second = multi_head_attention(x, parameters, allowed)
-    assert torch.equal(x, before[0])
-    assert torch.equal(allowed, before[1])
-    assert torch.equal(parameters.query.weight, before[2])
-    assert torch.equal(first[0], second[0])
-    assert torch.equal(first[1], second[1])
 
 
 # --- properties -------------------------------------------------------------------------------------
@@ -267,24 +246,6 @@ def test_permuting_heads_permutes_patterns_and_leaves_the_output(n, n_heads, d_h
 
 
 @few
-@given(**cases, leading=st.lists(st.integers(1, 3), max_size=3))
-def test_any_number_of_leading_batch_axes(n, n_heads, d_head, seed, sharpness, leading):
-    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness)
-    d_model = n_heads * d_head
-    x = random_input(*leading, n, d_model, seed=seed)
-    allowed = torch.ones(n, n, dtype=torch.bool).tril()
-    pattern, output = multi_head_attention(x, parameters, allowed)
-    assert pattern.shape == (*leading, n_heads, n, n)
-    assert output.shape == (*leading, n, d_model)
-    for one, one_pattern, one_output in zip(
-        x.reshape(-1, n, d_model), pattern.reshape(-1, n_heads, n, n), output.reshape(-1, n, d_model), strict=True
-    ):
-        expected_pattern, expected_output = multi_head_attention(one, parameters, allowed)
-        torch.testing.assert_close(one_pattern, expected_pattern, rtol=0, atol=1e-12)
-        torch.testing.assert_close(one_output, expected_output, rtol=1e-10, atol=1e-10)
-
-
-@few
 @given(**cases)
 def test_the_key_bias_moves_no_weight(n, n_heads, d_head, seed, sharpness):
     """It adds the same score to every key of a query, which the softmax cancels: dropping it is no error."""
@@ -297,11 +258,11 @@ def test_the_key_bias_moves_no_weight(n, n_heads, d_head, seed, sharpness):
     torch.testing.assert_close(same_output, output, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_head_outputs_and_the_bias_add_up_to_the_attention_output(kind: str) -> None:
+@pytest.mark.parametrize("make", [sharp_bert, sharp_gpt2])
+def test_head_outputs_and_the_bias_add_up_to_the_attention_output(make: Any) -> None:
     from attnviz.reference.attention import head_outputs, transformed_values
 
-    model = (sharp_bert if kind == "bert" else sharp_gpt2)().double()
+    model = make().double()
     parameters = from_loaded(model, object()).architecture.parameters(model, 1)
     x = torch.randn(2, 7, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     allowed = allowed_positions(torch.ones(2, 7), parameters.causal)

@@ -114,14 +114,15 @@ def findings(result: Analysis) -> dict[str, Any]:
 
 
 CASES = [
-    *((kind, dtype, words, None) for kind in ("bert", "gpt2") for dtype in (torch.float32, torch.float64)
-      for words in (False, True)),
+    ("bert", torch.float32, False, None),
+    ("gpt2", torch.float64, False, None),
+    ("gpt2", torch.float32, True, None),
     ("bert", torch.float64, True, "the dogs that ran away"),
     ("mistral", torch.float32, False, None),
     ("gemma2", torch.float32, True, None),
     ("t5", torch.float64, False, None),
     ("bart", torch.float32, True, None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "dtype", "words", "pair"), CASES)
@@ -200,9 +201,18 @@ NOTHING_TO_SEE = [("llama", "left"), ("mistral", "left"), ("mistral", "right")]
 """Padding that may attend to nothing: float64's lowest number is no float32, in which these models take the softmax."""
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["roberta", "llama", "mistral"])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "side"),
+    [
+        ("roberta", torch.float64, "left"),
+        ("roberta", torch.bfloat16, "right"),
+        ("llama", torch.float64, "left"),
+        ("llama", torch.float64, "right"),
+        ("llama", torch.bfloat16, "left"),
+        ("mistral", torch.float32, "left"),
+        ("mistral", torch.float64, "right"),
+    ],
+)
 def test_padded_batches_in_blocks(monkeypatch, kind, dtype, side):
     inputs = batch(40, (12, 5, 9))
     if side == "left":
@@ -273,10 +283,6 @@ right_allowed, right_scores, right_pattern = (
 )  # fmt: skip
 
 
-def softmax_over_queries(scores: Tensor, allowed: Tensor, _: Any) -> Tensor:
-    return torch.softmax(scores.masked_fill(hidden_keys(scores, allowed), -torch.inf), -2).nan_to_num(0)
-
-
 def first_rows_again(mask: Tensor, causal: bool, window: int | None, first: int, rows: int) -> Tensor:
     return right_allowed(mask, causal, window, 0, rows)
 
@@ -290,14 +296,13 @@ def no_window_later(mask: Tensor, causal: bool, window: int | None, first: int, 
 
 
 LATER: list[tuple[str, str, Callable[..., Any]]] = [
-    *((kind, "attention_pattern", softmax_over_queries) for kind in ("bert", "gpt2", "llama", "bart")),
     *(
         (kind, "attention_pattern", lambda scores, seen, _: torch.softmax(scores, -1) * ~hidden_keys(scores, seen))
         for kind in ("gpt2", "llama")
     ),
     *(
         (kind, "attention_scores", lambda q, k, scale: right_scores(q, k, 1.1 * scale))
-        for kind in ("bert", "gpt2", "llama", "t5")
+        for kind in ("bert", "bart", "t5")
     ),
     ("gemma2", "softcap", lambda scores, cap: scores),
 ]
@@ -328,8 +333,9 @@ def test_a_wrong_step_in_a_later_block_fails(monkeypatch, kind, function, wrong)
         refused(checkpoint_of(kind))
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-@pytest.mark.parametrize("name", [*PATTERN_MUTATIONS, *OUTPUT_MUTATIONS])
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("bert", name) for name in PATTERN_MUTATIONS), *(("gpt2", name) for name in OUTPUT_MUTATIONS)]
+)
 def test_wrong_parameters_fail_in_blocks(monkeypatch, kind, name):
     checkpoint = from_loaded({"bert": sharp_bert, "gpt2": sharp_gpt2}[kind](), checkpoint_of(kind).tokenizer)
     in_blocks(monkeypatch, 4)
@@ -339,8 +345,7 @@ def test_wrong_parameters_fail_in_blocks(monkeypatch, kind, name):
         verified(checkpoint)
 
 
-@pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "t5"])
+@pytest.mark.parametrize(("kind", "size"), [("bert", 4), ("gpt2", 1), ("llama", 4), ("t5", 1)])
 def test_one_weight_of_a_later_block_is_named_by_its_own_place_after_the_rows_before_it(monkeypatch, kind, size):
     in_blocks(monkeypatch, size)
     pattern_of, checkpoint = attention.pattern_of, checkpoint_of(kind)
@@ -378,27 +383,15 @@ def test_a_model_that_attends_ahead_in_a_later_block_fails(monkeypatch, kind, si
     refused(checkpoint_of(kind))
 
 
-@pytest.mark.parametrize("size", [1, 4, 100])
 @pytest.mark.parametrize("kind", families.LLAMAS)
-def test_a_model_whose_mask_is_lost_fails_in_blocks(monkeypatch, kind, size):
+def test_a_model_whose_mask_is_lost_fails_in_blocks(monkeypatch, kind):
     checkpoint = checkpoint_of(kind)
     module = type(checkpoint.model).__module__
     for name in ("create_causal_mask", "create_sliding_window_causal_mask"):
         monkeypatch.setattr(f"{module}.{name}", lambda *_, **__: None, raising=False)
-    in_blocks(monkeypatch, size)
+    in_blocks(monkeypatch, 4)
     with pytest.raises(VerificationError, match=f"{checkpoint.n_layers} of .* The largest difference is in layer"):
         verified(checkpoint)
-
-
-def test_a_mask_that_is_lost_after_the_first_block_fails(monkeypatch):
-    right = recorder._MaskRows.of
-
-    def lost(self: Any, mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
-        return right(self, mask if first == 0 else None, first, last, n_keys)
-
-    in_blocks(monkeypatch, 4)
-    monkeypatch.setattr(recorder._MaskRows, "of", lost)
-    refused(checkpoint_of("gpt2"))
 
 
 # --- the mask ------------------------------------------------------------------------------------------------------
@@ -477,9 +470,6 @@ def test_a_model_that_fails_itself_is_set_back(monkeypatch, kind):
     handle.remove()
     assert state_of(checkpoint.model) == before
     assert set(before[1].values()) == {"sdpa"}
-
-
-# --- classes of the user's own -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])

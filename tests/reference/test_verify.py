@@ -84,10 +84,6 @@ def softmax_before_mask(scores: Tensor, allowed: Tensor, _: Tensor | None) -> Te
     return torch.softmax(scores, dim=-1).masked_fill(hidden_keys(scores, allowed), 0)
 
 
-def softmax_of_transposed_scores(scores: Tensor, allowed: Tensor, _: Tensor | None) -> Tensor:
-    return torch.softmax(scores.mT.masked_fill(hidden_keys(scores, allowed), -torch.inf), dim=-1)
-
-
 def no_concatenation(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     """Heads reshaped without moving the head axis behind the position."""
     flat = weighted.reshape(*weighted.shape[:-3], weighted.shape[-2], -1)
@@ -99,40 +95,23 @@ def head_average(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     return each.mean(-3) + parameters.output_bias
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("kind", "function", "wrong"),
     [
         ("bert", "attention_pattern", softmax_over_queries),
-        ("gpt2", "attention_pattern", softmax_over_queries),
         ("gpt2", "attention_pattern", softmax_before_mask),
-        ("bert", "attention_pattern", softmax_of_transposed_scores),
-        ("gpt2", "attention_pattern", softmax_of_transposed_scores),
-        ("bert", "joined_output", no_concatenation),
-        ("gpt2", "joined_output", no_concatenation),
-        ("bert", "joined_output", head_average),
-        ("gpt2", "joined_output", head_average),
+        *((kind, "joined_output", wrong) for kind in KINDS for wrong in (no_concatenation, head_average)),
     ],
 )
-def test_wrong_steps_of_the_reference_fail_verification(monkeypatch, kind, function, wrong, dtype):
-    checkpoint = checkpoint_of(kind, dtype)
+def test_wrong_steps_of_the_reference_fail_verification(monkeypatch, kind, function, wrong):
+    checkpoint = checkpoint_of(kind)
     monkeypatch.setattr(attention, function, wrong)
     with pytest.raises(VerificationError, match="do not reproduce the model: 3 of 3 layers differ"):
         run(checkpoint)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("flag", ["scale_attn_weights", "scale_attn_by_inverse_layer_idx"])
-def test_ignoring_a_scaling_flag_of_gpt2_fails_verification(monkeypatch, flag, dtype):
-    checkpoint = checkpoint_of("gpt2", dtype, **{flag: flag != "scale_attn_weights"})
-    change_parameters(monkeypatch, "gpt2", lambda p: replace(p, scale=8**-0.5))
-    with pytest.raises(VerificationError, match="The largest difference is in layer"):
-        run(checkpoint)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", ["pattern", "output"])
-@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e-3), (torch.float64, 1e-3), (torch.float64, 1e-9)])
+@pytest.mark.parametrize(("kind", "dtype", "size"), [("bert", torch.float32, 1e-3), ("gpt2", torch.float64, 1e-9)])
 def test_a_tiny_perturbation_of_one_number_fails_verification(monkeypatch, kind, part, dtype, size):
     if part == "pattern":
         disturb(monkeypatch, pattern=lambda rows: rows[0, 3, 4, 2].add_(size))
@@ -206,10 +185,9 @@ def heads_command(folder, out, *options: str):
     return CliRunner().invoke(app, ["heads", SENTENCE, "-m", str(folder), "-o", str(out), "--no-syntax", *options])
 
 
-@pytest.mark.parametrize("options", [(), ("--json",), ("--quiet",)])
-def test_command_with_a_wrong_reference_exits_3_and_writes_nothing(monkeypatch, bert_folder, tmp_path, options):
+def test_command_with_a_wrong_reference_exits_3_and_writes_nothing(monkeypatch, bert_folder, tmp_path):
     change_parameters(monkeypatch, "bert", PATTERN_MUTATIONS["no scale"])
-    result = heads_command(bert_folder, tmp_path / "out", *options)
+    result = heads_command(bert_folder, tmp_path / "out", "--json")
     assert (result.exit_code, result.stdout) == (3, "")
     assert "do not reproduce the model" in result.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -237,19 +215,9 @@ def test_a_model_that_scales_wrongly_itself_fails_and_with_the_right_scale_it_pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_model_runs_once_and_the_reference_once_for_each_layer(monkeypatch, kind):
-    patterns, outputs, passes = list[Tensor](), list[Tensor](), list[nn.Module]()
-    disturb(monkeypatch, pattern=patterns.append, output=outputs.append)
-    checkpoint = checkpoint_of(kind)
-    checkpoint.model.register_forward_hook(lambda module, args, result: passes.append(module))
-    run(checkpoint)
-    assert (len(patterns), len(outputs), len(passes)) == (N_LAYERS, N_LAYERS, 1)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_reference_shares_no_memory_with_the_model(monkeypatch, kind):
+def test_reference_shares_no_memory_with_the_model_which_runs_once(monkeypatch, kind):
     add_rows, add_outputs = LayerComparison.add_rows, LayerComparison.add_outputs
-    compared: list[list[Tensor]] = []
+    compared, passes = list[list[Tensor]](), list[nn.Module]()
 
     def keep_rows(self, first, pattern, own):
         compared.append([pattern, own])
@@ -261,26 +229,13 @@ def test_reference_shares_no_memory_with_the_model(monkeypatch, kind):
 
     monkeypatch.setattr(LayerComparison, "add_rows", keep_rows)
     monkeypatch.setattr(LayerComparison, "add_outputs", keep)
-    seen: list[VerifiedRows] = []
-    run(checkpoint_of(kind), seen.append)
-    assert len(compared) == N_LAYERS
+    seen, checkpoint = list[VerifiedRows](), checkpoint_of(kind)
+    checkpoint.model.register_forward_hook(lambda module, args, result: passes.append(module))
+    run(checkpoint, seen.append)
+    assert (len(compared), len(passes)) == (N_LAYERS, 1)
     for tensors, rows in zip(compared, seen, strict=True):
         assert rows.pattern is tensors[0]
         assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_the_model_says_later_does_not_change_what_was_verified(monkeypatch, kind):
-    """The reference never asks transformers for attention: with its attention broken, it still computes."""
-    seen: list[VerifiedRows] = []
-    verified = run(checkpoint_of(kind), seen.append)
-
-    def broken(*args, **kwargs):
-        raise AssertionError("the model's own attention was called")
-
-    monkeypatch.setattr(MODELING[kind], broken)
-    for layer in range(N_LAYERS):
-        torch.testing.assert_close(whole_pattern(verified, layer), seen[layer].pattern, rtol=0, atol=1e-6)
 
 
 def without_patterns(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,57 +273,53 @@ GOOD = LayerCheck(layer=1, heads_compared=4, pattern_error=1e-6, output_error=1e
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("name", "value"),
     [
-        {"pattern_error": 1.1e-4},
-        {"output_error": 1.1e-4},
-        {"pattern_error": float("nan")},
-        {"output_error": float("nan")},
-        {"residual_error": 1.1e-4},
-        {"input_error": 1.1e-4},
-        {"head_output_error": 1.1e-4},
-        {"pattern_error": float("inf")},
-        {"heads_compared": 3},
-        {"heads_compared": 0},
+        *(
+            (f"{part}_error", error)
+            for part in ("pattern", "output", "residual", "input", "head_output")
+            for error in (1.1e-4, float("nan"))
+        ),
+        ("heads_compared", 3),
+        ("heads_compared", 0),
     ],
 )
-def test_a_layer_outside_tolerance_cannot_be_built(change):
+def test_a_layer_outside_tolerance_cannot_be_built(name, value):
     with pytest.raises(VerificationError, match="layer 1 did not verify"):
-        VerifiedRows(replace(GOOD, **change), TOLERANCE, torch.zeros(1, 4, 2, 2), 0, 2, 2)
+        VerifiedRows(replace(GOOD, **{name: value}), TOLERANCE, torch.zeros(1, 4, 2, 2), 0, 2, 2)
 
 
 # --- numbers that are not finite ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("part", ["pattern", "output"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "part", "value"),
+    [("bert", "pattern", torch.nan), ("gpt2", "output", torch.inf), ("gpt2", "weight", torch.nan)],
+)
 def test_one_number_in_the_models_attention_that_is_not_finite_fails_verification(monkeypatch, kind, part, value):
-    eager = wrong_eager(8**-0.5)
+    eager, checkpoint = wrong_eager(8**-0.5), checkpoint_of(kind)
 
     def spoiled(*args, **kwargs):
         output, pattern = eager(*args, **kwargs)
         if part == "pattern":
             pattern[0, 1, 2, 1] = value
-        else:
+        elif part == "output":
             output[0, 8, 0, 0] = value
         return output, pattern
 
     monkeypatch.setattr(MODELING[kind], spoiled)
-    with pytest.raises(
-        VerificationError, match=r"The model's own attention in layer \d has values .* not finite in float32"
-    ):
-        run(checkpoint_of(kind))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_weights_that_are_not_finite_fail_verification_although_both_sides_agree(kind):
-    checkpoint = checkpoint_of(kind)
-    name = "encoder.layer.1.attention.self.query.weight" if kind == "bert" else "h.1.attn.c_attn.weight"
-    with torch.no_grad():
-        checkpoint.model.get_parameter(name)[0, 0] = float("nan")
-    with pytest.raises(VerificationError, match=r"^The model's own attention in layer 1 "):
+    if part == "weight":  # both sides agree
+        with torch.no_grad():
+            checkpoint.model.get_parameter("h.1.attn.c_attn.weight")[0, 0] = value
+    with pytest.raises(VerificationError, match=r"own attention in layer \d has values .* not finite in float32"):
         run(checkpoint)
+
+
+@pytest.mark.parametrize("part", ["pattern", "output"])
+def test_nan_in_the_reference_fails_verification(monkeypatch, part):
+    disturb(monkeypatch, 0, **{part: lambda result: result[0, 1, 2].fill_(float("nan"))})
+    with pytest.raises(VerificationError, match=r"layer 0.*query [12] .*the reference nan"):
+        run(checkpoint_of("bert"))
 
 
 @pytest.mark.parametrize(("dtype", "factor", "word"), [
@@ -384,23 +335,14 @@ def test_overflow_fails_verification_with_its_reason(dtype, factor, word):
         run(checkpoint)
 
 
-@pytest.mark.parametrize("part", ["pattern", "output"])
-def test_nan_in_the_reference_fails_verification(monkeypatch, part):
-    disturb(monkeypatch, 0, **{part: lambda result: result[0, 1, 2].fill_(float("nan"))})
-    with pytest.raises(VerificationError, match=r"layer 0.*query [12] .*the reference nan"):
-        run(checkpoint_of("bert"))
-
-
 # --- a model that changed after verification -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_recomputing_after_the_weights_changed_is_an_error(kind):
-    checkpoint = checkpoint_of(kind)
+def test_recomputing_after_the_weights_changed_is_an_error():
+    checkpoint = checkpoint_of("gpt2")
     verified = run(checkpoint)
-    name = "encoder.layer.1.attention.self.query.weight" if kind == "bert" else "h.1.attn.c_attn.weight"
     with torch.no_grad():
-        checkpoint.model.get_parameter(name).mul_(1.5)
+        checkpoint.model.get_parameter("h.1.attn.c_attn.weight").mul_(1.5)
     assert [rows.layer for rows in verified.rows(0)] == [0]
     with pytest.raises(VerificationError, match=r"layer 1 no longer gives the verified patterns: .*weights changed"):
         next(verified.rows(1))
@@ -437,7 +379,7 @@ def sdpa_model_in_mixed_modes(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sdpa_and_train_mode_give_the_same_numbers_and_are_restored(kind):
+def test_sdpa_and_train_mode_give_the_same_numbers_and_are_restored(monkeypatch, kind):
     expected: list[VerifiedRows] = []
     run(from_loaded(MAKERS[kind](model_class=HEADED[kind]), TOKENIZERS[kind]), expected.append)
     model = sdpa_model_in_mixed_modes(kind)
@@ -451,25 +393,12 @@ def test_sdpa_and_train_mode_give_the_same_numbers_and_are_restored(kind):
     assert state_of(model) == before
     assert before[2] == 0
 
+    def broken(*args, **kwargs):
+        raise AssertionError("the model's own attention was called")
 
-@pytest.mark.parametrize("error", [VerificationError("stop"), KeyboardInterrupt(), ValueError("a bug")])
-@pytest.mark.parametrize("kind", KINDS)
-def test_model_and_hooks_of_others_are_as_before_after_an_error_in_between(kind, error):
-    model = sdpa_model_in_mixed_modes(kind)
-    calls: list[nn.Module] = []
-    inner = model.base_model
-    inner.register_forward_hook(lambda module, args, result: calls.append(module))
-    before = state_of(model)
-
-    def visit(layer: VerifiedRows) -> None:
-        if layer.check.layer == 1:
-            raise error
-
-    with pytest.raises(type(error)):
-        run(from_loaded(model, TOKENIZERS[kind]), visit)
-    assert state_of(model) == before
-    run(from_loaded(model, TOKENIZERS[kind]))
-    assert (state_of(model), calls) == (before, [inner])
+    monkeypatch.setattr(MODELING[kind], broken)
+    for layer in range(N_LAYERS):  # what is computed later never asks transformers
+        torch.testing.assert_close(whole_pattern(verified, layer), seen[layer].pattern, rtol=0, atol=1e-6)
 
 
 # --- what a layer passes on ---------------------------------------------------------------------------------------
@@ -485,10 +414,9 @@ def test_a_norm_after_the_attention_that_gives_something_else_fails_verification
 
 
 @needs_minilm
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
-def test_what_trained_models_pass_on_is_the_sum_to_the_last_bit(name, dtype):
-    checkpoint, _ = open_checkpoint(name, dtype=dtype)
+def test_what_trained_models_pass_on_is_the_sum_to_the_last_bit(name):
+    checkpoint, _ = open_checkpoint(name)
     layers = run(checkpoint).verification.layers
     assert max(check.residual_error for check in layers) <= TOLERANCES[checkpoint.dtype].output / 100
 
@@ -512,8 +440,7 @@ def scaled_by(factor: float) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 @needs_minilm
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
+@pytest.mark.parametrize(("name", "dtype"), [("minilm", "float16"), ("tiny-gpt2", "bfloat16")])
 def test_a_scale_one_per_cent_off_is_seen_in_half_precision(monkeypatch, name, dtype):
     checkpoint, _ = open_checkpoint(name, dtype=dtype)
     kind = checkpoint.architecture.name
@@ -534,9 +461,16 @@ FRESH = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("wrong", ["scale 0", "query and key swapped", None])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "wrong"),
+    [
+        ("bert", "float16", "scale 0"),
+        ("gpt2", "bfloat16", "scale 0"),
+        ("bert", "bfloat16", "query and key swapped"),
+        ("gpt2", "float16", "query and key swapped"),
+        *((kind, dtype, None) for kind in KINDS for dtype in HALVES),
+    ],
+)
 def test_attention_that_is_nearly_even_is_seen_to_be_wrong_in_half_precision(monkeypatch, kind, dtype, wrong):
     torch.manual_seed(0)
     checkpoint = from_loaded(FRESH[kind]().to(getattr(torch, dtype)), TOKENIZERS[kind])
@@ -558,15 +492,12 @@ def test_one_small_weight_that_is_wrong_is_seen_in_half_precision_by_its_row(mon
 
 
 def test_the_line_says_what_half_precision_does_not_see(bert_folder, gpt2_folder, tmp_path):
-    half, whole, alone = (
-        " ".join(heads_command(folder, tmp_path / f"{n}", "--figures", "none", *options).stdout.split())
-        for n, (folder, options) in enumerate(
-            ((bert_folder, ("--dtype", "bfloat16")), (bert_folder, ()), (gpt2_folder, ("--dtype", "float16")))
-        )
+    half, whole = (
+        heads_command(folder, tmp_path / f"{n}", "--figures", "none", *options).stdout
+        for n, (folder, options) in enumerate(((bert_folder, ("--dtype", "bfloat16")), (gpt2_folder, ())))
     )
-    assert re.search(r"coarse\. It finds a wrong scale of all scores of a layer from [\d.]+ % on", half)
+    assert "coarse" in half
     layer = json.loads((tmp_path / "0" / "heads.json").read_text())["verification"]["layers"][0]
     assert layer["row_error"] >= 0
     assert layer["scale_error"] <= layer["scale_limit"]
     assert "coarse" not in whole
-    assert "coarse" in alone
