@@ -1,6 +1,5 @@
 """A pass of a model as tests look at it: whole patterns of the model's own, blocks of a chosen size, batches."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +9,7 @@ from torch.nn.functional import pad
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.trace.checks import Verification
-from attnviz.trace.recorder import AttentionCall, LayerRecord, record_attention, row_blocks
+from attnviz.trace.recorder import AttentionCall, LayerRecord, record_attention
 from attnviz.trace.verify import VerifiedAttention, VerifiedRows, Verifier
 
 
@@ -76,17 +75,6 @@ def verified_batch(
     verifier = Verifier(checkpoint, lambda _: (lambda _: labels, lambda _: labels), visit, lambda _: mask, keep=False)
     verifier.run(inputs, memory)
     return verifier.verification()
-
-
-def memory_for(rows: float, n_heads: int, n_keys: int, dtype: torch.dtype = torch.float32, texts: int = 1) -> float:
-    """The memory in which a block has so many rows, of a layer with so many heads and keys."""
-    if rows == math.inf:
-        return rows
-    row_bytes = texts * n_heads * n_keys * dtype.itemsize
-    memory = float(row_bytes)
-    while next(iter(row_blocks(10**6, row_bytes, memory)))[1] < rows:
-        memory += row_bytes
-    return memory
 
 
 def whole_pattern(attention: VerifiedAttention, layer: int) -> Tensor:
