@@ -203,15 +203,11 @@ def test_what_cannot_be_analysed(gpt2_folder: Path, given: dict[str, Any], error
 
 
 ODD_CALLS: list[tuple[str, Any]] = [
-    ("list of selections", lambda found: found.document(select=4)),
-    ("selections such as", lambda found: found.report(select=[5])),
     ("empty", lambda found: found.save("out", select=[])),
     ("layers 0 to 2", lambda found: found.select(["L3"])),
     ("heads 0 to 3", lambda found: found.document(select=["L0H4"])),
-    ("second", lambda found: found.head("second")),
     ("no head L0H4", lambda found: found.pattern("L0H4")),
     ("token", lambda found: found.figure("lines", select="L1H1", token=2.5)),
-    ("list of names", lambda found: found.save("out", maps="sink")),
     ("nonsense", lambda found: found.figure("map", maps=["nonsense"])),
     ("relations", lambda found: found.save("out", figures=["relations"])),
 ]

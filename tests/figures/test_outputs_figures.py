@@ -24,12 +24,6 @@ def bert() -> HeadOutputs:
     return attnviz.head_outputs(SENTENCE, model, tokenizer=tokenizer)
 
 
-@pytest.fixture(scope="module")
-def gpt2() -> HeadOutputs:
-    model, tokenizer = next_token_model()
-    return attnviz.head_outputs(SENTENCE, model, tokenizer=tokenizer, token=2)
-
-
 def plan_of(result: HeadOutputs, name: str, style: Style = OWN, select: str = ""):
     (view,) = [view for view in views_of("outputs") if view.name == name]
     return next(view.drawing.plans(result, ViewOptions(style, select=(select,) if select else (), top=0)))
@@ -90,25 +84,17 @@ def test_the_overview_has_every_head_with_its_share(bert):
         assert cell.beside == f"{100 * bert.head(cell.id).projection_share:.0f} %".replace("-", "−")
 
 
-def test_the_map_of_effects_adds_up_to_the_difference_of_the_logits(gpt2):
-    plan = plan_of(gpt2, "effects")
-    (effects,) = plan.maps
-    rest = sum(part.direct_effect for part in gpt2.effects.parts if part.layer is None)
-    total = effects.values.sum() + sum(values.sum() for _, values in effects.beside) + rest
-    assert total == pytest.approx(gpt2.effects.difference, rel=1e-4)
-    assert [name for name, _ in effects.beside] == ["b_O", "FFN"]
-    for head, effect in gpt2.effects.heads.items():
-        assert effects.values[head] == effect
-
-
-@pytest.mark.parametrize(("kind", "columns"), [("bert", ["b_O", "FFN", "LN"]), ("gemma2", ["FFN"])])
-def test_the_map_of_a_decision_has_every_part_of_every_layer(kind: str, columns: list[str]) -> None:
-    model, tokenizer = sharp_classifier(kind)
-    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer="good")
-    plan = plan_of(result, "effects")
-    (drawn,) = plan.maps
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("gpt2", ["b_O", "FFN"]), ("bert", ["b_O", "FFN", "LN"]), ("gemma2", ["FFN"])]
+)
+def test_the_map_of_effects_has_every_part_of_every_layer_and_adds_up(kind: str, columns: list[str]) -> None:
+    model, tokenizer = next_token_model() if kind == "gpt2" else sharp_classifier(kind)
+    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer)
+    (drawn,) = plan_of(result, "effects").maps
     assert result.effects is not None
     assert [name for name, _ in drawn.beside] == columns
     rest = [part.direct_effect for part in result.effects.parts if part.layer is None]
     total = np.sum(drawn.values) + sum(np.sum(values) for _, values in drawn.beside) + sum(rest)
     assert total == pytest.approx(result.effects.difference, abs=1e-5)
+    for head, effect in result.effects.heads.items():
+        assert drawn.values[head] == effect

@@ -238,18 +238,12 @@ def test_two_texts_are_chosen_from(page: Page, translated: Analysis) -> None:
     assert "text=0" in page.address
     assert "direction=to" in page.address
     page.shift_click(page.one(".strip[data-side='1'] .token[data-at='7']"))
-    np.testing.assert_allclose(page.weights(), pattern[:, 5] + pattern[:, 7], atol=0.01)
-    assert "sum of 2 tokens" in page.text(".reading")
     page.driver.refresh()
     page.until(lambda: page.text("#head h2") != "")
     np.testing.assert_allclose(page.weights(), pattern[:, 5] + pattern[:, 7], atol=0.01)
     page.open("translated.html", "#head=X1H2&text=0&tokens=5")
     page.hover(page.one(".strip[data-side='0'] .token[data-at='2']"))
     assert f"attends to {source[5]}" in page.text(".reading")  # what is locked stays
-    page.press(ESCAPE)
-    page.hover(page.one(".strip[data-side='0'] .token[data-at='2']"))
-    best = int(pattern[2].argmax())
-    page.until(lambda: page.text(".reading") == f"{target[2]} attends to {source[best]}, {pattern[2, best]:.2f}")
 
 
 def check_kinds_of_heads_are_chosen(page: Page, _: Analysis) -> None:
