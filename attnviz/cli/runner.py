@@ -51,6 +51,7 @@ _UNNAMED = ("heads", "profile")
 
 
 def _nothing(_: BaseException) -> str:
+    """No sentence."""
     return ""
 
 

@@ -10,6 +10,7 @@ Row = TypeVar("Row")
 
 
 def _unchanged(value: object) -> object:
+    """The value itself."""
     return value
 
 

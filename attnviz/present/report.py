@@ -93,10 +93,12 @@ def page_view(shows: str) -> View:
 
 
 def _none(*_: Any) -> tuple[Any, ...]:
+    """No messages."""
     return ()
 
 
 def _as_it_is(*_: Any) -> dict[str, Any]:
+    """No keys are otherwise."""
     return {}
 
 

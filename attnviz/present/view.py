@@ -90,6 +90,7 @@ class Plan(Protocol):
 
 
 def _nothing_missing(_: Any) -> str:
+    """No reason: every result has the picture."""
     return ""
 
 

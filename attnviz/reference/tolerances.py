@@ -92,11 +92,21 @@ class ScaleFit:
         self.sums: Tensor | None = None  # [2, 5], on the device of the patterns
         self._rounding = 0.0
 
-    def add(self, pattern: Tensor, own: Tensor) -> None:
-        """Add a block of rows of both patterns, [batch, n_heads, n_queries, n_keys], in half precision."""
+    def add(self, pattern: Tensor, own: Tensor) -> Tensor:
+        """Add a block of rows of both patterns, [batch, n_heads, n_queries, n_keys], in half precision.
+
+        Returns:
+            the largest of :func:`row_error`.
+        """
         self._rounding = torch.finfo(pattern.dtype).eps
-        sums = torch.stack([_sums_of_fit(pattern, own), _sums_of_fit(own, pattern)])
+        ours, theirs = pattern.float(), own.float()
+        difference, largest = theirs - ours, _largest(ours)[..., 0]
+        in_rows: Tensor = torch.linalg.vector_norm(difference, torch.inf, -1) / largest
+        sums = torch.stack(
+            [_sums_of_fit(ours, difference, largest), _sums_of_fit(theirs, difference.neg_(), _largest(theirs)[..., 0])]
+        )
         self.sums = sums if self.sums is None else self.sums + sums
+        return in_rows.amax()
 
     def result(self, sums: list[float], floor: float) -> tuple[float, float]:
         """The absolute error of the scale, as a share of it, and the limit above which it counts.
@@ -119,13 +129,16 @@ class ScaleFit:
         return abs(error), max(floor, _ERRORS * deviation, _ROUNDINGS * rounding)
 
 
-def _sums_of_fit(pattern: Tensor, own: Tensor) -> Tensor:
-    """Sums over rows, [5]: of D², of D (M - A), and of the squares and the product of a row's own two sums."""
-    wide = pattern.float()
-    largest = _largest(wide)
-    logs = wide.clamp_min(torch.finfo(torch.float).tiny).log()
-    change = wide * (logs - (wide * logs).sum(-1, keepdim=True)) / largest
-    difference = (own.float() - wide) / largest
-    changes, commons = change.square().sum(-1).double(), (difference * change).sum(-1).double()
+def _sums_of_fit(wide: Tensor, difference: Tensor, largest: Tensor) -> Tensor:
+    """Sums over rows, [5]: of D², of D (M - A), and of the squares and the product of a row's own two sums.
+
+    From a pattern A and the ``difference`` M - A, both [.., n_queries, n_keys]; each is divided by the ``largest``
+    weight of its row, [.., n_queries].
+    """
+    weighted = wide.clamp_min(torch.finfo(torch.float).tiny).log_().mul_(wide)
+    change = weighted.addcmul_(wide, weighted.sum(-1, keepdim=True), value=-1)
+    squares = largest.square()
+    changes = (torch.linalg.vector_norm(change, dim=-1).square() / squares).double()
+    commons = ((difference * change).sum(-1) / squares).double()
     each = changes, commons, commons.square(), commons * changes, changes.square()
     return torch.stack([numbers.sum() for numbers in each])

@@ -173,8 +173,7 @@ class LayerComparison:
             )
         self.n_heads = pattern.shape[1]
         if self.tolerance.row is not None:
-            self._keep("row", row_error(pattern, own).amax())
-            self._scale.add(pattern, own)
+            self._keep("row", self._scale.add(pattern, own))
         if not self.locating:
             self._keep("pattern", largest(own.sub_(pattern)))
             return True
@@ -334,8 +333,11 @@ class LayerComparison:
 
 def largest(values: Tensor) -> Tensor:
     """The largest absolute value, on the device; NaN if there is one."""
-    largest: Tensor = torch.linalg.vector_norm(values, torch.inf)
-    return largest
+    if values.is_cuda:
+        norm: Tensor = torch.linalg.vector_norm(values, torch.inf)
+        return norm
+    least, most = torch.aminmax(values)  # an eighth of the time on a processor
+    return torch.maximum(most, -least)
 
 
 def share(difference: float, scale: float) -> float:

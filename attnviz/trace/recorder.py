@@ -24,6 +24,7 @@ from attnviz.memory import TENSORS_OF_A_BLOCK
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import LayerId
+from attnviz.models.weights import all_finite
 from attnviz.reference.attention import upcast
 
 _NAME = "attnviz"
@@ -502,7 +503,7 @@ def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None
 
 def refuse_not_finite(values: Tensor, what: str) -> None:
     """Raise VerificationError if values are not finite; weights were checked when the model was loaded."""
-    if not bool(torch.linalg.vector_norm(values, torch.inf).isfinite()):
+    if not all_finite(values):
         raise not_finite(what, str(values.dtype).removeprefix("torch."))
 
 

@@ -208,7 +208,7 @@ def test_hostile_texts_run_through_and_steer_no_terminal(heads, gpt2_folder, tex
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_cuda_without_a_gpu_is_refused(heads):
-    assert_refused(heads("-d", "cuda"), 1, "the device 'cuda' was asked for", "finds no CUDA GPU here")
+    assert_refused(heads("-d", "cuda"), 1, "the device 'cuda' was asked for")
 
 
 @pytest.mark.parametrize(

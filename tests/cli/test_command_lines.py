@@ -218,7 +218,7 @@ NEEDED = {
     "ablate": "TEXT",
     "profile": "trees.conllu",
 }
-VALUES = {"select": ["L0"], "residual": 0.25, "method": "zero", "dtype": "float64", "confirm": ["x"], "role": ["x"]}
+VALUES = {"select": ["L0"], "residual": 0.25, "method": "zero", "dtype": "float64", "role": ["x"], "memory": "64M"}
 """What is typed for options that do not take every number or text."""
 
 
@@ -286,7 +286,8 @@ def test_json_is_the_document_and_quiet_prints_nothing(run: Any, command: str):
             "do not sum to the model's own attention output",
         ),
         (
-            "outputs", "loud-gpt2", "attnviz.trace.direct_effects._embeddings", lambda *its: [("words", 0 * its[1])],
+            "outputs", "loud-gpt2", "attnviz.trace.residual_parts.embeddings_of",
+            lambda model, tokens: {"word": torch.zeros(len(tokens), model.d_model)},
             "do not sum to the model's own final state at position",
         ),
         (
@@ -354,7 +355,7 @@ def test_a_side_that_does_not_verify_is_exit_code_3(run: Any, monkeypatch: pytes
     monkeypatch.setattr(reference, "joined_output", wrong)
     result = compared(run, TEXT, model="bert+tuned")
     assert result.exit_code == 3
-    assert len(outputs) == 6  # the first side verified, the second did not
+    assert len(outputs) == 9  # the first side verified, the second did not, and was run again to say where
     assert "the recomputed heads do not reproduce the model: 3 of 3 layers differ" in result.stderr
     assert not Path("out").exists()
 

@@ -223,7 +223,7 @@ def _swapped(values_of: Any) -> Any:
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "message"),
     [
-        (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "differs"),
+        (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "differs|reproduce"),
         (removal, "run_block", _left_out, "a pass resumed at layer"),
         (attention, "values", _swapped, "what is to be removed of L0H0 differs from what"),
     ],

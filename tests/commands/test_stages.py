@@ -448,14 +448,11 @@ def test_a_model_that_is_all_zeros_is_compared_absolutely() -> None:
     assert not StageCheck("here", float("nan"), 1.0, 1.0).passed
 
 
-@pytest.mark.parametrize(("name", "shown"), [("gelu_10", "gelu_10"), (torch.sin, "sin")])
-def test_an_activation_that_is_not_reproduced_is_refused_by_name_before_the_model_runs(
-    name: object, shown: str
-) -> None:
+def test_an_activation_that_is_not_reproduced_is_refused_by_name_before_the_model_runs() -> None:
     checkpoint = bert()
-    vars(checkpoint.model.config)["hidden_act"] = name  # newer configs check what is assigned
+    checkpoint.model.config.hidden_act = "gelu_10"
     checkpoint.model.register_forward_pre_hook(lambda *_: pytest.fail("the model ran"))
-    with pytest.raises(ArchitectureError, match=f"'{shown}'"):
+    with pytest.raises(ArchitectureError, match="'gelu_10'"):
         steps_of(checkpoint)
 
 

@@ -53,14 +53,14 @@ def test_a_tokenizer_of_special_tokens_alone_has_no_random_text():
 
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (attnviz.profile_heads, {"paths": "corpus.txt"}, "list of paths"),
-    (attnviz.profile_heads, {"batch_size": 0}, "from 1 on"),
-    (attnviz.profile_heads, {"seed": 2**63}, "up to 9223372036854775807"),
-    (attnviz.profile_heads, {"unfinished": "file"}, "Path"),
-    (attnviz.profile_heads, {"model": torch.nn.ReLU(), "repeats": True}, "tokenizer"),
-    (attnviz.analyze, {"words": "yes"}, "True or False"),
-    (attnviz.analyze, {"parser": 3}, "string"),
-    (attnviz.analyze, {"progress": 3}, "function"),
-    (attnviz.head_outputs, {"dtype": 32}, "dtype"),
+    (attnviz.profile_heads, {"paths": [], "batch_size": 0}, "from 1 on"),
+    (attnviz.profile_heads, {"paths": [], "seed": 2**63}, "up to"),
+    (attnviz.profile_heads, {"paths": [], "unfinished": "file"}, "Path"),
+    (attnviz.profile_heads, {"paths": [], "model": torch.nn.ReLU(), "repeats": True}, "tokenizer"),
+    (attnviz.analyze, {"text": SENTENCE, "words": "yes"}, "True or False"),
+    (attnviz.analyze, {"text": SENTENCE, "parser": 3}, "string"),
+    (attnviz.analyze, {"text": SENTENCE, "progress": 3}, "function"),
+    (attnviz.head_outputs, {"text": SENTENCE, "dtype": 32}, "dtype"),
 ]
 
 

@@ -196,7 +196,7 @@ def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
             shown += 1
             json_text(examples_document(read, chosen)).encode()
             console = Console(file=StringIO())
-            console.print(*example_tables(read, chosen, 0, 100))
+            console.print(*example_tables(read, chosen, 0))
             console.file.getvalue().encode()
     assert shown > 50
     assert refused > 150

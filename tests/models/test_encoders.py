@@ -18,7 +18,7 @@ from transformers import (
 )
 
 import attnviz
-from attnviz.commands.explain.position_share import input_parts
+from attnviz.commands.explain.position_share import score_parts
 from attnviz.commands.explain.stages import verify_stages
 from attnviz.commands.explain.steps import step_of
 from attnviz.errors import CheckpointError, TextError, UsageError, VerificationError
@@ -30,6 +30,7 @@ from attnviz.models.tokens import merge_subwords
 from attnviz.models.words import vocabulary_labels
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import Text
+from attnviz.trace import residual_parts
 from attnviz.trace.contributions import why_not_linear
 from tests.conftest import needs_parser
 from tests.support.models import save_checkpoint, sharp_bert
@@ -292,12 +293,13 @@ def test_the_input_of_the_first_layer_follows_from_the_tables(kind, pair):
     checkpoint = checkpoint_of(kind, torch.float64)
     tokens = checkpoint.tokenize(f"{TEXT}{checkpoint.tokenizer.pad_token} the cat", pair)  # typed padding, too
     kept: list[Any] = []
-    verify_stages(checkpoint, tokens, [0, 2], kept.append)
+    with residual_parts.recording_parts(checkpoint, tokens, 0) as written, torch.no_grad():
+        verify_stages(checkpoint, tokens, [0, 2], kept.append)
+        query = checkpoint.architecture.parameters(checkpoint.model, 0).query
+        parts = torch.stack(list(score_parts(written, query, 1).values())).sum(0)
     assert kept[0].checks["input"].error < 1e-14
     assert kept[1].checks["output"].error < 1e-13
-    with torch.inference_mode():
-        parts = torch.stack(list(input_parts(checkpoint, tokens).values())).sum(0)
-    assert float((parts - kept[0]["input"].tensor).abs().max()) < 1e-13
+    assert float((parts - kept[0]["split"].tensor[0, 1]).abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize("width", [20, 32])

@@ -31,7 +31,7 @@ def bert(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (None, 48 * 2**20), (1_000_000, 1_000_000), ("1000000", 1_000_000), ("64M", 64 * 2**20), ("1.5 GiB", 3 * 2**29),
+        (None, None), (1_000_000, 1_000_000), ("1000000", 1_000_000), ("64M", 64 * 2**20), ("1.5 GiB", 3 * 2**29),
         ("8GB", 2**33), ("500 kb", 500 * 1024), ("7B", 7),
     ],
 )  # fmt: skip
@@ -43,7 +43,7 @@ def test_the_memory_of_a_block_is_a_number_of_bytes_or_a_size(given, expected):
     "given", ["", "M", "0", "-1", 0, -5, True, 1.5, "1e9", "64 X", "٣M", "0.1", "24", " 24 ", "1.5", 24, 999_999]
 )
 def test_what_is_no_size_is_refused(given):
-    with pytest.raises(UsageError, match=r"expected --memory 64M or 24GB, or"):
+    with pytest.raises(UsageError, match=r"expected --memory"):
         block_memory(given)
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -185,7 +186,7 @@ def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
     assert [float(value) for value in found.groups()] == pytest.approx([model_value, model_value + 0.5], rel=1e-4)
 
 
-SIZES = iter([0.1, 0.4, 0.2])
+SIZES = cycle([0.1, 0.4, 0.2])
 
 
 @pytest.mark.parametrize(("disturbed", "where"), [
