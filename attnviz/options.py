@@ -338,7 +338,7 @@ COMMANDS = {
             Option("examples", int, "Keep N sentences in which a head shows a role best, and N in which it fails most "
                    "clearly; 0 for none.", 8, "N", least=0, most=MOST_EXAMPLES),
             Option("show", list[str], "Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, "
-                   "or with roles the roles of all heads, and measure nothing. "
+                   "or with roles the roles of all heads (with --table as a table for a paper), and measure nothing. "
                    "Instead of a corpus, a profile.json may be named. May be given more than once.", (),
                    "HEADS|ROLE|roles"),
         ),
@@ -346,7 +346,7 @@ COMMANDS = {
         output=(
             Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
                    "no fewer texts than before.", flags=("--store/--no-store",)),
-            _top("Number of rows in each table; with --show of examples of each head. Default: 15, or 3 examples.",
+            _top("Number of rows in each table; with --show of hits and failures of each head. Default: 15, or 2.",
                  None),
             _TABLE, *_FILES,
         ),
@@ -413,8 +413,9 @@ COMMANDS = {
             Option("label", str, "Classifiers: the class of all these texts, by its name or number.", None, "CLASS",
                    any_language=True),
             *_CORPORA,
-            _seed("Random seed of the bootstrap and of the random order."),
+            _seed("Random seed of the bootstrap, of the random order and of the random projections."),
             _switch("curve", "Also remove heads together: each layer, and a growing share of all heads.", True),
+            _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
         ),
         pictures=_figures("ablate"),
         output=(_top("Number of heads in the table and in ablate-heads.", 12), _TABLE, *_FILES),

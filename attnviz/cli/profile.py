@@ -16,7 +16,7 @@ from attnviz.texts.long_runs import own_file, remove_kept, this_process
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "as_json", "quiet"}
+_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "as_json", "quiet"}
 """What ``--show`` reads."""
 
 
@@ -34,6 +34,8 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
             Induction and duplicate-token heads; needs no corpus.
         attnviz profile --show L2H8
             What a stored profile says of a head, with examples.
+        attnviz profile --show roles --table tex
+            The roles of all heads by a stored profile, as a table for a paper.
     """
     if show:
         return Job(partial(_show, run, split_names(show), corpora))
@@ -80,17 +82,18 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
             f"no profile of {' + '.join(run.model_names)} is stored: make one with attnviz profile CORPUS, or name a "
             "profile.json."
         )
-    top = run.options["top"]
+    top, table = run.options["top"], run.options["table"]
     if wanted == [show.ROLES]:
         printed = show.passed_roles(profile)
 
-        def tables() -> "RenderableType":
-            return spaced(show.role_tables(profile, top or 0))
+        def tables() -> "RenderableType | str":
+            return show.paper_table_of(profile, table) if table else spaced(show.role_tables(profile, top or 0))
     else:
+        run.refuse(("table",), f"is a table of roles: expected --show {show.ROLES} with it")
         chosen = show.chosen_examples(profile, wanted)
         printed = show.examples_document(profile, chosen)
 
-        def tables() -> "RenderableType":
+        def tables() -> "RenderableType | str":
             return spaced(show.example_tables(profile, chosen, show.EXAMPLES if top is None else top))
 
     print_results(printed, tables, run.options["as_json"], run.quiet)

@@ -53,7 +53,10 @@ class KeptPass:
 
 @contextmanager
 def running(checkpoint: Checkpoint) -> Iterator[None]:
-    """Eager attention in blocks of rows, no dropout, no gradients and no autocast inside the block."""
+    """Eager attention in blocks of rows, no dropout, no gradients and no autocast inside the block.
+
+    Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
+    """
     autocast, heads = (
         torch.autocast(checkpoint.device.type, enabled=False),
         (checkpoint.language_head, checkpoint.whole),
@@ -207,6 +210,21 @@ def removed_heads(
             f"expected every layer with a removed head to run once, found {wrong} (runs by layer); "
             "the model without these heads cannot be measured."
         )
+
+
+@contextmanager
+def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> Iterator[None]:
+    """Multiply the heads of a layer by gates, [rows, n_heads], inside the block."""
+
+    def multiply(values: Tensor) -> Tensor:
+        heads = values.reshape(*values.shape[:2], checkpoint.n_heads_of(layer), -1)
+        return (heads * gates[:, None, :, None]).flatten(-2)
+
+    with ExitStack() as stack:
+        modules = checkpoint.modules[layer]
+        own = own_run(stack, modules)
+        stack.enter_context(at_site(modules.o_proj, "input", own(multiply)))
+        yield
 
 
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:

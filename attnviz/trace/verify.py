@@ -340,7 +340,12 @@ class Verifier(Observer):
         Raises:
             VerificationError: a layer differs; a second run, which looks at every step, says where.
         """
-        wrong = self._wrong(record_attention(self._checkpoint, inputs, self, memory, check_finite=False))
+        try:
+            wrong = self._wrong(record_attention(self._checkpoint, inputs, self, memory, check_finite=False))
+        except VerificationError:  # perhaps what follows from a layer that differs
+            wrong = self._wrong(None)
+            if not wrong:
+                raise
         if not wrong:
             return
         again = copy(self)
@@ -354,15 +359,18 @@ class Verifier(Observer):
             f"{look_again(self._checkpoint.architecture)}"
         )
 
-    def _wrong(self, states: Tensor) -> list[int]:
+    def _wrong(self, states: Tensor | None) -> list[int]:
         """The layers that differ, after a pass with these final states; one copy to the host gives :attr:`checks`."""
         comparisons = [self._comparisons[layer] for layer in sorted(self._comparisons)]
-        final = largest(states)[None].to(comparisons[0][0].on_device)
+        if not comparisons:
+            return []
+        first = comparisons[0][0].on_device
+        final = torch.zeros_like(first[:1]) if states is None else largest(states)[None].to(first)
         of_layers = [compared.on_device.to(final) for compared, _ in comparisons]  # perhaps of several devices
         numbers = torch.stack([torch.cat([each, final]) for each in of_layers]).tolist()
         for (compared, n_summed), of_layer in zip(comparisons, numbers, strict=True):
             self.checks[compared.layer] = compared.result(of_layer[:-1], n_summed)
-        if not math.isfinite(numbers[0][-1]):
+        if states is not None and not math.isfinite(numbers[0][-1]):
             raise not_finite("final hidden state", str(states.dtype).removeprefix("torch."))
         return [layer for layer, check in self.checks.items() if not within(check, self._checkpoint.tolerance)]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from attnviz.cli.program import app
@@ -16,6 +17,7 @@ from attnviz.commands.profile.measure import Profile
 from attnviz.texts import batches
 from tests.support import corpora
 from tests.support.long_runs import interrupting
+from tests.support.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
 
 pytest.importorskip("conllu", reason="needs the extra profile")
 
@@ -150,7 +152,7 @@ def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Pa
     assert "kept for attnviz heads: statistics: " in told
 
 
-def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, monkeypatch: pytest.MonkeyPatch):
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
     end = batches.Verifier.end
 
     def wrong(self: Any, record: Any) -> None:
@@ -158,10 +160,40 @@ def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, mon
         end(self, record)
 
     monkeypatch.setattr(batches.Verifier, "end", wrong)
-    result = run("trees.conllu")
-    assert result.exit_code == 3
-    assert "the recomputed heads do not reproduce the model" in result.stderr
-    assert not Path("out").exists()
+
+
+def overflowing(_: object) -> None:
+    model = sharp_gpt2()
+    with torch.no_grad():
+        for parameter in model.h[2].mlp.c_proj.parameters():
+            parameter.fill_(torch.finfo(torch.float32).max)
+    save_checkpoint(model, gpt2_tokenizer(), Path("model"))
+
+
+def broken_treebank(_: object) -> None:
+    with Path("trees.conllu").open("a", encoding="utf-8") as file:
+        file.write("1\tcat\n\n")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "code", "word"),
+    [
+        (unverified, 3, "do not reproduce the model"),
+        (overflowing, 3, "not finite"),
+        (broken_treebank, 1, "10 columns"),
+        (lambda monkeypatch: monkeypatch.setenv("RANK", "2"), 1, "WORLD_SIZE"),
+    ],
+    ids=["unverified", "overflow", "treebank", "rank"],
+)
+def test_what_stops_a_profile_is_one_line_and_leaves_nothing(
+    run: Any, bert_folder: Path, monkeypatch: pytest.MonkeyPatch, prepare: Any, code: int, word: str
+):
+    prepare(monkeypatch)
+    model = Path("model") if Path("model").exists() else bert_folder
+    result = run("trees.conllu", "--no-control", model=model)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (code, "", 1)
+    assert word in result.stderr
+    assert not list(Path().glob("out*"))
 
 
 def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):

@@ -46,6 +46,7 @@ def same_numbers(found: Ablation, expected: Ablation) -> None:
         again = found.head(head.id)
         for name, value in head.damage.items():
             assert again.damage[name].value == pytest.approx(value.value, abs=1e-5)
+        assert again.gradient == pytest.approx(head.gradient, rel=1e-3)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -223,7 +224,7 @@ def _swapped(values_of: Any) -> Any:
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "message"),
     [
-        (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "differs|reproduce"),
+        (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "reference gives"),
         (removal, "run_block", _left_out, "a pass resumed at layer"),
         (attention, "values", _swapped, "what is to be removed of L0H0 differs from what"),
     ],
@@ -303,7 +304,7 @@ def test_a_text_that_is_too_long_is_measured_as_far_as_the_model_reads(kind: str
     limit, said = 40 - 2 * (kind != NEXT), list[str]()  # [CLS] and [SEP]
     words = "the cat that i saw ran away and the dog ran to the house".split() * 9
     (tmp_path / "s.txt").write_text(f"{' '.join(words)}\nhe saw it\n")
-    options: dict[str, Any] = {"select": ["L1"], "method": "mean"}
+    options: dict[str, Any] = {"select": ["L1"], "method": "mean", "gradient": True}
     cut = measured(kind, tmp_path / "s.txt", truncate=True, warn=said.append, **options)
     same_numbers(cut, measured(kind, [" ".join(words[:limit]), "he saw it"], **options))
     assert (cut.n_texts, cut.n_cut, cut.document()["measured"]["texts_cut"], said) == (2, 1, 1, [])
@@ -340,7 +341,7 @@ def a_set(value: float, low: float, high: float) -> SetEffect:
 
 
 def test_how_many_heads_can_go_follows_from_the_curve() -> None:
-    plain = measured(NEXT, TEXTS, curve=True)
+    plain = measured(NEXT, TEXTS, curve=True, gradient=True)
     assert plain.removable is None  # four texts have no intervals
     nothing, harm = a_set(0.0, -0.1, 0.1), a_set(2.0, 1.5, 2.5)
     for removed, removable in (
@@ -353,7 +354,16 @@ def test_how_many_heads_can_go_follows_from_the_curve() -> None:
         assert result.removable == removable
     content = result.document()
     assert content["removable"] == 3
+    assert (content["gradient_of"], content["heads"][0]["gradient"]) == ("next-token loss", plain.heads[0].gradient)
     assert content["curve"]["points"][2]["removed"] == 6
     assert content["heads"][0]["loss"] == {"value": 2.0, "interval": [1.5, 2.5]}
     assert content["curve"]["points"][1]["loss"]["least_important"]["interval"] == [-0.1, 0.1]
     assert content["curve"]["points"][1]["loss"]["random_order"]["value"] == 2.0
+
+
+def test_without_gradients_there_is_no_column_of_them() -> None:
+    result = measured(STATES, "the cat ran", select=["L1"], curve=True, gradient=False)
+    assert "Gradient" not in result.report()
+    assert result.document()["gradient_of"] is result.heads[0].gradient is None
+    drawn = measured(STATES, "the cat ran", select=["L1"], gradient=True)
+    assert "random projections" in drawn.document()["gradient_of"]

@@ -1,5 +1,6 @@
 """Checkpoints with a head for sequence classification: read, ablated by class, and their decision taken apart."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import open_checkpoint
 from attnviz.trace import direct_effects as decisions
 from attnviz.trace.direct_effects import NOT_LINEAR
-from tests.support.ablations import TEXTS, without
+from tests.support.ablations import TEXTS, output_map, without
 from tests.support.classifiers import CARRIER, KINDS, LABELS, hand_built_classifier, sharp_classifier
 from tests.support.models import save_checkpoint
 
 GIVEN = ["good", "bad", "so-so", "bad"]
-FEW = {"curve": False}
+FEW = {"curve": False, "gradient": False}
 
 
 @torch.no_grad()
@@ -131,6 +132,25 @@ def test_the_head_that_carries_the_class_is_found(kind: str) -> None:
     assert abs(effects.difference) > 0.1
     others = [value for name, value in effects.heads.items() if name != CARRIER]
     assert others == pytest.approx([0.0] * 11, abs=1e-5)
+
+
+@pytest.mark.parametrize("label", [None, "bad"])
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_gradient_is_that_of_the_loss_of_the_labelled_class_or_of_the_one_decided_for(
+    kind: str, label: str | None
+) -> None:
+    model, tokenizer = sharp_classifier(kind)
+    model.double()
+    result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label=label, select="L1H2", curve=False)
+    decided = [int(own_logits(model, tokenizer, text).argmax()) for text in TEXTS]
+    step, losses = 1e-4, []
+    for scale in (1 - step, 1 + step):
+        edited = copy.deepcopy(model)
+        output_map(edited, 1)[0].data[16:24] *= scale
+        of_texts = [own_logits(edited, tokenizer, text).log_softmax(-1) for text in TEXTS]
+        losses.append(torch.stack([-each[0 if label else at] for each, at in zip(of_texts, decided, strict=True)]))
+    slope = (losses[1] - losses[0]) / (2 * step)
+    assert result.heads[0].gradient == pytest.approx(float(slope.abs().mean()), rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -277,6 +277,18 @@ def test_the_command_writes_pictures_captions_and_documents(run: Any, result: at
     assert len(list(Path("attnviz-out").glob("compare-tiny-bert-fine-tuned/texts-*/compare-corpus.json"))) == 1
 
 
+@pytest.mark.usefixtures("saved_at_once")
+def test_the_command_goes_on_where_it_was_interrupted(run: Any, monkeypatch: pytest.MonkeyPatch):
+    options = ["-o", "out", "--batch-size", "8", "--figures", "none"]
+    read, stop = SampledAttention.run, interrupting(3, signal.SIGINT)
+    with monkeypatch.context() as patched:  # in the second batch of the first model
+        patched.setattr(SampledAttention, "run", lambda *of: (stop(), read(*of)))
+        assert run(*options).exit_code == 130
+    assert Path("out.unfinished").exists()
+    assert "continuing after 8 texts" in run(*options).stderr
+    assert [path.name for path in Path.cwd().iterdir()] == ["out"]
+
+
 @pytest.mark.parametrize(
     ("options", "models", "word"),
     [(["a text"], 2, "both"), ([], 1, "two models"), (["--words"], 2, "--words"), (["--figures", "page"], 2, "'page'")],

@@ -245,6 +245,7 @@ def test_batches_with_padding_in_both_texts_change_nothing(models, tmp_path, fam
     for one, other in zip(*(result.heads for result in results), strict=True):
         assert one.id == other.id
         assert one.damage["loss"].value == pytest.approx(other.damage["loss"].value, abs=1e-6)
+        assert one.gradient == pytest.approx(other.gradient, rel=1e-3, abs=1e-7)
     assert [set_.heads[0].layer_name for set_ in results[1].layers] == ["E0", "D1", "X0", "X1", "X2"]
     assert results[1].verified.n_inputs == 2
 
@@ -277,6 +278,18 @@ def test_uniform_attention_of_a_removed_head_is_over_its_own_keys(models):
             weights.copy_(before)
     assert found.head("X1H0").damage["loss"].value == pytest.approx(0, abs=1e-6)
     assert abs(found.head("X1H1").damage["loss"].value) > 1e-5
+
+
+def test_gradients_are_what_zero_does_to_first_order(tokenizer):
+    """Shrunk heads: then the loss changes by the gradient alone."""
+    model = sharp("bart", len(tokenizer))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "v_proj" in name:
+                parameter.mul_(1e-3)
+    found = ablate(SHORT, from_loaded(model.double(), tokenizer), target=READ, method="zero", curve=False)
+    for head in found.heads:
+        assert head.gradient == pytest.approx(abs(head.damage["loss"].value), rel=0.05, abs=1e-8)
 
 
 def test_a_model_without_a_head_is_measured_by_the_decoders_final_states(tokenizer):

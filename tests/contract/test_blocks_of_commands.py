@@ -125,7 +125,7 @@ def test_no_number_of_a_command_depends_on_the_blocks(
 
 
 def test_ablation_attends_to_no_more_rows_at_once_than_a_block_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the unchanged pass, in resumed ones, and in what verifies them."""
+    """In the unchanged pass, in resumed ones, in gradients and in what verifies them."""
     eager, rows = modeling_gpt2.eager_attention_forward, list[int]()
 
     def counted(module: Any, query: torch.Tensor, *given: Any, **named: Any) -> Any:

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import attnviz
+from attnviz.commands.profile.show import paper_table_of
 from attnviz.present.documents import LATEX_CAPTIONS, paper_table
 from attnviz.present.latex import latex
 from attnviz.present.report import views_of
 from attnviz.present.view import ViewOptions
+from attnviz.profiles.store import read_profile
 from tests.conftest import needs_minilm, needs_parser
 from tests.support.hand_made import by_design, hand_made
 from tests.support.results import MEASURES, result_of
@@ -130,14 +132,18 @@ def test_captions_and_tables_of_every_command_compile(command: str, tmp_path: Pa
     assert refused(*written) == ""
 
 
-def test_a_profile_lists_roles_that_pass_without_thresholds():
+def test_a_profile_lists_roles_that_pass_without_thresholds_and_so_does_a_stored_one(tmp_path: Path):
     result = result_of("profile")
+    result.save(tmp_path, figures=())
     passing = sum(role.passed for role in result.roles)
     table = result.paper_table(ViewOptions(table="tex"))
     assert 0 < passing < len(result.roles)
     assert table.count(r" \\" + "\n") == passing + 1 + 2 * ("longtable" in table)
     assert f"; {passing} of {len(result.roles):,} rows listed" in table
     assert "threshold" not in table
+    stored = paper_table_of(read_profile(tmp_path), "tex")
+    assert stored.partition(r"\toprule")[2] == table.partition(r"\toprule")[2]
+    assert refused(stored) == ""
 
 
 @needs_minilm

@@ -89,6 +89,8 @@ def test_the_roles_of_a_stored_profile_are_a_table_again_without_a_measurement(p
     passed = [role for role in profile.roles if role.passed]
     done = show(saved, "--show", "roles", "--top", 0)
     assert all(role.role in done.stdout for role in passed)
+    table = show(saved, "--show", "roles", "--table", "md").stdout.splitlines()
+    assert sum(line.startswith("| L") for line in table) == len(passed)
     content = json.loads(show(saved, "--show", "roles", "--json").stdout)
     assert [(each["id"], each["role"]) for each in content["roles"]] == [(str(x.id), x.role) for x in passed]
 
@@ -117,7 +119,7 @@ def test_heads_layers_and_roles_are_chosen_together(profile, saved):
     [
         ("{saved} --show L9H0", "L9H0"), ("{saved} --show amod", "expected"), ("{saved} --show=", "names"),
         ("{saved} --show L0H0 --figures roles --no-control", "--no-control"),
-        ("{saved} --show roles --table md", "--table"), ("{none}.json --show L0H0", "--examples"),
+        ("{saved} --show sink --table md", "--table"), ("{none}.json --show L0H0", "--examples"),
         ("{missing}.json --show L0H0", "No such file"), ("{saved}/profile.csv --show L0H0", "no corpus"),
         ("--show L0H0 -m tiny-gpt2", "tiny-gpt2"),
     ],

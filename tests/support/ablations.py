@@ -38,7 +38,7 @@ KINDS = {NEXT: next_token_model, MASKED: masked_token_model, STATES: states_mode
 def measured(kind: str, texts: Any, **options: Any) -> Ablation:
     """One head at a time, and no more unless asked for."""
     model, tokenizer = KINDS[kind]()
-    return ablate(texts, model, tokenizer=tokenizer, **{"curve": False, **options})
+    return ablate(texts, model, tokenizer=tokenizer, **{"curve": False, "gradient": False, **options})
 
 
 @torch.no_grad()

@@ -75,6 +75,6 @@ def profile(roles=ROLES, **changes):
         "statistics": statistics(torch.tensor([[1.0, 2.0, 0.0], [0.5, 1.5, 2.5]])),
         "relations": RELATIONS, "gold": True, "coreference": None, "control_texts": 500,
         "repeats": RepeatScores({"previous": torch.zeros(32, LAYERS, HEADS)}, 50, {}),
-        "head_distances": None, "queries_compared": 4321, "roles": tuple(roles),
+        "head_distances": None, "roles": tuple(roles),
     }  # fmt: skip
     return Profile(**(parts | changes))

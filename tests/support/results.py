@@ -52,7 +52,7 @@ def cards_with_roles() -> Any:
     hit = Example("a.conllu", 0, "the cat ran", cat, ran, 0.8, True, (cat, ran), 0.8)
     miss = Example("a.conllu", 1, "it ran away", it, away, 0.6, False, (it, Unit("ran", 3, 6)), 0.1)
     examples = [RoleExamples(HeadId.parse(head), *nsubj, (hit,), (miss,)) for head in heads]
-    alone: dict[str, Any] = {"select": heads, "curve": False}
+    alone: dict[str, Any] = {"select": heads, "curve": False, "gradient": False}
     causal = {"model": sharp_gpt2(model_class=GPT2LMHeadModel), "tokenizer": gpt2_tokenizer()}
     shared: dict[str, Any] = {
         "profile": replace(profile_of(dict.fromkeys(heads, roles)), examples=tuple(examples), parts=PARTS),

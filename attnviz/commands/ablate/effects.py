@@ -3,7 +3,7 @@
 A sample of the batches is compared with the reference attention, and with the model's own final states.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -112,6 +112,18 @@ class BatchMetrics:
             changes.append(torch.stack(each, dim=-1))
         return torch.cat(changes)
 
+    def loss_gradient(self, final: Tensor, weights: Tensor) -> Tensor:
+        """Gradient by the unchanged model's final states, of the sum of each row's losses times its weight, [rows]."""
+        assert self._labels is not None
+        gradient = torch.zeros_like(final)
+        for part in self._parts():
+            with torch.enable_grad():
+                states = self._states[part].detach().requires_grad_()
+                losses = nll_loss(self._predict(states), self._labels[part], reduction="none")
+                total = (losses * weights.to(losses)[self._row[part]]).sum()
+            (gradient[self._row[part], self._position[part]],) = torch.autograd.grad(total, states)
+        return gradient
+
     def _predict(self, states: Tensor) -> Tensor:
         """Log-probabilities, [.., vocabulary] or of classes, in float32 at least."""
         head = self._checkpoint.prediction_head
@@ -172,6 +184,7 @@ class HeadEffect:
     id: HeadId
     rank: int  # from 1 for the largest effect by the first metric
     damage: dict[str, Estimate]  # by metric, per token: positive where the metric gets worse without the head
+    gradient: float | None = None  # importance by Michel et al. 2019; None if not measured
     roles: tuple[RoleEffect, ...] = ()  # on the tokens of the roles that were asked for, and have some
 
     def __repr__(self) -> str:
@@ -257,14 +270,20 @@ class Bootstrap:
                 *role, n, texts, self._estimates(queries, texts), self._estimates(others, texts), difference, verdict
             )
 
-    def ranked_heads(self) -> tuple[HeadEffect, ...]:
-        """Heads by the first metric, the most important first."""
+    def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
+        """Heads by the first metric, the most important first; ``importance`` by gradients, [n_layers, n_heads]."""
         damage = {
             head: self.estimates(total) for heads, total in self.sums.items() if len(heads) == 1 for head in heads
         }
         ranked = sorted(damage, key=lambda head: (-damage[head][self._names[0]].value, head))
         return tuple(
-            HeadEffect(head, rank, damage[head], tuple(self._of_roles(self.sums[frozenset([head])])))
+            HeadEffect(
+                id=head,
+                rank=rank,
+                damage=damage[head],
+                gradient=None if importance is None else float(importance[head]),
+                roles=tuple(self._of_roles(self.sums[frozenset([head])])),
+            )
             for rank, head in enumerate(ranked, start=1)
         )
 
@@ -337,10 +356,11 @@ class Passes:
         replacement: removal.Replacement,
         wanted: Sequence[HeadSet],
         tell: Tell,
+        on_batch: Callable[[InputBatch, removal.KeptPass, BatchMetrics], None] = lambda *_: None,
     ) -> dict[HeadSet, Tensor]:
         """The metrics without each set of heads, in sums: [n_texts, n_sums, n_metrics], float64.
 
-        All share the unchanged passes. The first run verifies a sample of the batches.
+        All share the unchanged passes, which ``on_batch`` gets. The first run verifies a sample of the batches.
         """
         n_metrics = len(metrics_of(kind_of(self._checkpoint)))
         sums = torch.zeros(len(wanted), *self.counts.shape, n_metrics, dtype=torch.float64)
@@ -359,6 +379,7 @@ class Passes:
                 metrics = BatchMetrics(self._checkpoint, inputs, kept.final, self._weights)
                 for numbers, changes in self._changes(replacement, wanted, inputs, kept, metrics):
                     sums[numbers] = sums[numbers].index_add(1, texts, changes)
+                on_batch(inputs, kept, metrics)
                 if metrics.clean is not None:
                     self.clean = clean.index_add_(1, texts, metrics.clean)
                 done += len(inputs.inputs)

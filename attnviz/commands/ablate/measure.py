@@ -21,6 +21,7 @@ from attnviz.commands.ablate.effects import (
     SetEffect,
     mean_values,
 )
+from attnviz.commands.ablate.gradients import GradientTally
 from attnviz.commands.ablate.inputs import (
     CLASSES,
     STATES,
@@ -141,6 +142,7 @@ def ablate(
     batch_size: int = 32,
     seed: int = 0,
     curve: bool = True,
+    gradient: bool = True,
     label: str | int | None = None,
     target: str | None = None,
     max_new_tokens: int | None = None,
@@ -166,8 +168,9 @@ def ablate(
         repeats: instead of texts random tokens, repeated; the second copy is measured beside the first.
         limit: sentences of each corpus that are read; default all.
         batch_size: inputs that the model reads at once.
-        seed: of the bootstrap and the random order.
+        seed: of the bootstrap, the random order and the random projections.
         curve: also remove heads together: those of each layer, and ever more of all, the least important first.
+        gradient: also measure the importance by gradients (Michel et al. 2019).
         label: the class of all these texts, by name or number, for a classifier.
         target: of an encoder-decoder, what its decoder reads for one text; default what the model writes itself.
         max_new_tokens: of that, at most; default 40.
@@ -184,7 +187,7 @@ def ablate(
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {
         "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),
-        "repeats": repeats, "limit": limit, "truncate": truncate, "seed": seed, "curve": curve,
+        "repeats": repeats, "limit": limit, "truncate": truncate, "seed": seed, "curve": curve, "gradient": gradient,
         "label": None if label is None else str(label), "target": target,
     }  # fmt: skip
     roles = role_tokens(options["role"], repeats)
@@ -203,7 +206,7 @@ def ablate(
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     layers = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)] if curve else []
     groups = [frozenset(heads)] if together else [each for each in layers if len(each) > 1]
-    with torch.inference_mode(mode=False):  # a caller may be in it
+    with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
         sources = with_targets(checkpoint, sources, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
         inputs, measured = model_inputs(checkpoint, sources.texts, kind, truncate, warn)
         means = None
@@ -216,9 +219,11 @@ def ablate(
             warn(f"{len(inputs):,} inputs, each with {removed}; a --limit reads fewer sentences")
         passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles))
         singles: list[HeadSet] = [frozenset([head]) for head in heads]
-        sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"))
+        tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed)
+        on_batch = [tally.add] if gradient else []
+        sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"), *on_batch)
         bootstrap = Bootstrap(seed, measured, passes.counts, kind, sums, roles)
-        ranked = bootstrap.ranked_heads()
+        ranked = bootstrap.ranked_heads(tally.importance if gradient else None)
         removal = None
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]

@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
+from attnviz.commands.ablate.gradients import PROJECTIONS
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, METRICS, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -69,6 +70,13 @@ def what_is_measured(result: Ablation) -> str:
     return f"{what} {where}; {loss} nats/token"
 
 
+_GRADIENT_OF = {
+    STATES: f"{PROJECTIONS} random projections of the final states",
+    CLASS: "loss of the class that the whole model decides for",
+}
+"""What gradients are taken of by kind, where it is not the loss that is measured."""
+
+
 def interval(estimate: Estimate) -> str:
     """The interval in brackets, or ''."""
     low, high = estimate.low, estimate.high
@@ -113,6 +121,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
         "curve": _curve_entry(result),
+        "gradient_of": _GRADIENT_OF.get(result.kind, f"{result.kind} loss") if options["gradient"] else None,
         "removable": result.removable,
     }
 
@@ -163,6 +172,7 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
         )
         for name in METRICS
     ),
+    Field("Gradient", name="gradient", write=amount),
 )
 
 
@@ -198,6 +208,8 @@ def _head_table(result: Ablation, top: int | None) -> RowTable[HeadEffect]:
     for metric in result.metrics:
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
         columns += _measured(result, of, capital(metric.title), metric.unit)
+    if result.options["gradient"]:
+        columns += pick(_FIELDS, "gradient")
     title, order = "Heads removed one at a time", "the one that matters most first"
     return first_rows(title, columns, result.heads, top, "ablate.csv", order=order)
 
@@ -245,6 +257,10 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint]) -> RowTable[Cur
 
 
 def _notes(result: Ablation) -> Iterator[str]:
+    if result.options["gradient"]:
+        loss = f"; L: {_GRADIENT_OF[result.kind]}" if result.kind in _GRADIENT_OF else ""
+        first_order = "" if result.method == "zero" else f", to first order what zero does, not {result.method}"
+        yield f"Gradient: mean over texts of |Att·dL/dAtt| (Michel et al. 2019){loss}{first_order}."
     if result.options["repeats"]:
         yield "Repeated tokens: those of the second copy; others: the same tokens of the first, which nothing predicts."
     elif result.options["role"]:

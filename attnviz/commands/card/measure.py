@@ -301,7 +301,7 @@ def _removed(
     relations = dict.fromkeys(role.relation for role in of_heads if role is not None and role.relation)
     measured = isinstance(source, Path) and not checkpoint.stacks and kind_of(checkpoint) not in CLASSES
     return measure_ablation(
-        source, checkpoint, select=heads, role=list(relations) if measured else (), curve=False,
+        source, checkpoint, select=heads, role=list(relations) if measured else (), curve=False, gradient=False,
         **options,
     )  # fmt: skip
 
@@ -313,7 +313,7 @@ def _without_on_repeats(
     some = [head for head in heads if profile and {role.role for role in profile.of(head)} & {*ROLES_ON_REPEATS}]
     if not some or kind_of(checkpoint) in CLASSES or checkpoint.stacks or not checkpoint.architecture.causal:
         return None
-    return measure_ablation((), checkpoint, repeats=True, select=some, curve=False, progress=progress)
+    return measure_ablation((), checkpoint, repeats=True, select=some, curve=False, gradient=False, progress=progress)
 
 
 def first_relation(roles: Sequence[Role]) -> Role | None:

@@ -168,7 +168,7 @@ def _held(
     @cache
     def ablation(corpus: tuple[Path, ...]) -> Ablation:
         heads = [id for each, id in claims if (each.kind, each.corpus) == ("ablate", corpus)]
-        return ablate(corpus, checkpoint, select=heads, truncate=truncate, curve=False, **more)
+        return ablate(corpus, checkpoint, select=heads, truncate=truncate, curve=False, gradient=False, **more)
 
     @cache
     def analysis(text: str, model: str = "") -> Analysis:

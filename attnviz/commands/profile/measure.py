@@ -66,8 +66,8 @@ class Profile(Result):
         relations: syntactic relations, the most frequent first.
         gold: whether the trees are gold, not a parser's.
         control_texts: on how many texts an untrained copy of the model was measured.
-        head_distances, queries_compared: mean Jensen-Shannon divergence of any two heads in nats, on queries of the
-            verified texts, [n_all_heads, n_all_heads].
+        head_distances: mean Jensen-Shannon divergence of any two heads in nats, on queries of the verified
+            texts, [n_all_heads, n_all_heads].
         roles: of every head, whether they pass or not.
         examples: of the roles that a head passes, and of its best relation.
         why_no_copying: the reason why copying was not measured on sentences, or ''.
@@ -89,7 +89,6 @@ class Profile(Result):
     control_texts: int | None
     repeats: RepeatScores | None
     head_distances: Tensor | None
-    queries_compared: int
     roles: tuple[Role, ...]
     examples: tuple[RoleExamples, ...] = ()
     why_no_copying: str = ""
@@ -298,7 +297,7 @@ def _profile(
         tuple(replace(each, layers=checkpoint.layers) for each in run.relations.results()) or None, run.gold,
         run.names.results(), None if fresh is None else sum(done.texts for done in fresh.measured),
         run.repeats.results() if repeats else None, run.distances.results() if run.sentences else None,
-        run.distances.n_queries, _renumbered(roles, checkpoint),
+        _renumbered(roles, checkpoint),
         _renumbered(find_examples(run, roles, examples), checkpoint),
         run.writing.why_no_copying if run.sentences else "", text_notes(run.settings, run.measured),
     )  # fmt: skip

@@ -11,8 +11,10 @@ from attnviz.errors import UsageError
 from attnviz.judge.roles import Role
 from attnviz.models.head_ids import select_heads
 from attnviz.models.wording import visible
+from attnviz.present.documents import paper_table
 from attnviz.present.fields import Field
 from attnviz.present.published import role_name, role_numbers
+from attnviz.present.report import spec_of
 from attnviz.present.tables import RowTable, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
@@ -156,6 +158,17 @@ def passed_roles(profile: StoredProfile) -> dict[str, Any]:
     """The model, and the roles that pass, as in profile.json."""
     roles = [role for role in profile.document["roles"] if role["passed"]]
     return {"attnviz": profile.document["attnviz"], "model": profile.model, "parts": profile.parts, "roles": roles}
+
+
+def paper_table_of(profile: StoredProfile, kind: str) -> str:
+    """The roles that pass as a table for a paper, as by :func:`attnviz.present.documents.paper_table`."""
+    spec, content = spec_of("profile"), passed_roles(profile)
+    columns, rows = spec.csv_rows(content)
+    caption = (
+        f"Roles of the heads of {visible(str(profile.model.get('name')))} over {profile.measured_on} (attnviz profile, "
+        f"version {content['attnviz']})."
+    )
+    return paper_table(kind, spec.paper or columns, rows, caption, "tab:attnviz-profile")
 
 
 def sentence_of(example: Example) -> Text:

@@ -1,0 +1,106 @@
+"""Importance of heads by gradients (Michel et al. 2019): gates on the heads, on the way back through a pass."""
+
+import math
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attnviz.commands.ablate.effects import BatchMetrics
+from attnviz.commands.ablate.inputs import STATES, InputBatch
+from attnviz.errors import VerificationError
+from attnviz.measures.bootstrap import named_generator
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.trace import removal
+from attnviz.trace.recorder import refuse_not_finite
+
+PROJECTIONS = 4
+"""Random projections of final states, where there is no loss."""
+
+
+class GradientTally:
+    """Sums the sensitivity of a model to each head over texts (Michel et al. 2019, section 4.1).
+
+    Each head is multiplied by a gate, 1 in the model as it is. The derivative of a text's loss by the gate is
+    Att_h(x)^T dL/dAtt_h(x): to first order, how much the loss falls when the head gives zeros. Its importance is the
+    mean absolute value over texts.
+
+    Where nothing is predicted, the loss is a random projection v·s / sqrt(n) of the n final states s, several times:
+    the root mean square of its derivatives is, to first order, how far the states move without the head.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, kind: str, counts: Tensor, seed: int) -> None:
+        """``counts``: measured positions, [n_texts] float64; ``seed``: of the random directions."""
+        self._checkpoint, self._kind, self._counts, self._seed = checkpoint, kind, counts, seed
+        self._n_heads = [checkpoint.n_heads_of(layer) for layer in range(checkpoint.n_layers)]
+        self._sums = torch.zeros(len(counts), checkpoint.n_layers, max(self._n_heads), dtype=torch.float64)
+
+    def add(self, inputs: InputBatch, kept: removal.KeptPass, metrics: BatchMetrics) -> None:
+        """Measure a batch."""
+        texts = torch.tensor([each.text for each in inputs.inputs])
+        if self._kind != STATES:
+            gradient = metrics.loss_gradient(kept.final, 1 / self._counts[texts])
+            self._sums.index_add_(0, texts, self._gate_gradients(kept, gradient))
+            return
+        for number in range(PROJECTIONS):
+            gradient = self._projection(inputs, kept.final, number)
+            self._sums.index_add_(0, texts, self._gate_gradients(kept, gradient).square() / PROJECTIONS)
+
+    @property
+    def importance(self) -> Tensor:
+        """Importance of every head, mean over texts, [n_layers, n_heads]."""
+        return (self._sums.sqrt() if self._kind == STATES else self._sums.abs()).mean(0)
+
+    def _projection(self, inputs: InputBatch, final: Tensor, number: int) -> Tensor:
+        """A random direction at every token, which depends on the text but not on its batch."""
+        towards = torch.zeros_like(final)
+        for row, each in enumerate(inputs.inputs):
+            n = len(each.positions)
+            generator = named_generator(f"{self._seed}:{number}:{each.item.ids}")
+            towards[row, :n] = (torch.randn(n, final.shape[-1], generator=generator) / math.sqrt(n)).to(final)
+        return towards
+
+    def _gate_gradients(self, kept: removal.KeptPass, gradient: Tensor) -> Tensor:
+        """Derivatives by the gates, [rows, n_layers, n_heads], from the gradient by the final states.
+
+        Layers are run again one by one from the last, so that memory is that of one.
+        """
+        model = self._checkpoint
+        if not model.architecture.resumable:
+            return self._of_all_layers(kept, gradient)
+        of_gates: list[Tensor] = []
+        for layer in reversed(range(model.n_layers)):
+            with torch.enable_grad():
+                hidden = kept.calls[layer][0][0].detach().requires_grad_()
+                gate = gradient.new_ones(len(gradient), self._n_heads[layer], requires_grad=True)
+                with removal.gated_heads(model, layer, gate):
+                    after = removal.run_block(model.modules[layer].block, kept, layer, hidden)
+                if layer == model.n_layers - 1:
+                    after = model.architecture.final_states(model.model, after)
+            try:
+                gradient, of_gate = torch.autograd.grad(after, (hidden, gate), gradient)
+            except RuntimeError as error:  # torch's own, where one of them is not in the graph
+                raise VerificationError(
+                    f"the output of layer {layer} does not depend on its input and its heads, so that there is no "
+                    "gradient; expected a layer that passes on what its heads add."
+                ) from error
+            of_gates.insert(0, of_gate.double().cpu())
+        return self._finite(torch.stack(of_gates, dim=1))
+
+    def _of_all_layers(self, kept: removal.KeptPass, gradient: Tensor) -> Tensor:
+        """The same in one graph; 0 where a layer has fewer heads."""
+        model = self._checkpoint
+        with torch.enable_grad(), ExitStack() as stack:
+            gates = [gradient.new_ones(len(gradient), n, requires_grad=True) for n in self._n_heads]
+            for layer, gate in enumerate(gates):
+                stack.enter_context(removal.gated_heads(model, layer, gate))
+            of_gates = torch.autograd.grad(removal.final_states(model, kept.inputs), gates, gradient)
+        widest = max(self._n_heads)
+        return self._finite(
+            torch.stack([pad(each.double().cpu(), (0, widest - each.shape[1])) for each in of_gates], 1)
+        )
+
+    def _finite(self, of_gates: Tensor) -> Tensor:
+        refuse_not_finite(of_gates, "gradient by its heads")
+        return of_gates
