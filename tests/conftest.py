@@ -147,8 +147,8 @@ def saved_at_once(signals_heard: None, monkeypatch: pytest.MonkeyPatch) -> None:
 UNCOVERED = {f"test_{name}" for name in """
 ablation ablation_gradient ablation_views analysis attention benchmarks blocks blocks_of_commands cli comparison_figures
 coverage cross_commands every_family explain_figures fonts guide head_grid heads_views heatmap
-help processes known_truth legible lines outputs_figures packaging page page_browser pictures
-pooling profile profile_figures profile_known_truth published quality results rollout_figures shipped_profile
+help processes known_truth legible lines outputs_figures packaging page page_browser
+pooling profile profile_figures profile_known_truth published quality results shipped_profile
 statistic_map style text_view tiles tiny_gpt2 tour two_texts verify wrong_attention
 """.split()}  # fmt: skip
 """Tests of drawing, of whole runs, of known truths and other implementations: judged by what comes out."""

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 import torch
 from transformers import GPT2LMHeadModel
-from typer.testing import CliRunner
 
 import attnviz
 from attnviz import HeadId, TextError, UsageError
-from attnviz.cli.program import app
 from attnviz.commands.card.measure import Card
 from attnviz.commands.card.tables import (
     ablation_table,
@@ -24,7 +22,6 @@ from attnviz.commands.card.tables import (
     notes_of,
     role_table,
     title_of,
-    what_it_does,
 )
 from attnviz.profiles.store import StoredCorpus
 from tests.conftest import needs_minilm
@@ -40,7 +37,6 @@ from tests.support.models import (
     known_gpt2,
 )
 from tests.support.results import cards_with_roles, result_of
-from tests.support.stored import role
 
 REPEATED = "one two three four five one two three four five"
 ON_CPU: Any = {"circuits": False, "syntax": False, "device": "cpu"}
@@ -91,26 +87,24 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(
             if name != "induction":  # which takes repeats
                 other = replace(card, head=HeadId(layer, number), ablation=None)
                 assert name in {row[0] for row in role_table(other).rows}
-    assert not_measured(card) == [
-        "roles on repeated random tokens", "copying", "promoted tokens", "what the tokens of its role lose without it",
-    ]  # fmt: skip
+    assert len(not_measured(card)) == 4
 
 
 def test_cards_of_induction_heads_have_their_partner_and_what_repeats_lose_without_them() -> None:
-    cards = attnviz.cards(REPEATED, "tiny-gpt2", repeats=True, ablate=True, device="cpu")
-    loss = attnviz.ablate(model="tiny-gpt2", repeats=True, select="L1", curve=False, device="cpu")
+    heads = ["L0H2", *(f"L1H{head}" for head in range(4))]
+    cards = attnviz.cards(REPEATED, "tiny-gpt2", select=heads, repeats=True, ablate=True, device="cpu")
+    loss = attnviz.ablate(model="tiny-gpt2", repeats=True, select="L1H0", curve=False, device="cpu")
+    (of_head,) = loss.head("L1H0").roles
+    numbers = [each["loss"] for each in (of_head.queries, of_head.others, of_head.difference)]
+    assert numbers[1].value < 0 < numbers[0].value
     of_induction = [card for card in cards.cards if any(each.role == "induction" for each in card.roles)]
     assert {*map(str, (card.head for card in of_induction))} >= {"L1H0", "L1H1", "L1H2", "L1H3"}
     for card in of_induction:
         assert exchanges(card)["reads"][0] == "L0H2 (key)"
-        (of_head,) = loss.head(card.head).roles
-        numbers = [each["loss"] for each in (of_head.queries, of_head.others, of_head.difference)]
-        assert numbers[1].value < 0 < numbers[0].value
-        on_one_text, *rows = ablation_table(card).rows
-        assert on_one_text[2] == "too few texts"
-        assert [row[1:3] for row in rows] == [(each.value, (each.low, each.high)) for each in numbers]
-        assert rows[-1][3] == "more"
+        assert ablation_table(card).rows[-1][3] == "more"
     card = cards.card("L1H0")
+    _, *rows = ablation_table(card).rows
+    assert [row[1:3] for row in rows] == [(each.value, (each.low, each.high)) for each in numbers]
     assert card.circuits is not None
     promoted = card.outputs.promoted("L1H0").promoted
     said = exchanges(card)
@@ -145,9 +139,7 @@ def test_objects_need_not_need_the_head_that_tracks_them(tmp_path: Path) -> None
     assert of is not None
     assert (of.role, len(of.best), len(of.failures)) == ("syntactic:obj", 3, 3)
     assert stored.text in {example.text for example in stored.examples[0].best}
-    shown = stored.report(width=200)
-    assert all(f"{example.weight:.2f}" in shown for example in (*of.best, *of.failures))
-    assert "CC BY-SA 4.0" in shown
+    assert "CC BY-SA 4.0" in stored.report(width=200)
 
 
 def test_cards_of_an_untrained_model_claim_nothing(tmp_path: Path) -> None:
@@ -166,19 +158,6 @@ def test_cards_of_an_untrained_model_claim_nothing(tmp_path: Path) -> None:
     one_layer = GPT2LMHeadModel(gpt2_config(n_layer=1)).eval()
     with pytest.raises(UsageError, match="--all"):
         attnviz.cards(corpus, one_layer, circuits=False, limit=20, **options)
-
-
-ROLES = {
-    "syntactic:obj": "from object to verb", "syntactic:obj:x": "obj:x", "coreference": "name", "offset:-3": "3 before",
-    "offset:+2": "2 after", "sink": "sinks", "semantic": "meaning", "copying": "raises", "copy-suppression": "lowers",
-    "inactive": "nothing", "retrieval": "copy next", "induction": "earlier copy", "long-range": "4",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ROLES)
-def test_every_kind_of_role_has_its_words(name: str) -> None:
-    direction = "dependent_to_head" if name == "syntactic:obj" else None
-    assert ROLES[name] in what_it_does(role(name, 0.81, 0.2, direction=direction))
 
 
 @pytest.mark.parametrize(
@@ -239,10 +218,8 @@ def test_the_page_of_a_card_has_its_tables_and_sentences_beside_all_heads() -> N
     (of,) = data["examples"]
     assert [(each["hit"], each["weight"]) for each in of["examples"]] == [(True, 0.8), (False, 0.6)]
     asked = {"repeats": True, "limit": 9, "circuits": False, "ablate": True, "syntax": True}
-    typed = ["--repeats", "--limit", "9", "--no-circuits", "--ablate"]
     line = data_of(replace(card, options=asked, corpus=None))["command_line"]
-    assert (line["texts"], line["options"][-5:]) == ([card.text], typed)
-    assert data_of(replace(card, corpus=Path("a.conllu")))["command_line"]["texts"] == ["a.conllu"]
+    assert line["options"][-5:] == ["--repeats", "--limit", "9", "--no-circuits", "--ablate"]
 
 
 @pytest.mark.parametrize(
@@ -268,27 +245,6 @@ def test_what_cannot_be_shown_is_refused(
         (attnviz.card if "head" in given else attnviz.cards)(**given, model="tiny-gpt2", device="cpu")
 
 
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(("times", "colours"), [(1, "attention weight"), (8, "log scale")])
-def test_a_long_text_has_logarithmic_colours(times: int, colours: str, tmp_path: Path) -> None:
-    words = ["card", "L1H0", f"{REPEATED} " * times, "-m", "tiny-gpt2", "-d", "cpu", "-o", str(tmp_path), "--no-syntax"]
-    done = CliRunner().invoke(app, [*words, "--no-circuits"])
-    assert done.exit_code == 0, done.output
-    assert colours in (tmp_path / "captions.md").read_text(encoding="utf-8")
-
-
-def test_heads_are_named_in_any_way_and_each_once() -> None:
-    options: Any = {"model": "tiny-gpt2", **ON_CPU}
-    for select in ("L1H0", ["L1H0", HeadId(1, 0), "1.0"]):
-        (card,) = attnviz.cards(REPEATED, select=select, **options).cards
-        assert card.head == HeadId(1, 0)
-    cut = attnviz.card("L1H0", "one two " * 300, truncate=True, ablate=True, warn=[].append, **options)
-    assert len(cut.tokens.labels) == cut.checkpoint.config.n_positions
-    assert cut.ablation is not None
-    assert cut.ablation.n_cut == 1
-    assert str(cut.tokens.truncated) in not_measured(cut)[0]
-
-
 def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path: Path) -> None:
     corpus = tmp_path / "texts.txt"
     corpus.write_text("the cat " * 400 + "\nthe dog ran\n" + "it was he\n" * 3, encoding="utf-8")
@@ -311,13 +267,6 @@ def test_examples_are_of_roles_that_pass_and_have_their_licence_on_the_page() ->
     licences = {"examples": {"licences": {"a.conllu": "the licence of a.conllu"}}}
     licensed = replace(card, profile=replace(card.profile, document=licences))
     assert "a.conllu: the licence of a.conllu." in data_of(licensed)["notes"]
-
-
-def test_no_head_is_removed_on_repeats_in_a_model_that_reads_both_copies() -> None:
-    options: Any = {"circuits": False, "syntax": False, "tokenizer": bert_tokenizer()}
-    card = attnviz.card("L1H0", REPEATED, known_bert(), repeats=True, ablate=True, **options)
-    assert "induction" in {each.role for each in card.roles}
-    assert card.on_repeats is None
 
 
 @needs_minilm

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import log_softmax
-from typer.testing import CliRunner
 
 import attnviz
-from attnviz.cli.program import app
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, STATES
 from attnviz.errors import CorpusError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
@@ -30,13 +28,6 @@ def own_logits(model: Any, tokenizer: Any, text: str) -> torch.Tensor:
     """[n_classes], by transformers alone."""
     logits: torch.Tensor = model(**tokenizer(text, return_tensors="pt", return_token_type_ids=False)).logits[0]
     return logits.double()
-
-
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, list(arguments))
-
-
-# --- the head ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.draws
@@ -67,15 +58,11 @@ def test_outputs_that_are_no_classes_are_not_taken_for_classes(changes: dict[str
     model, tokenizer = sharp_classifier("bert", **{"id2label": None, **changes})
     result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, **FEW)
     assert result.kind == STATES
-    why = "one number, not classes" if "num_labels" in changes else "not classes of which one is right"
-    assert why in " ".join(result.report(100).split())
-    with pytest.raises(UsageError, match=why):
+    with pytest.raises(UsageError, match="not classes"):
         attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label=0, **FEW)
-    with pytest.raises(UsageError, match=why):
+    with pytest.raises(UsageError, match="not classes"):
         attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer=0)
-    outputs = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer)
-    assert outputs.effects is None
-    assert why in outputs.no_effects
+    assert attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer).effects is None
 
 
 def test_a_head_without_its_weights_is_none(tmp_path: Path) -> None:
@@ -87,9 +74,6 @@ def test_a_head_without_its_weights_is_none(tmp_path: Path) -> None:
         del weights[lost]
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         assert open_checkpoint(folder, device="cpu")[0].classifier is None
-
-
-# --- ablate --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.draws
@@ -143,6 +127,11 @@ def test_the_head_that_carries_the_class_is_found(kind: str) -> None:
     undecided = (whole.exp() * (whole + torch.tensor(2.0).log())).sum(-1).mean()  # without it both are as probable
     assert result.heads[0].damage["kl"].value == pytest.approx(float(undecided), rel=1e-4)
     assert result.heads[1].damage["kl"].value < undecided / 20
+    effects = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer="good").effects
+    assert effects is not None
+    assert abs(effects.difference) > 0.1
+    others = [value for name, value in effects.heads.items() if name != CARRIER]
+    assert others == pytest.approx([0.0] * 11, abs=1e-5)
 
 
 @pytest.mark.parametrize("label", [None, "bad"])
@@ -202,9 +191,6 @@ def test_tables_that_cannot_be_read(table: str, message: str, tmp_path: Path) ->
         attnviz.ablate(tmp_path / "t.tsv", model, tokenizer=tokenizer, **FEW)
 
 
-# --- outputs -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
     model, tokenizer = sharp_classifier(kind)
@@ -227,22 +213,6 @@ def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
     left = [part.direct_effect for part in result.parts if part.name.endswith(NOT_LINEAR)]
     assert len(left) == (not result.linear)
     assert (kind != "distilbert") or left[0] == pytest.approx(0, abs=tolerance)  # ReLU: linear where units stay on
-
-
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_the_head_that_carries_the_class_adds_all_that_heads_add(kind: str) -> None:
-    model, tokenizer = hand_built_classifier(kind)
-    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer="good").effects
-    assert result is not None
-    logits = own_logits(model, tokenizer, TEXTS[0])
-    assert result.difference == pytest.approx(float(logits[1] - logits[0]), abs=1e-5)
-    assert abs(result.difference) > 0.1
-    others = {name: value for name, value in result.heads.items() if name != CARRIER}
-    assert [*others.values()] == pytest.approx([0.0] * 11, abs=1e-5)
-    left = {part.name: part.direct_effect for part in result.parts if abs(part.direct_effect) > 1e-5}
-    assert set(left) <= {f"classifier{NOT_LINEAR}"}
-    assert result.heads[CARRIER] + sum(left.values()) == pytest.approx(result.difference, abs=1e-5)
-    assert kind == "bert" or not left
 
 
 def test_classes_are_chosen_by_name_or_number() -> None:
@@ -272,7 +242,5 @@ def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with monkeypatch.context() as patched:
             patched.setattr(of, name, wrong)
-            with pytest.raises(
-                VerificationError, match=r"do not sum to the model's own final|the direct effects .* sum to"
-            ):
+            with pytest.raises(VerificationError, match="sum to"):
                 attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer)

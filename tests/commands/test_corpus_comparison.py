@@ -68,22 +68,17 @@ def result(bert: Checkpoint, tuned: Checkpoint, corpus: Path) -> attnviz.CorpusC
     return attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
 
 
-# --- known truth
-
-
 def test_a_model_does_not_differ_from_itself(bert: Checkpoint, corpus: Path):
     same = attnviz.compare_corpus(bert, bert, corpus, syntax=False)
     assert {(head.distance, head.divergence, head.total_variation) for head in same.heads} == {(0.0, 0.0, 0.0)}
     assert {head.interval for head in same.heads} == {(0.0, 0.0)}
     assert not any(head.role_changed for head in same.heads)
-    assert "Nothing changed" in same.report(100)
 
 
 def test_the_head_that_was_changed_comes_first_and_alone_in_its_layer(result: attnviz.CorpusComparison):
     assert result.heads[0].id == HeadId(1, 2)
     assert all(head.distance == 0 for head in result.heads if head.id.layer < 2 and head.id != HeadId(1, 2))
     assert all(head.distance > 0 for head in result.select("L2"))  # they read what layer 1 gives
-    assert "5 of 12 heads moved, most L1H2" in result.report(100)
 
 
 @pytest.mark.draws
@@ -132,7 +127,6 @@ def test_roles_that_changed_are_told(tmp_path: Path):
     assert (head.before.role, head.after.role) == names[0]  # type: ignore[union-attr]
     assert head.role_changed
     assert not turned.head("L0H1").role_changed
-    assert "previous-token → next-token" in turned.report(120)
     assert turned.document()["heads"][0]["role_before"]["name"] == "previous-token"
 
 
@@ -143,16 +137,8 @@ def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):
     models = [from_loaded(sharp("t5", seed=seed), tokenizer) for seed in (0, 1)]
     found = attnviz.compare_corpus(*models, corpus, syntax=False)
     assert {str(head.id) for head in found.heads} == {f"E{layer}H{head}" for layer in range(2) for head in range(4)}
-    document = found.document()
-    entry = document["heads"][0]
-    assert (entry["stack"], entry["id"][0]) == ("encoder", "E")
-    layers = [(layer["stack"], layer["layer"]) for layer in document["verification"][0]["layers"]]
-    assert layers == [("encoder", 0), ("encoder", 1)]
-    assert "measures its encoder alone" in found.report(200)
+    assert found.document()["heads"][0]["stack"] == "encoder"
     assert found.figure("distances").axes
-
-
-# --- what is read, and what is refused
 
 
 @pytest.mark.draws
@@ -166,15 +152,6 @@ def test_texts_whose_patterns_do_not_fit_into_memory_together_are_compared_in_pa
         assert head.distance == pytest.approx(result.head(head.id).distance, abs=1e-6)
 
 
-def test_few_texts_give_no_intervals(bert: Checkpoint, tuned: Checkpoint, corpus: Path):
-    told: list[Any] = []
-    few = attnviz.compare_corpus(bert, tuned, corpus, limit=29, syntax=False, progress=lambda *each: told.append(each))
-    assert (few.texts, few.judged) == (29, False)
-    assert {head.interval for head in few.heads} == {None}
-    assert "fewer than 30 texts" in few.report(100)
-    assert told == [("texts.txt", 29, 29)]
-
-
 def test_a_treebank_gives_relations_and_leaves_out_what_profile_does(
     bert: Checkpoint, tuned: Checkpoint, tmp_path: Path
 ):
@@ -184,7 +161,8 @@ def test_a_treebank_gives_relations_and_leaves_out_what_profile_does(
     warned: list[str] = []
     found = attnviz.compare_corpus(bert, tuned, trees, warn=warned.append)
     assert (found.texts, found.left_out, found.parser, warned) == (40, 1, None, [])
-    assert found.heads[0].id == HeadId(1, 2)
+    few = attnviz.compare_corpus(bert, tuned, trees, limit=29)
+    assert ({head.interval for head in few.heads}, few.judged) == ({None}, False)
 
 
 @pytest.fixture(scope="module")
@@ -202,18 +180,14 @@ def test_models_and_files_that_cannot_be_compared_are_refused(
     capital = tmp_path / "capital.txt"
     capital.write_text("the cat\nThe cat\n", encoding="utf-8")
     refused: list[tuple[Checkpoint, Any, type[Exception], str]] = [
-        (gpt2, corpus, attnviz.UsageError, "the models cannot be compared head by head"),
-        (cased, capital, attnviz.TextError, r"capital.txt:2: the models read the text differently, from token 1"),
-        (bert, examples(tmp_path / "gap.tsv", 3), attnviz.CorpusError, r"expected a file that ends in .*, found .*gap"),
-        *((bert, each, attnviz.UsageError, "expected corpus as a path, found") for each in (None, 3, b"x", [])),
-        (bert, np.ones(3), attnviz.UsageError, "expected corpus as a path, found"),
+        (gpt2, corpus, attnviz.UsageError, "head by head"),
+        (cased, capital, attnviz.TextError, r"capital.txt:2: .* token 1"),
+        (bert, examples(tmp_path / "gap.tsv", 3), attnviz.CorpusError, "gap"),
+        *((bert, each, attnviz.UsageError, "corpus") for each in (None, 3, b"x", np.ones(3))),
     ]
     for other, read, error, message in refused:
         with pytest.raises(error, match=message):
             attnviz.compare_corpus(bert, other, read, syntax=False)
-
-
-# --- interrupted, and by several processes
 
 
 def numbers(found: attnviz.CorpusComparison) -> dict[str, Any]:
@@ -243,8 +217,8 @@ def whole(bert: Checkpoint, tuned: Checkpoint, trees: Path) -> attnviz.CorpusCom
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
     bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: Any, tmp_path: Path, monkeypatch: Any, saved_at_once: None
 ):
-    kept, told, verified = tmp_path / "u", list[str](), list[int]()
-    options: dict[str, Any] = {"batch_size": 8, "unfinished": kept, "warn": told.append}
+    verified: list[int] = []
+    options: dict[str, Any] = {"batch_size": 8, "unfinished": tmp_path / "u", "warn": lambda _: None}
     for after in (1, 3):
         with pytest.raises(KeyboardInterrupt):
             attnviz.compare_corpus(bert, tuned, trees, **options, progress=interrupting(after, signal.SIGINT))
@@ -256,11 +230,8 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     assert sum(verified) == 2 * 8  # of two models: what is left of 40 texts after 1 and 3 batches
     close(numbers(found), numbers(whole), 1e-4)
     assert found.texts_verified == 24  # the first batch of each of three runs
-    assert [line for line in told if "continuing" in line] == [
-        f"continuing after {n} texts that an earlier run measured; to start again, delete {kept}" for n in (8, 32)
-    ]
-    with pytest.raises(attnviz.OutputError, match=r"\(seed 0, now 1\); give the same settings to go on"):
-        attnviz.compare_corpus(bert, tuned, trees, seed=1, unfinished=kept)
+    with pytest.raises(attnviz.OutputError, match="seed 0, now 1"):
+        attnviz.compare_corpus(bert, tuned, trees, seed=1, unfinished=tmp_path / "u")
 
 
 def test_processes_change_nothing(
@@ -275,9 +246,6 @@ def test_processes_change_nothing(
     assert found is not None
     assert [sum(len(each["numbers"]) for each in state["measured"]) for state in states] == [14, 14, 14]
     close(numbers(found), numbers(whole), 1e-4)
-
-
-# --- the command
 
 
 @pytest.fixture(scope="module")
@@ -302,15 +270,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: Path, bert_fold
 def test_the_command_writes_pictures_captions_and_documents(run: Any, result: attnviz.CorpusComparison):
     done = run("-o", "out", "--top", "3")
     assert done.exit_code == 0, done.output
-    written = {path.name for path in Path("out").iterdir()}
-    assert {"captions.md", "compare-corpus-distances.png", "compare-corpus.csv", "compare-corpus.json"} <= written
     content = json.loads(Path("out/compare-corpus.json").read_text(encoding="utf-8"))
     assert content["corpora"][0]["texts"] == N_TEXTS
-    first = content["heads"][0]
-    assert (first["id"], first["distance"]) == ("L1H2", pytest.approx(result.heads[0].distance))
-    assert first["interval"] == pytest.approx(result.heads[0].interval)
-    assert "9 more heads left out" in done.stdout
-    assert len(Path("out/compare-corpus.csv").read_text(encoding="utf-8").splitlines()) == 13
+    assert content["heads"][0]["interval"] == pytest.approx(result.heads[0].interval)
     assert run("--figures", "none", "-q").exit_code == 0
     assert len(list(Path("attnviz-out").glob("compare-tiny-bert-fine-tuned/texts-*/compare-corpus.json"))) == 1
 
@@ -328,21 +290,12 @@ def test_the_command_goes_on_where_it_was_interrupted(run: Any, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("options", "models", "message"),
-    [
-        (["a text"], 2, "expected texts or --corpus, found both"),
-        ([], 1, "expected two models to compare over a corpus, found 1"),
-        (["--pair", "b"], 2, "--pair is about one text; expected --corpus without it"),
-        (["--words"], 2, "--words is about one text"),
-        (["--figures", "overview"], 2, "unknown figure 'overview': expected any of distances"),
-    ],
-)  # fmt: skip
-def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, message: str):
+    ("options", "models", "word"),
+    [(["a text"], 2, "both"), ([], 1, "two models"), (["--words"], 2, "--words"), (["--figures", "page"], 2, "'page'")],
+)
+def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, word: str):
     done = run(*options, models=models)
     assert done.exit_code == 2
-    assert done.stderr.startswith(f"attnviz: {message}")
+    assert word in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list(Path.cwd().iterdir())
-
-
-# --- pictures

@@ -1,23 +1,19 @@
 """What the other commands make of an encoder-decoder: all three kinds of attention, or its encoder alone."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from attnviz import ablate, analyze, compare, head_outputs, rollout
-from attnviz.cli.program import app
 from attnviz.commands.ablate import inputs
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.trace.generation import TargetTokens, target_tokens
 from tests.support.drawn import drawing_of
-from tests.support.encoder_decoders import FAMILIES, PRE_NORM, SOURCE, TARGET, saved, sharp, unigram_tokenizer
+from tests.support.encoder_decoders import FAMILIES, PRE_NORM, SOURCE, TARGET, sharp, unigram_tokenizer
 
 SHORT, READ = "the cats saw", "die Katzen sahen"
 
@@ -25,20 +21,6 @@ SHORT, READ = "the cats saw", "die Katzen sahen"
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return unigram_tokenizer()
-
-
-@pytest.fixture
-def ran(tmp_path: Path) -> Any:
-    """Runs a command with a T5, without figures, and gives its document."""
-
-    def run(command: str, *arguments: str) -> dict[str, Any]:
-        places = ["-m", str(saved("t5", tmp_path)), "-d", "cpu", "-o", str(tmp_path / "out"), "--figures", "none"]
-        done = CliRunner().invoke(app, [command, *arguments, *places])
-        assert done.exit_code == 0, done.output
-        content: dict[str, Any] = json.loads((tmp_path / "out" / f"{command}.json").read_text(encoding="utf-8"))
-        return content | {"printed": " ".join(done.output.split())}
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +31,6 @@ def models(tokenizer) -> dict[str, Any]:
 def eager(checkpoint: Any) -> Any:
     checkpoint.model.set_attn_implementation("eager")
     return checkpoint.model
-
-
-# --- the encoder alone: rollout and profile -------------------------------------------------------
-
-
-def test_a_checkpoint_of_the_encoder_alone_is_whole_in_commands_that_take_both(models):
-    opened = rollout(SHORT, models["t5"]).checkpoint
-    assert opened.encoder_only
-    assert len(analyze(SHORT, opened, target=READ).parts) == 3
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -72,10 +45,8 @@ def test_a_rollout_is_that_of_the_encoder_alone(models, family):
         rolled = (pattern[0].mean(0) + torch.eye(ids.shape[1])) / 2 @ rolled
     torch.testing.assert_close(found.weights[-1], rolled, atol=1e-5, rtol=0)
     assert len(found.layers) == 2
-    assert found.figure_context.model.endswith(" (encoder)")
-    assert "measures its encoder alone" in " ".join(found.report().split())
-    model = found.document()["model"]
-    assert (model["part"], [stack["letter"] for stack in model["stacks"]]) == ("encoder", ["E"])
+    assert found.document()["model"]["part"] == "encoder"
+    assert len(analyze(SHORT, found.checkpoint, target=READ).parts) == 3  # it has its decoder still
 
 
 def test_a_profile_is_that_of_the_encoder_alone(models, tmp_path):
@@ -90,8 +61,6 @@ def test_a_profile_is_that_of_the_encoder_alone(models, tmp_path):
     entropies = [np.array([h.statistics["entropy"] for h in part.heads]) * n for part, n in analysed(models["t5"])]
     expected = sum(entropies) / sum(n for _, n in analysed(models["t5"]))
     np.testing.assert_allclose(found.statistics.results()["entropy"].flatten(), expected, atol=1e-5)
-    assert {role["id"][0] for role in found.document()["roles"]} == {"E"}
-    assert "measures its encoder alone" in " ".join(found.report().split())
     assert kept.is_file()
     again = profile_heads(models["t5"], [corpus], **how)
     torch.testing.assert_close(again.statistics.results()["sink"], found.statistics.results()["sink"])
@@ -101,9 +70,6 @@ def analysed(checkpoint: Any) -> list[tuple[Any, int]]:
     """The encoder's heads on both texts, with their numbers of tokens."""
     parts = [analyze(text, checkpoint, target=READ).parts[0] for text in (SHORT, SOURCE)]
     return [(part, len(part.tokens)) for part in parts]
-
-
-# --- compare --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +98,11 @@ def test_pictures_of_differences_are_rectangular(compared):
 
 def test_sides_of_different_targets_or_shapes_are_refused(models, tokenizer):
     one = analyze(SHORT, models["t5"], target=READ)
-    with pytest.raises(TextError, match=r"the decoders read different targets, “die .*”; expected the same .*--target"):
+    with pytest.raises(TextError, match="targets"):
         compare(one, analyze(SHORT, models["t5"], target="die Hunde"))
     shallow = from_loaded(sharp("t5", len(tokenizer), num_decoder_layers=2), tokenizer)
-    with pytest.raises(UsageError, match=r"t5 with 2 encoder layers of 4 heads, 3 decoder layers of 4 heads, 3 cross"):
+    with pytest.raises(UsageError, match="3 decoder layers"):
         compare(one, analyze(SHORT, shallow, target=READ))
-
-
-# --- outputs --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -164,20 +127,12 @@ def test_outputs_of_every_kind_sum_to_the_models_own(written, models, family):
         )
     for handle in handles:
         handle.remove()
+    sink = found.pattern("X0H1")[1:, [each for each, of in enumerate(found.tokens.sink) if of]].sum(1).mean()
+    assert found.head("X0H1").sink == pytest.approx(float(sink), abs=1e-6)
     for name, module in zip(("E0", "D0", "X0"), modules, strict=True):
         total = sum(found.output(head.id) for head in found.select(name))
         bias = getattr(module.o_proj, "bias", None)
         torch.testing.assert_close(total if bias is None else total + bias, given[name], atol=1e-5, rtol=0)
-
-
-def test_cross_heads_weigh_what_they_write_of_the_source(written):
-    found = written["t5"]
-    n, m = len(found.tokens), len(found.target.tokens)
-    assert (found.value_norms("X0H1").shape, found.norms("X0H1").shape) == ((n,), (m, n))
-    torch.testing.assert_close(found.norms("X0H1"), found.pattern("X0H1") * found.value_norms("X0H1"))
-    sink = found.pattern("X0H1")[1:, -1].mean()  # the source ends with </s>, the target begins with <pad>
-    assert found.head("X0H1").sink == pytest.approx(float(sink), abs=1e-6)
-    assert [len(part.queries) for part in found.parts] == [n, m, m]
 
 
 @pytest.mark.parametrize("family", [*PRE_NORM, "bart"])
@@ -196,12 +151,11 @@ def test_logits_of_the_target_are_taken_apart(written, models, tokenizer, family
         assert {str(head)[0] for head in parts.heads} == {"D", "X"}
         assert [part.layer for part in parts.parts if part.name == "feed-forward"] == [2, 3, 4]  # those of the decoder
     assert found.effects_at(2).actual.id == found.target.tokens.ids[3]
-    with pytest.raises(UsageError, match="E0H1 writes into the encoder's residual stream, of which no logits are made"):
+    with pytest.raises(UsageError, match="E0H1"):
         found.promoted("E0H1")
     entries = {head["id"]: head for head in found.document()["heads"]}
     assert (entries["E0H1"]["promotion"], entries["E0H1"]["direct_effect"]) == (None, None)
     assert entries["X0H1"]["direct_effect"] == found.effects.heads[found.head("X0H1").id]
-    assert entries["X0H1"]["stack"] == "cross-attention"
 
 
 @pytest.mark.parametrize(
@@ -210,11 +164,8 @@ def test_logits_of_the_target_are_taken_apart(written, models, tokenizer, family
 )
 def test_positions_of_other_rows_make_no_sum(models, monkeypatch, family, setting, wrong):
     monkeypatch.setattr(type(models[family].architecture), setting, wrong)
-    with pytest.raises(VerificationError, match=r"embeddings, heads, .* do not sum to the model's own final state"):
+    with pytest.raises(VerificationError, match="final state"):
         head_outputs(SHORT, models[family], target=READ)
-
-
-# --- ablate ---------------------------------------------------------------------------------------
 
 
 def loss_without(whole: Any, checkpoint: Any, head: str, method: str, texts: list[tuple[str, str]]) -> list[float]:
@@ -345,6 +296,3 @@ def test_a_model_without_a_head_is_measured_by_the_decoders_final_states(tokeniz
     found = ablate(SHORT, from_loaded(sharp("bart", len(tokenizer)).model, tokenizer), target=READ, curve=False)
     assert found.kind == "states"
     assert found.head("X1H1").damage["cosine"].value > 0
-
-
-# --- options that a model cannot take -------------------------------------------------------------

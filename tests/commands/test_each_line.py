@@ -54,16 +54,11 @@ def test_the_spread_is_that_of_the_texts_alone(result: attnviz.TextsAnalysis):
         labels = [analysis.head(head.id).label for analysis in alone]
         assert head.labels == {label: labels.count(label) for label in labels}
         assert head.labels[head.label] == max(head.labels.values())
-    assert result.verification.pattern_error == max(each.verification.pattern_error for each in alone)
-
-
-def test_what_cannot_be_measured_is_left_out_of_the_mean():
-    of_gpt2 = attnviz.analyze_each([LINES[0], "cat"], sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
-    nothing = of_gpt2.head("L0H0").statistics["next"]  # no token sees the next one
+    causal = attnviz.analyze_each(LINES[:1], sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False).head("L0H0")
+    nothing = causal.statistics["next"]  # no token sees the next one
     assert (nothing.n, nothing.mean, nothing.sd, nothing.least) == (0, None, None, None)
-    one = attnviz.analyze_each([LINES[0]], sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
-    assert one.head("L0H0").statistics["entropy"].sd is None
-    assert "± –" not in one.report(100)
+    assert causal.statistics["entropy"].sd is None
+    assert result.verification.pattern_error == max(each.verification.pattern_error for each in alone)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -84,49 +79,32 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
         rows = list(csv.DictReader(file))
     sink = next(row for row in rows if (row["id"], row["statistic"]) == ("L2H1", "sink"))
     assert float(sink["mean"]) == content["heads"][9]["statistics"]["sink"]["mean"]
-    assert sink["n"] == "3"
-    assert "3 texts" in done.stdout
-    again = run(f"{LINES[0]}\n\n  \n{LINES[1]}\n{LINES[0]}\n", "--figures", "none")
-    assert again.exit_code == 0, again.output  # its own files may be replaced
 
 
 @pytest.mark.parametrize(
     ("lines", "options", "code", "message"),
     [
-        (f"{LINES[0]}\n\n{TOO_LONG}\n", [], 1, "x.txt:3: the text has 62 tokens"),
-        (f"{LINES[0]}\n\u200b\n", [], 1, "x.txt:2: "),
-        ("\n \n", [], 1, "x.txt is empty"),
-        (LINES[0], ["--pair", "a"], 2, "--pair is about one text; expected --each-line without it"),
-        (LINES[0], ["--token", "cat"], 2, "--token is about one text"),
-        (LINES[0], ["--figures", "nonsense"], 2, "unknown figure 'nonsense'"),
-        (LINES[0], ["--relation", "obj"], 2, "--relation is about one text"),
-        (LINES[0], ["--select", "obj"], 2, "--select 'obj'"),
-        (LINES[0], ["--map", "nonsense"], 2, "unknown statistic 'nonsense'"),
+        (f"{LINES[0]}\n\n{TOO_LONG}\n", [], 1, "x.txt:3: "),
+        ("\n \n", [], 1, "empty"),
+        (LINES[0], ["--pair", "a"], 2, "--pair"),
+        (LINES[0], ["--figures", "nonsense"], 2, "'nonsense'"),
+        (LINES[0], ["--select", "obj"], 2, "'obj'"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_one_line_before_anything_is_written(
     run: Any, lines: str, options: list[str], code: int, message: str
 ):
     done = run(lines, *options)
     assert done.exit_code == code
-    assert done.stderr.startswith(f"attnviz: {message}")
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
-    assert ("No text was analysed: all are checked first." in done.stderr) == (message.startswith("x.txt:"))
     assert not Path("out").exists()
 
 
-def test_other_files_and_other_texts_are_refused(run: Any):
-    Path("trees.conllu").write_text("", encoding="utf-8")
-    assert "ends in .txt (one sentence a line), found trees.conllu" in run("", file="trees.conllu").stderr
-    assert "expected a corpus at gone.txt, found nothing" in run("", file="gone.txt").stderr
-    refused: list[tuple[list[Any], type[Exception], str]] = [
-        ([], attnviz.UsageError, r"expected a list of texts, or the path of a .txt file, found \[\]"),
-        ([LINES[0], TOO_LONG], attnviz.TextError, "text 2 of the list: the text has 62 tokens"),
-        ([1], attnviz.TextError, r"expected text .* as a string, found int"),
-    ]
-    for texts, error, message in refused:
-        with pytest.raises(error, match=message):
-            attnviz.analyze_each(texts, sharp_bert(), tokenizer=bert_tokenizer())
+@pytest.mark.parametrize("texts", [[], [LINES[0], TOO_LONG], [1], "gone.txt", "trees.conllu"])
+def test_what_are_no_texts_is_refused(texts: Any):
+    with pytest.raises(attnviz.AttnvizError):
+        attnviz.analyze_each(texts, sharp_bert(), tokenizer=bert_tokenizer())
 
 
 @pytest.mark.parametrize(("error", "code"), [(attnviz.VerificationError("layer 0"), 3), (KeyboardInterrupt(), 130)])

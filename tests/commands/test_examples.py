@@ -185,9 +185,6 @@ def test_of_equal_scores_the_earlier_text_is_kept_whatever_comes_first(order):
     assert [each.number for each in top.ranked()] == [1, 3]
 
 
-# --- in documents
-
-
 def test_a_document_gives_the_examples_back_and_names_each_text_once(whole):
     content = json.loads(json.dumps(examples_entry(whole)))
     assert stored_examples(content) == whole
@@ -219,25 +216,10 @@ def test_a_profile_has_the_examples_of_what_passes_and_of_the_best_relation(mode
     assert profile_heads(model, paths, control=False, examples=0).document()["examples"] is None
 
 
-# --- the words of an example
-
-
-def test_white_space_that_is_an_end_of_a_pair_is_a_word_of_its_own():
-    space, text = Unit(" ", 5, 6), "some  words " * 40
-    example = Example("a.txt", 0, text, space, space, 0.5, True, None, None)
-    shown = [(part.text, set(part.ends)) for part in parts_of_text(example, 3)]
-    assert shown == [("some", set()), (" ", {"query", "key"}), ("words", set()), ("…", set())]
-
-
 def test_a_long_text_is_cut_around_its_pair(whole):
     example = next(each for of_role in whole for each in of_role.failures if each.gold and len(each.text.split()) > 9)
-    parts = parts_of_text(example)
-    assert "".join(part.text if part.joined else f" {part.text}" for part in parts if part.text[0] != "[").split() == (
-        example.text.split()
-    )
-    ends = {end for part in parts for end in part.ends}
-    assert ends == {"query", "key", "gold"}
-    cut = parts_of_text(example, 6)
+    parts, cut = parts_of_text(example), parts_of_text(example, 6)
+    assert {end for part in parts for end in part.ends} == {"query", "key", "gold"}
     assert [part for part in cut if part.ends] == [part for part in parts if part.ends]
     assert "…" in [part.text for part in cut]
 

@@ -20,7 +20,6 @@ from attnviz.commands.explain.position_share import (
 from attnviz.commands.explain.reference import embedded
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.reference.attention import upcast
 from attnviz.trace.residual_parts import recording_parts
 from tests.conftest import SENTENCE
 from tests.support.explained import BOTH, DTYPES, bert, gpt2, steps_of
@@ -31,7 +30,6 @@ from tests.support.models import (
     hand_built_bert,
     hand_built_gpt2,
     sharp_bert,
-    sharp_gpt2,
 )
 
 
@@ -82,16 +80,6 @@ def test_without_positions_everything_is_content() -> None:
     for groups in groups_of(shares_of(from_loaded(model, bert_tokenizer()))):
         assert groups["position"] == groups["both"] == 0
         assert groups["content"] == pytest.approx(1 - (groups["constant"] or 0), abs=1e-5)
-
-
-def test_where_all_words_are_alike_everything_is_position() -> None:
-    model = sharp_gpt2()
-    with torch.no_grad():
-        model.wte.weight.copy_(model.wte.weight[3].clone().expand_as(model.wte.weight))
-    for groups in groups_of(shares_of(from_loaded(model, gpt2_tokenizer()))):
-        assert groups["content"] == pytest.approx(0, abs=1e-6)
-        assert groups["both"] == pytest.approx(0, abs=1e-6)
-        assert groups["segment"] is None
 
 
 @pytest.mark.parametrize(("build", "tokenizer"), [(hand_built_bert, bert_tokenizer), (hand_built_gpt2, gpt2_tokenizer)])
@@ -173,13 +161,5 @@ def test_parts_that_do_not_add_up_are_an_error(lost: str, monkeypatch: pytest.Mo
         "score_parts",
         lambda *given: {name: part * (name != lost) for name, part in right(*given).items()},
     )
-    with pytest.raises(VerificationError, match="do not add up"):
+    with pytest.raises(VerificationError):
         shares_of(bert())
-
-
-def test_the_spread_is_that_of_the_scores() -> None:
-    checkpoint = gpt2()
-    found, (stages,) = shares_of(checkpoint), steps_of(checkpoint, [0])
-    scores, allowed = upcast(stages["scores"].tensor)[2], stages["mask"].tensor
-    squares = [(row[keys] - row[keys].mean()).square().sum() for row, keys in zip(scores, allowed, strict=True)]
-    assert found.heads[2].spread == pytest.approx(float((sum(squares) / allowed.sum()) ** 0.5), rel=1e-4)

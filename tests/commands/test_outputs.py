@@ -35,9 +35,6 @@ def result_of(kind: str, dtype: torch.dtype = torch.float32) -> HeadOutputs:
     return measured(kind, dtype)
 
 
-# --- the same numbers from transformers and numpy: nothing of attnviz's is used ------------------------
-
-
 @cache
 def own_of(kind: str, dtype: torch.dtype) -> dict[str, Any]:
     return own_numbers(kind, model_of(kind, dtype))
@@ -81,9 +78,6 @@ def test_all_numbers_are_those_of_transformers_and_numpy_in_float64(kind, dtype,
         assert np.abs(total - o).max() / np.abs(o).max() < limit
 
 
-# --- wrong sums -----------------------------------------------------------------------------------------
-
-
 def _without_a_head(right):
     calls = []
 
@@ -110,8 +104,7 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):
     monkeypatch.setattr(attention, "head_outputs", MUTANTS[mutant](attention.head_outputs))
-    message = r"4 heads of layer 0 and the bias b_O do not sum .* differ most at query"
-    with pytest.raises(VerificationError, match=message):
+    with pytest.raises(VerificationError, match="heads of layer 0"):
         measured(kind)
 
 
@@ -125,7 +118,7 @@ def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
         return replace(writing, **{part: 0.9 * getattr(writing, part)})
 
     monkeypatch.setattr(shares, "layer_contributions", wrong)
-    with pytest.raises(VerificationError, match="do not sum to the model's own attention output"):
+    with pytest.raises(VerificationError, match="attention output"):
         measured(kind)
 
 
@@ -135,28 +128,22 @@ def test_a_model_that_changed_since_is_noticed():
     with torch.no_grad():
         model.bert.encoder.layer[1].attention.self.query.weight.mul_(2)
     result.output("L0H0")
-    with pytest.raises(VerificationError, match="layer 1 no longer gives the verified patterns"):
+    with pytest.raises(VerificationError, match="layer 1"):
         result.norms("L1H0")
-
-
-# --- formats, models, texts ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_short_formats_are_measured_in_float32(kind, dtype):
     result = result_of(kind, dtype)
-    assert result.output("L0H0").dtype == torch.float32
+    output = result.output("L0H0")
+    assert output.dtype == torch.float32
+    (output * torch.ones(1, requires_grad=True)).sum().backward()  # no inference tensor
     assert max(layer.sum_error for layer in result.layers) <= TOLERANCES[dtype].output
     for head in result.select("L0"):
         assert head.norm == pytest.approx(result_of(kind).head(head.id).norm, rel=0.2)
     if result.effects is not None:
         assert 1e-6 < result.effects.error <= TOLERANCES[dtype].output
-
-
-def test_outputs_can_be_used_in_a_graph():
-    output = result_of("gpt2").output("L1H1")
-    (output * torch.ones(1, requires_grad=True)).sum().backward()  # no inference tensor
 
 
 def test_a_text_without_content_has_no_shares():
@@ -168,7 +155,6 @@ def test_a_text_without_content_has_no_shares():
     assert head.value_norm_of_sinks > 0
     assert (result.layers[0].norm, result.layers[0].bias_projection_share) == (None, None)
     assert result.layers[0].sum_error < 1e-5
-    assert result.document()["heads"][0]["norm_share"] is None
     assert result.figure("heads")
 
 
@@ -200,9 +186,6 @@ def test_special_tokens_shrink_in_norm_where_their_values_are_small():
         assert head.sink > 0.005
         assert head.sink_by_norm < 1e-4
         assert head.value_norm_of_sinks < 1e-3 < head.value_norm
-
-
-# --- asking for heads --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -37,9 +37,6 @@ def centred(logits: np.ndarray) -> np.ndarray:
     return logits - logits.mean()
 
 
-# --- the decomposition ------------------------------------------------------------------------------------
-
-
 @pytest.mark.draws
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("at", [0, 2, None])
@@ -81,7 +78,8 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
     s = np.sqrt(((x - x.mean()) ** 2).mean() + model.config.layer_norm_epsilon)
     gamma = model.transformer.ln_f.weight.detach().double().numpy()
     unembedding = model.lm_head.weight.detach().double().numpy()
-    result = promoted_by(model, token=position)
+    result = promoted_by(model, token="#3")
+    assert result.promoted("L1H1") == promoted_by(model).promoted("L1H1", token=3)
     assert result.effects.deviation == pytest.approx(s, rel=1e-6)
     for layer, head in ((0, 1), (2, 3)):
         c = of_head(own, layer, head)[2][position]
@@ -94,18 +92,6 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
             assert token.logit == pytest.approx(logits[token.id], abs=limit)
         of_two = logits[result.effects.answer.id] - logits[result.effects.foil.id]
         assert result.effects.heads[HeadId(layer, head)] == pytest.approx(of_two, abs=limit)
-
-
-def test_other_positions_are_asked_for_by_token_or_number():
-    result = promoted_by(sharper_gpt2(), token="cat")
-    assert result.effects.position == result.tokens.labels.index("cat")
-    for at in ("#4", 4):
-        assert result.effects_at(at).position == 4
-    assert result.promoted("L1H1", token=4) == result.effects_at(4).promotions[HeadId(1, 1)] != result.promoted("L1H1")
-    assert result.promoted("L1H1") == result.effects.promotions[HeadId(1, 1)]
-
-
-# --- a head known by design -------------------------------------------------------------------------------
 
 
 def hand_built(target: int, layer: int = 0, head: int = 1) -> Any:
@@ -140,19 +126,6 @@ def test_a_head_that_writes_a_tokens_unembedding_promotes_it_and_its_opposite_su
     with torch.no_grad():
         model.transformer.h[layer].attn.c_proj.weight.neg_()
     assert promoted_by(model).promoted(HeadId(layer, 1)).suppressed[0].id == target
-
-
-def test_a_head_that_writes_nothing_promotes_nothing():
-    (target,) = TOKENIZER(" cat")["input_ids"]
-    result = promoted_by(hand_built(target))
-    nothing, some = result.promoted("L1H2"), result.promoted("L0H1")
-    assert (nothing.promoted, nothing.suppressed) == ((), ())
-    assert all(token.logit > 0 for token in some.promoted)
-    assert all(token.logit < 0 for token in some.suppressed)
-    assert result.report()
-
-
-# --- wrong parts ------------------------------------------------------------------------------------------
 
 
 def _final_norm(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
@@ -219,12 +192,8 @@ LINEARISED = direct_effects._linearised
 def test_wrong_parts_do_not_pass(mutant, dtype, monkeypatch):
     model = sharper_gpt2(dtype, bias=True)
     MUTANTS[mutant](monkeypatch)
-    message = r"do not sum to the model's own final state at position 2 \('that'\)|direct effects at position 2 sum to"
-    with pytest.raises(VerificationError, match=message):
+    with pytest.raises(VerificationError, match="at position 2"):
         promoted_by(model, "the cat that i saw", token=2)
-
-
-# --- by key, and other heads on top ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["gpt2", "qwen2", "gemma3_text", "olmo2"])
@@ -289,7 +258,7 @@ def test_keys_that_do_not_sum_to_the_head_are_refused(monkeypatch):
     result = promoted_by(sharper_gpt2())
     right = LayerContributions.pattern_row
     monkeypatch.setattr(LayerContributions, "pattern_row", lambda self, *given: 1.01 * right(self, *given))
-    with pytest.raises(VerificationError, match="what L1H1 adds for each key does not sum to its output"):
+    with pytest.raises(VerificationError, match="L1H1"):
         direct_effects.direct_effects(result.attention, result.written, 3, by_key=HeadId(1, 1))
 
 
@@ -338,14 +307,9 @@ def test_answers_that_are_no_token_or_several(options, word):
         promoted_by(sharper_gpt2(), **options)
 
 
-# --- models without ----------------------------------------------------------------------------------------
-
-
 def test_a_bare_bert_says_why_it_has_none():
     result = attnviz.head_outputs(SENTENCE, sharp_bert(), tokenizer=bert_tokenizer())
-    assert result.effects is None
-    assert result.written is None
-    assert result.no_effects in " ".join(result.report(width=400).split())
+    assert (result.effects, result.written) == (None, None)
     for call in (result.effects_at, lambda: result.promoted("L0H0"), lambda: result.figure("effects")):
         with pytest.raises(UsageError, match="no head for tokens"):
             call()
@@ -366,6 +330,3 @@ def test_entries_of_the_vocabulary_as_they_are_shown():
     labels = vocabulary_labels(TOKENIZER, [ids[piece] for piece in ("Ġcat", "c", "Ġ", ",", "Ċ", "<|endoftext|>", "Ã")])
     assert labels == ["cat", "~c", "␣", ",", r"\n", "<|endoftext|>", r"\xc3"]
     assert vocabulary_labels(TOKENIZER, [100_000]) == ["id 100000"]
-    wordpieces = bert_tokenizer()
-    ids = wordpieces.convert_tokens_to_ids(["cat", "##able", "[CLS]", "$"])
-    assert vocabulary_labels(wordpieces, ids) == ["cat", "##able", "[CLS]", "$"]

@@ -16,7 +16,7 @@ from attnviz.errors import CheckpointError, OutputError
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import Source, find_checkpoint, weights_sha256
 from attnviz.profiles import store as profile_store
-from attnviz.profiles.parts import measured_on, parts_of
+from attnviz.profiles.parts import parts_of
 from attnviz.profiles.store import StoredCorpus, find_profile, read_profile, store_profile
 from tests.support.stored import WEIGHTS, profile_of, role
 
@@ -90,9 +90,6 @@ def find(source=SOURCE, shape=SHAPE):
     return find_profile(source, shape, warnings.append), warnings
 
 
-# --- kept and found
-
-
 def test_a_stored_profile_is_found_again(user_folder):
     path, _ = store_profile(changed(syntax={"gold": True}), "2026-11-22")
     assert path == user_folder / f"{SHAPE}-{WEIGHTS}.json"
@@ -115,24 +112,20 @@ def test_the_shipped_profile_is_found_where_the_user_has_none(shipped, user_fold
     assert not user_folder.exists()  # looking makes no folder
 
 
-def test_the_users_own_profile_comes_first(shipped, user_folder):
-    put(shipped, changed(seed=1))
-    put(user_folder, changed(seed=2))
+def test_the_users_own_profile_comes_first_and_parts_of_the_shipped_one_are_taken_over(shipped, user_folder):
+    put(shipped, {**ON_TREES, "seed": 1, "note": "Thanks to all."})
+    store_profile(ON_REPEATS, "2026-11-22")
     found, _ = find()
-    assert (found.origin["seed"], found.shipped) == (2, False)
+    assert (found.origin["seed"], found.shipped) == (4, False)
+    parts = stored(user_folder)["parts"]
+    assert (parts["syntax"]["note"], parts["syntax"]["date"]) == ("Thanks to all.", None)
+    assert parts_of(stored(user_folder)) == parts
 
 
-@pytest.mark.parametrize(
-    ("source", "shape"), [(SOURCE, "bert-2x3x24"), (Source("b", Path("/nowhere"), None, "cd" * 32), SHAPE)]
-)
-def test_a_profile_of_another_shape_or_of_other_weights_is_none(shipped, user_folder, source, shape):
+def test_a_profile_of_other_weights_is_none_and_of_another_shape_no_weights_are_hashed(shipped, user_folder):
     put(shipped)
     put(user_folder)
-    assert find(source, shape) == (None, [])
-
-
-def test_weights_are_not_hashed_where_no_profile_has_the_models_shape(shipped, user_folder):
-    put(shipped)
+    assert find(Source("b", Path("/nowhere"), None, "cd" * 32)) == (None, [])
     nowhere = Source("a-model", Path("/nowhere"))  # hashing would fail: there are no weights
     assert find(nowhere, "gpt2-2x3x12") == (None, [])
     with pytest.raises(CheckpointError, match="has no weights"):
@@ -147,9 +140,6 @@ def test_the_hash_is_that_of_the_weights(bert_folder, shipped):
     assert (found.origin["seed"], warnings) == (4, [])
 
 
-# --- of several runs
-
-
 def test_a_run_keeps_the_parts_that_it_does_not_measure(user_folder):
     """Each with its own corpus, date and control; previous-token is judged by text where there is text."""
     store_profile(ON_REPEATS, "2026-11-20")
@@ -161,9 +151,8 @@ def test_a_run_keeps_the_parts_that_it_does_not_measure(user_folder):
         "statistics": (120, "2026-11-22", 120), "syntax": (120, "2026-11-22", 120),
         "coreference": (30, "2026-11-21", 30), "repeats": (32, "2026-11-20", None),
     }  # fmt: skip
-    assert measured_on(parts["coreference"]) == "gap.tsv, 30 texts, 2026-11-21"
     found, warnings = find()
-    assert (found.measured_on, warnings) == ("trees.conllu, 120 texts; gap.tsv, 30 texts", [])
+    assert warnings == []
     scores = [
         ("sink", 0.9), ("previous-token", 0.8), ("syntactic:det", 0.7), ("coreference", 0.6), ("induction", 0.5),
     ]  # fmt: skip
@@ -189,15 +178,6 @@ def test_a_part_that_is_measured_anew_replaces_the_older_one_unless_that_has_mor
     assert stored(user_folder)["statistics"] == {"sink": [[0.1]]}
 
 
-def test_parts_of_the_shipped_profile_are_taken_over_with_its_note(shipped, user_folder):
-    put(shipped, {**ON_TREES, "note": "Thanks to all."})
-    store_profile(ON_REPEATS, "2026-11-22")
-    parts = stored(user_folder)["parts"]
-    assert (parts["syntax"]["note"], parts["syntax"]["date"]) == ("Thanks to all.", None)
-    assert parts_of(stored(user_folder)) == parts
-    assert not find()[0].shipped
-
-
 def test_two_runs_at_once_lose_no_part(user_folder, monkeypatch: pytest.MonkeyPatch):
     merge, merging = profile_store.merged, Event()
 
@@ -215,9 +195,6 @@ def test_two_runs_at_once_lose_no_part(user_folder, monkeypatch: pytest.MonkeyPa
     assert set(stored(user_folder)["parts"]) == {"statistics", "syntax", "repeats"}
 
 
-# --- what it says
-
-
 def test_the_role_of_a_head_is_the_passing_one_of_the_largest_error_reduction():
     """Any role may be it: det has the smaller margin, and coreference one of its own; local and broad come last."""
     case, det = role("syntactic:case", 0.68, 0.38), role("syntactic:det", 0.81, 0.59)
@@ -231,9 +208,6 @@ def test_the_role_of_a_head_is_the_passing_one_of_the_largest_error_reduction():
     assert profile_of({"L0H0": [failed]}).of(HeadId(0, 0)) == ()
 
 
-# --- damaged
-
-
 def role_with(**values):
     return changed(roles=[{**ROLE, **values}])
 
@@ -245,7 +219,6 @@ DAMAGED = {  # every value of a document spoiled: test_examples_shown.py
     "an endless score": (json.dumps(DOCUMENT).replace("0.9", "1e999", 1), "1e999"),
     "other weights": (changed(model={**MODEL, "weights_sha256": "ef" * 32}), "another model"),
     "another shape": (changed(model={**MODEL, "n_heads": 4}), "another model"),
-    "an offset of +x": (role_with(role="offset:+x"), "offset"),
     "a missing layer": (role_with(id="L2H0"), "L2H0"),
     "half an interval": (role_with(interval=[0.1]), "unpack"),
     "a part that is missing": (changed(parts={"syntax": {"corpora": []}}), "syntax"),
@@ -283,9 +256,6 @@ def test_what_is_no_file_in_place_of_a_profile_is_left_out(shipped, user_folder,
     profile, warnings = find()
     assert profile.shipped
     assert f"found: {found}" in warnings[0]
-
-
-# --- not stored
 
 
 def test_without_platformdirs_nothing_is_stored_and_the_shipped_profile_is_still_found(monkeypatch, shipped):

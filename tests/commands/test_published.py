@@ -1,7 +1,5 @@
 """Heads that papers name: cited, counted from 0, and shown for the paper's model only."""
 
-from pathlib import Path
-
 import pytest
 
 from attnviz.models.head_ids import HeadId
@@ -10,22 +8,18 @@ from attnviz.profiles.published import published_heads
 BERT = ("bert", 12, 12)
 GPT2 = ("gpt2", 12, 12)
 COMMIT = "0" * 40
-FILE = Path(__file__).resolve().parents[2] / "attnviz" / "data" / "published_heads.json"
 
 
 def of_role(heads, role):
     return [str(head.id) for head in heads if head.role == role]
 
 
-# --- whose heads they are
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "count", "paper"),
     [
-        *((name, BERT, 15, "Clark et al. 2019") for name in ("bert-base-uncased", "google-bert/bert-base-uncased")),
+        ("google-bert/bert-base-uncased", BERT, 15, "Clark et al. 2019"),
         ("BERT-base-uncased", BERT, 15, "Clark et al. 2019"),
-        *((name, GPT2, 26, "Wang et al. 2022") for name in ("gpt2", "openai-community/gpt2", "GPT2")),
+        ("gpt2", GPT2, 26, "Wang et al. 2022"),
     ],
 )
 @pytest.mark.parametrize("revision", [COMMIT, None])
@@ -39,11 +33,8 @@ def test_models_are_known_by_their_hub_ids(name, shape, count, paper, revision):
     ("names", "shape"),
     [
         (["bert-base-uncased"], GPT2),
-        (["bert-base-uncased"], ("bert", 6, 12)),
         (["bert-base-uncased"], ("bert", 12, 16)),
         (["bert-base-cased", "gpt2", "someone/bert-base-uncased", "bert-base-uncased-finetuned", ""], BERT),
-        (["gpt2-medium"], ("gpt2", 24, 16)),
-        (["minilm"], ("bert", 6, 12)),
         (["someone/gpt2", "gpt2\0", "x" * 5000], GPT2),
     ],
 )
@@ -59,16 +50,11 @@ def test_a_folder_of_the_models_name_is_it_by_name_only(tmp_path, monkeypatch):
     assert len(found) == 26
     assert all(head.by_name for head in found)
     assert published_heads(str(tmp_path / "gpt2-tuned"), *GPT2) == ()
-    assert published_heads(str(tmp_path / "not-there" / "gpt2"), *GPT2) == ()
-    monkeypatch.chdir(tmp_path / "gpt2")
-    assert published_heads(".", *GPT2) == found
     monkeypatch.chdir(tmp_path)
     (tmp_path / "someone").mkdir()
     (tmp_path / "someone" / "gpt2").mkdir()
     assert published_heads("someone/gpt2", *GPT2, COMMIT) == ()  # a hub id, whatever folder is there
 
-
-# --- what they are: the numbers of the papers, written here a second time
 
 TABLE_1 = """
 prep 7-4 66.7 61.8 -1
@@ -90,7 +76,6 @@ prt 6-7 99.1 91.4 -1
 
 def test_the_relations_of_bert_are_those_of_the_papers_table_counted_from_0():
     found = {head.role: head for head in published_heads("bert-base-uncased", *BERT, COMMIT)}
-    auxpass = found["syntactic:auxpass"]
     rows = [line.split() for line in TABLE_1.split("\n") if line]
     assert len(rows) == 14
     for relation, place, accuracy, baseline, offset in rows:
@@ -101,11 +86,9 @@ def test_the_relations_of_bert_are_those_of_the_papers_table_counted_from_0():
         assert head.baseline == pytest.approx(float(baseline) / 100)
         assert head.offset == int(offset)
         assert head.direction == ("head_to_dependent" if relation == "pobj" else "dependent_to_head")
-    assert list(found) == ["coreference"]
-    coreference = found["coreference"]
-    assert (str(coreference.id), coreference.score, coreference.baseline) == ("L4H3", 0.65, 0.52)
-    assert "head-word match" in coreference.note
-    assert all(number in auxpass.note for number in ("0.825", "0.405", "0.941"))  # the paper's and the notebook's
+    (coreference,) = found.values()
+    assert (coreference.role, str(coreference.id)) == ("coreference", "L4H3")
+    assert (coreference.score, coreference.baseline) == (0.65, 0.52)
 
 
 def test_the_heads_of_gpt2_are_those_of_the_paper_the_weaker_ones_marked():

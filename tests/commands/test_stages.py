@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertForMaskedLM, GPT2LMHeadModel
 from transformers.activations import ACT2FN
 
 from attnviz.commands.explain import reference, stages
 from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters
-from attnviz.commands.explain.stages import Probe, StageCheck, VerifiedStages, probes_of, verify_stages
+from attnviz.commands.explain.stages import Probe, StageCheck, probes_of
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference import attention
 from attnviz.reference.attention import LayerNorm, RMSNorm
 from attnviz.reference.positions import Rotary
 from tests.conftest import SENTENCE
-from tests.support.explained import bert, gpt2, sharper, steps_of
+from tests.support.explained import bert, gpt2, steps_of
 from tests.support.llamas import (
     FAMILIES,
     IN_PARALLEL,
@@ -31,7 +30,6 @@ from tests.support.llamas import (
     sentencepiece_tokenizer,
     sharp_llama,
 )
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TOKENIZER = sentencepiece_tokenizer()
 NEAR = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -78,16 +76,7 @@ def test_what_is_compared_and_where(family: str) -> None:
     first, second, last = steps_of(checkpoint)
     assert [len(each.checks) for each in (first, second, last)] == [14, 13, 13 + (family == "gpt2")]
     assert max(check.error for check in last.checks.values()) < 1e-5
-    modules = dict(checkpoint.model.named_modules())
-    for check in (*first.checks.values(), *last.checks.values()):
-        side, path = check.place.split(" of ")
-        assert side in ("input", "output", "pattern")
-        assert path == "the model" or path in modules
     assert first.checks["output"].place == ("input of encoder.layer.1" if family == "bert" else "input of h.1")
-    n = first["mask"].shape[0]
-    assert first["split"].shape == (3, 4, n, 8)
-    assert first["scores"].shape == first["pattern"].shape == (4, n, n)
-    assert first["pattern"].wide.sum(-1).allclose(torch.ones(4, n))
 
 
 @pytest.mark.parametrize(
@@ -106,21 +95,10 @@ def test_what_is_compared_and_where(family: str) -> None:
         ("llama", {"mlp_bias": True}),
         ("llama", {"hidden_act": "gelu"}),
         ("llama", {"rms_norm_eps": 1e-2}),
-        ("llama", {"tie_word_embeddings": True}),
     ],
 )
 def test_settings_are_reproduced(family: str, changes: dict[str, Any]) -> None:
     assert len(steps_of(of(family, **changes), [0, 1])) == 2
-
-
-def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
-    whole = sharper(sharp_bert(model_class=BertForMaskedLM))
-    assert len(steps_of(from_loaded(whole, bert_tokenizer()), pair="the dog ran")) == 3
-    whole = sharper(sharp_gpt2(model_class=GPT2LMHeadModel))
-    assert len(steps_of(from_loaded(whole, gpt2_tokenizer()))) == 3
-    checkpoint, found = bert(), list[VerifiedStages]()
-    verify_stages(checkpoint, replace(checkpoint.tokenize(SENTENCE), type_ids=None), [0], found.append)
-    assert found[0].checks["input"].passed  # a tokenizer without token types means the first type
 
 
 @pytest.mark.parametrize(
@@ -169,8 +147,6 @@ def test_groups_of_heads(family: str, n_kv_heads: int) -> None:
     assert all(torch.equal(part[0], part[group - 1]) for part in (key, value))
 
 
-# --- wrong formulas must fail ------------------------------------------------------------------------------------
-
 Change = Callable[[LayerParameters], LayerParameters]
 
 
@@ -190,8 +166,28 @@ def in_experts(**changes: Callable[[Any], Any]) -> Change:
     )
 
 
+def in_layer(**changes: Callable[[Any], Any]) -> Change:
+    return lambda p: replace(p, **{name: change(getattr(p, name)) for name, change in changes.items()})
+
+
+def exchanged(one: str, other: str) -> Change:
+    return lambda p: replace(p, **{one: getattr(p, other), other: getattr(p, one)})
+
+
+def put(**values: Any) -> Change:
+    return lambda p: replace(p, **values)
+
+
+def taken_from(**sources: str) -> Change:
+    return lambda p: replace(p, **{name: getattr(p, source) for name, source in sources.items()})
+
+
 def softmax_of_all(logits: Tensor, taken: Tensor) -> Tensor:
     return logits.float().softmax(-1).gather(-1, taken)
+
+
+def large_epsilon(norm: Any) -> Any:
+    return replace(norm, epsilon=0.1)
 
 
 def without_one(norm: RMSNorm) -> RMSNorm:
@@ -226,33 +222,27 @@ WRONG: dict[str, Change] = {
     "queries for keys": lambda p: replace(p, heads=replace(p.heads, query=p.heads.key, key=p.heads.query)),
     "heads in another order": in_heads(output_weight=lambda weight: weight.flip(0)),
     "the other mask": in_heads(causal=lambda causal: not causal),
-    "no bias of the first map": lambda p: replace(p, up_proj=no_bias(p.up_proj)),
-    "no bias of the second map": lambda p: replace(p, down_proj=no_bias(p.down_proj)),
+    "no bias of the first map": in_layer(up_proj=no_bias),
+    "no bias of the second map": in_layer(down_proj=no_bias),
     "the other gelu": lambda p: replace(
         p, activation=ACTIVATIONS["gelu_new" if p.activation.name == "gelu" else "gelu"]
     ),
-    "relu": lambda p: replace(p, activation=ACTIVATIONS["relu"]),
-    "norms in the wrong place": lambda p: replace(p, pre_norm=not p.pre_norm),
-    "norms exchanged": lambda p: replace(p, attention_norm=p.feed_forward_norm, feed_forward_norm=p.attention_norm),
-    "a large epsilon": lambda p: replace(p, attention_norm=replace(p.attention_norm, epsilon=1e-2)),
-    "a large second epsilon": lambda p: replace(p, feed_forward_norm=replace(p.feed_forward_norm, epsilon=1e-2)),
-    "a norm without bias": lambda p: replace(p, feed_forward_norm=no_bias(p.feed_forward_norm)),
+    "relu": put(activation=ACTIVATIONS["relu"]),
+    "norms in the wrong place": in_layer(pre_norm=lambda pre_norm: not pre_norm),
+    "norms exchanged": exchanged("attention_norm", "feed_forward_norm"),
+    "a large epsilon": in_layer(attention_norm=large_epsilon),
+    "a large second epsilon": in_layer(feed_forward_norm=large_epsilon),
+    "a norm without bias": in_layer(feed_forward_norm=no_bias),
 }
 """Of BERT and GPT-2."""
 
 WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
-    "layer norms": ("llama", lambda p: replace(p, attention_norm=MeanTaken(p.attention_norm))),
-    "1 + w": ("llama", lambda p: replace(p, attention_norm=without_one(p.attention_norm))),
-    "w for 1 + w in the network's norm": (
-        "gemma",
-        lambda p: replace(p, feed_forward_norm=without_one(p.feed_forward_norm)),
-    ),
-    "w for 1 + w": ("gemma2", lambda p: replace(p, attention_norm=without_one(p.attention_norm))),
-    "a large epsilon": ("llama", lambda p: replace(p, feed_forward_norm=replace(p.feed_forward_norm, epsilon=0.1))),
-    "norms exchanged": (
-        "llama",
-        lambda p: replace(p, attention_norm=p.feed_forward_norm, feed_forward_norm=p.attention_norm),
-    ),
+    "layer norms": ("llama", in_layer(attention_norm=MeanTaken)),
+    "1 + w": ("llama", in_layer(attention_norm=without_one)),
+    "w for 1 + w in the network's norm": ("gemma", in_layer(feed_forward_norm=without_one)),
+    "w for 1 + w": ("gemma2", in_layer(attention_norm=without_one)),
+    "a large epsilon": ("llama", in_layer(feed_forward_norm=large_epsilon)),
+    "norms exchanged": ("llama", exchanged("attention_norm", "feed_forward_norm")),
     "no rotation": ("llama", in_heads(rotary=lambda _: None)),
     "slower rotation": ("llama", in_heads(rotary=slower)),
     "rotation where there is none": ("smollm3", in_heads(rotary=lambda _: Rotary(torch.ones(4)))),
@@ -266,30 +256,30 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "groups in another order": ("llama", in_heads(key=lambda key: replace(key, weight=key.weight.flip(0)))),
     "no bias of keys": ("qwen2", in_heads(key=lambda key: replace(key, bias=None))),
     "no norm of all heads' queries": ("olmo2", in_heads(query_norm=unweighted)),
-    "no norm behind the attention": ("olmo2", lambda p: replace(p, attention_output_norm=None)),
-    "no norm behind the network": ("olmo2", lambda p: replace(p, feed_forward_output_norm=None)),
-    "a norm before the attention": ("olmo2", lambda p: replace(p, attention_norm=p.attention_output_norm)),
-    "a norm before the network": ("olmo2", lambda p: replace(p, feed_forward_norm=p.feed_forward_output_norm)),
+    "no norm behind the attention": ("olmo2", put(attention_output_norm=None)),
+    "no norm behind the network": ("olmo2", put(feed_forward_output_norm=None)),
+    "a norm before the attention": ("olmo2", taken_from(attention_norm="attention_output_norm")),
+    "a norm before the network": ("olmo2", taken_from(feed_forward_norm="feed_forward_output_norm")),
     "no mean taken": ("olmo", lambda p: replace(p, attention_norm=RMSNorm(torch.ones(32), 1e-5))),
     "no bound of normed keys": ("olmoe", in_heads(key_norm=lambda norm: replace(norm, clip=None))),
     "no bound of queries": ("olmo", in_heads(query=lambda query: replace(query, clip=None))),
-    "no multiplier beside experts": ("granitemoe", lambda p: replace(p, residual_multiplier=1.0)),
-    "no multiplier": ("granite", lambda p: replace(p, residual_multiplier=1.0)),
-    "no bias of a network without a gate": ("starcoder2", lambda p: replace(p, up_proj=no_bias(p.up_proj))),
+    "no multiplier beside experts": ("granitemoe", put(residual_multiplier=1.0)),
+    "no multiplier": ("granite", put(residual_multiplier=1.0)),
+    "no bias of a network without a gate": ("starcoder2", in_layer(up_proj=no_bias)),
     "RMS for layer norms": ("starcoder2", lambda p: replace(p, attention_norm=RMSNorm(p.attention_norm.weight, 1e-5))),
-    "no gate": ("llama", lambda p: replace(p, gate=None)),
-    "gate for what it gates": ("llama", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),
-    "halves exchanged": ("phi3", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),
-    "another activation": ("llama", lambda p: replace(p, activation=ACTIVATIONS["gelu"])),
-    "the other gelu": ("gemma2", lambda p: replace(p, activation=ACTIVATIONS["gelu"])),
-    "no norm after the attention": ("gemma2", lambda p: replace(p, attention_output_norm=None)),
-    "no norm after the network": ("gemma3_text", lambda p: replace(p, feed_forward_output_norm=None)),
-    "halves of one norm in a row": ("phi", lambda p: replace(p, parallel=False)),
+    "no gate": ("llama", put(gate=None)),
+    "gate for what it gates": ("llama", exchanged("gate", "up_proj")),
+    "halves exchanged": ("phi3", exchanged("gate", "up_proj")),
+    "another activation": ("llama", put(activation=ACTIVATIONS["gelu"])),
+    "the other gelu": ("gemma2", put(activation=ACTIVATIONS["gelu"])),
+    "no norm after the attention": ("gemma2", put(attention_output_norm=None)),
+    "no norm after the network": ("gemma3_text", put(feed_forward_output_norm=None)),
+    "halves of one norm in a row": ("phi", put(parallel=False)),
     "pairs of halves": ("cohere", in_heads(rotary=lambda rotary: replace(rotary, interleaved=False))),
-    "halves in a row": ("gpt_neox", lambda p: replace(p, parallel=False)),
-    "one norm for both halves": ("gpt_neox", lambda p: replace(p, feed_forward_norm=p.attention_norm)),
+    "halves in a row": ("gpt_neox", put(parallel=False)),
+    "one norm for both halves": ("gpt_neox", taken_from(feed_forward_norm="attention_norm")),
     "queries of another head": ("gpt_neox", in_heads(query=lambda of: replace(of, weight=of.weight.roll(1, 0)))),
-    "post-norm": ("llama", lambda p: replace(p, pre_norm=False)),
+    "post-norm": ("llama", put(pre_norm=False)),
     "expert weights that do not sum to 1": ("mixtral", in_experts(weights=lambda _: softmax_of_all)),
     "expert weights alike": ("mixtral", in_experts(weights=lambda _: lambda logits, taken: taken * 0 + 0.5)),
     "experts in another order": ("mixtral", in_experts(down_proj=lambda weight: weight.roll(1, 0))),
@@ -315,7 +305,7 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     ),
     "one expert more": ("mixtral", in_experts(n_taken=lambda n: n + 1)),
     "another router": ("mixtral", in_experts(router=lambda router: replace(router, weight=router.weight.flip(1)))),
-    "another activation of experts": ("mixtral", lambda p: replace(p, activation=ACTIVATIONS["gelu"])),
+    "another activation of experts": ("mixtral", put(activation=ACTIVATIONS["gelu"])),
 }
 """By family."""
 
@@ -383,15 +373,7 @@ def test_a_variance_of_a_sample_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "forgotten"),
-    [
-        ("bert", "words"),
-        ("bert", "positions"),
-        ("bert", "segments"),
-        ("gemma", "scale"),
-        ("granite", "scale"),
-        ("gemma2", "scale"),
-    ],
+    ("family", "forgotten"), [("bert", "words"), ("bert", "positions"), ("bert", "segments"), ("gemma", "scale")]
 )
 def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = of(family)
@@ -401,9 +383,6 @@ def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.
     monkeypatch.setattr(type(checkpoint.architecture), "embeddings", lambda *_: wrong)
     with pytest.raises(VerificationError, match="first at input of layer 0"):
         steps_of(checkpoint, [0])
-
-
-# --- a changed model must fail, at the step that was changed ---------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -438,18 +417,6 @@ def test_a_model_that_computes_something_else_fails_at_the_step(family: str, mod
         steps_of(checkpoint, [1])
 
 
-def test_one_wrong_number_among_many_is_noticed() -> None:
-    checkpoint = gpt2()
-
-    def change(_: Any, __: Any, result: Tensor) -> Tensor:
-        result[0, 3, 5] += 0.005 * result.abs().max()
-        return result
-
-    checkpoint.model.get_submodule("h.1.mlp.c_proj").register_forward_hook(change)
-    with pytest.raises(VerificationError, match=r"feed forward output of layer 1 .*token 3.*dimension 5"):
-        steps_of(checkpoint, [1])
-
-
 @pytest.mark.parametrize(("n_taken", "message"), [(2, "takes 2 experts"), (1, "takes 1 expert")])
 def test_a_model_that_takes_other_experts_fails(n_taken: int, message: str) -> None:
     checkpoint = of("mixtral")
@@ -481,9 +448,6 @@ def test_a_model_that_is_all_zeros_is_compared_absolutely() -> None:
     assert not StageCheck("here", float("nan"), 1.0, 1.0).passed
 
 
-# --- what is refused, and what stays as it was --------------------------------------------------------------------
-
-
 def test_an_activation_that_is_not_reproduced_is_refused_by_name_before_the_model_runs() -> None:
     checkpoint = bert()
     checkpoint.model.config.hidden_act = "gelu_10"
@@ -511,10 +475,3 @@ def test_what_nothing_is_compared_to_is_an_error(more: str, message: str, monkey
     monkeypatch.setattr("attnviz.commands.explain.stages.probes_of", with_one_more)
     with pytest.raises(VerificationError, match=message):
         steps_of(gpt2(), [0])
-
-
-def test_something_else_than_a_tensor_is_an_error() -> None:
-    checkpoint = gpt2()
-    checkpoint.model.h[0].ln_1.register_forward_hook(lambda *_: (None,))  # type: ignore[union-attr,index]
-    with pytest.raises(VerificationError, match=r"output of h\.0\.ln_1"):
-        steps_of(checkpoint, [0])

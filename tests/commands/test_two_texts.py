@@ -1,24 +1,23 @@
 """``heads`` with an encoder-decoder: three kinds of attention in ids, statistics, documents, tables and figures."""
 
 import json
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import attnviz
 from attnviz import analyze
-from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, TextError, UsageError
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.measures.statistics import TextContext, measure
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, LayerId, Stack, head_named, select_heads
-from attnviz.models.tokens import UnitRows, merge_subwords, shifted_right
+from attnviz.models.tokens import merge_subwords, shifted_right
 from tests.support.drawn import drawing_of
-from tests.support.encoder_decoders import SOURCE, TARGET, saved, saved_marian, sharp, unigram_tokenizer
+from tests.support.encoder_decoders import SOURCE, TARGET, saved_marian, sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, sharp_bert
 from tests.support.recorded import whole_pattern
 from tests.support.verified import context_of, verified
@@ -37,16 +36,11 @@ def found(checkpoint) -> Any:
     return analyze(SOURCE, checkpoint, target=TARGET, syntax=False)
 
 
-# --- ids ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("selection", "expected"),
     [
-        ("X0H1", "X0H1"),
         ("x0.1", "X0H1"),
         ("X", "X0H0 X0H1 X1H0 X1H1"),
-        ("D1", "D1H0 D1H1"),
         ("E1-2H3", "E1H3 E2H3"),
         ("E1-E2H3", "E1H3 E2H3"),
         ("X*H1", "X0H1 X1H1"),
@@ -62,20 +56,11 @@ def test_a_head_of_a_stack_has_the_place_of_its_layer_and_its_own_name():
     head = head_named("X1H0", 7, 4, stacks=STACKS)
     assert (head.layer, str(head), head.file_stem, str(HeadId(6, 0))) == (6, "X1H0", "X01H00", "L6H0")
     assert head_named(head, 7, 4, stacks=STACKS) == head
-    for given in ("L0H1", "X", (0, 1), "E0"):
-        with pytest.raises(UsageError, match="expected a head such as E0H0, D0H0, X0H0"):
-            head_named(given, 7, 4, stacks=STACKS)
-
-
-def test_a_layer_of_a_stack_survives_pickling():
-    import pickle
-
     layer = pickle.loads(pickle.dumps(STACKS[2].layer(1)))
-    assert isinstance(layer, LayerId)
-    assert (layer, str(layer)) == (6, "X1")
-
-
-# --- tokens ---------------------------------------------------------------------------------------
+    assert (type(layer), layer, str(layer)) == (LayerId, 6, "X1")
+    for given in ("L0H1", "X", (0, 1), "E0"):
+        with pytest.raises(UsageError, match="X0H0"):
+            head_named(given, 7, 4, stacks=STACKS)
 
 
 def test_the_decoder_reads_the_target_one_later(checkpoint):
@@ -85,15 +70,6 @@ def test_the_decoder_reads_the_target_one_later(checkpoint):
     assert (whole.labels[-1], len(read)) == ("</s>", len(whole))
     assert read.sinks == {0}
     assert merge_subwords(read, words=True).labels == ("<pad>", *TARGET.split())
-
-
-def test_words_are_merged_on_both_sides():
-    pattern = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]])
-    _, merged = UnitRows([(0, 1)], [(0,), (1, 2)], 2, 3).add(0, pattern)
-    torch.testing.assert_close(merged, torch.tensor([[0.2, 0.8]]))
-
-
-# --- statistics -----------------------------------------------------------------------------------
 
 
 def between(queries: Any, keys: Any) -> TextContext:
@@ -129,15 +105,10 @@ def test_special_tokens_of_both_texts_are_left_out_of_diagonality():
     assert statistics["confidence_non_sink"] == [pytest.approx(1.0)]
     assert statistics["entropy"] == [pytest.approx((np.log(2) - 0.1 * np.log(0.1) - 0.9 * np.log(0.9)) / 3)]
     assert context.uniform["entropy"] == pytest.approx(np.log(3))
+    one = between([True, False], [False, False])
+    assert measure(verified(torch.full((2, 2), 0.5)), one)["diagonality"] == [one.uniform["diagonality"]] == [None]
     for name in ("distance", "distance_non_sink", "previous", "next", "local", "long_range", "induction"):
         assert statistics[name] == [None]
-
-
-@pytest.mark.parametrize(("queries", "keys"), [([True, False], [False, False]), ([False, False], [False, True])])
-def test_one_content_position_has_no_diagonal(queries, keys):
-    context = between(queries, keys)
-    assert measure(verified(torch.full((2, 2), 0.5)), context)["diagonality"] == [None]
-    assert context.uniform["diagonality"] is None
 
 
 @pytest.mark.parametrize(
@@ -150,9 +121,6 @@ def test_a_head_along_the_diagonal_is_labelled_so(pattern, label):
     verdicts = judge(statistics, context, [], HeadId(0, 0))
     assert [verdict.name for verdict in verdicts] == ["diagonal", "sink", "broad"]
     assert label_of(verdicts, context.n_non_sink).name == label
-
-
-# --- the analysis ---------------------------------------------------------------------------------
 
 
 def test_every_part_has_its_own_texts_and_patterns(found):
@@ -172,18 +140,10 @@ def test_the_document_tells_kinds_targets_and_alignments(found):
     assert (document["target"], document["target_generated"]) == (TARGET, False)
     assert [token["text"] for token in document["target_tokens"]] == list(found.target.tokens.labels)
     assert document["model"]["stacks"][2] == {"name": "cross-attention", "letter": "X", "n_layers": 3, "n_heads": 4}
-    assert [layer["stack"][0] + str(layer["layer"]) for layer in document["verification"]["layers"]] == [
-        "e0", "e1", "d0", "d1", "d2", "c0", "c1", "c2"
-    ]  # fmt: skip
     by_id = {head["id"]: head for head in document["heads"]}
     assert (by_id["X2H1"]["stack"], by_id["X2H1"]["layer"], by_id["X2H1"]["head"]) == ("cross-attention", 2, 1)
     assert by_id["X2H1"]["diagonality"] == pytest.approx(found.head("X2H1").statistics["diagonality"])
-    assert len(by_id["X2H1"]["alignment"]) == len(found.target.tokens)
     assert by_id["X2H1"]["previous"] is by_id["D2H1"]["diagonality"] is by_id["D2H1"]["alignment"] is None
-    assert by_id["D2H1"]["previous"] is not None
-    assert set(document["summary"]) == {"encoder", "decoder", "cross-attention"}
-    assert document["summary"]["decoder"]["heads"] == 12
-    assert [layer["layer"] for layer in document["summary"]["cross-attention"]["layers"]] == [0, 1, 2]
 
 
 def test_a_target_that_is_too_long_is_named_and_what_is_cut_of_it_is_told():
@@ -196,7 +156,6 @@ def test_a_target_that_is_too_long_is_named_and_what_is_cut_of_it_is_told():
     left_out = cut.document()["target_tokens_cut_off"]
     assert n <= 10
     assert left_out == len(tokenizer(TARGET).input_ids) - 10
-    assert f"its last {left_out} tokens" in " ".join(cut.report().split())
 
 
 def test_a_target_needs_a_decoder_and_a_pair_a_tokenizer_that_parts_it(checkpoint):
@@ -208,6 +167,7 @@ def test_a_target_needs_a_decoder_and_a_pair_a_tokenizer_that_parts_it(checkpoin
         ({"model": checkpoint, "target": TARGET, "max_new_tokens": 3}, "--max-new-tokens"),
         ({"model": unparted, "pair": "the dog"}, "segments"),
         ({"model": checkpoint, "target": ""}, "empty"),
+        ({"model": checkpoint, "target": TARGET, "pair": " "}, "blank"),
     ]
     for given, word in refused:
         with pytest.raises(TextError, match=word):
@@ -216,22 +176,9 @@ def test_a_target_needs_a_decoder_and_a_pair_a_tokenizer_that_parts_it(checkpoin
         attnviz.explain(SOURCE, checkpoint)
 
 
-# --- figures --------------------------------------------------------------------------------------
-
-
 def plans(found: Any, name: str, **choices: Any) -> list[Any]:
     view = drawing_of("heads", name)
     return list(view.plans(found, found._choices(choices.pop("style", None), choices)))
-
-
-def test_means_of_a_kind_are_those_of_its_layers(found):
-    drawn = {plan.stem: plan for plan in plans(found, "mean")}
-    assert len(drawn) == 3
-    cross = drawn["mean-cross-attention"]
-    assert [tile.name for tile in cross.tiles] == ["layer X0", "layer X1", "layer X2", "all layers"]
-    of_layer = found.layer_patterns(found.head("X1H0").id.layer).mean(0)
-    np.testing.assert_allclose(cross.tiles[1].values, of_layer, atol=1e-6)
-    assert (cross.labels.texts, cross.keys.texts) == (found.target.tokens.labels, found.tokens.labels)
 
 
 @pytest.fixture(scope="module")
@@ -239,8 +186,7 @@ def two(checkpoint) -> Any:
     return analyze(SOURCE, checkpoint, pair="a dog ran away", target=TARGET, syntax=False)
 
 
-def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(two, found):
-    assert "TEXT </s> PAIR </s>" in two.document()["reading_notes"][0]
+def test_a_pair_is_joined_as_the_tokenizer_does(two, found):
     assert two.tokens.labels[: len(found.tokens)] == found.tokens.labels
     texts = [part.figure_context.texts for part in two.parts]
     assert texts == [(SOURCE, "a dog ran away"), (TARGET,), (SOURCE, "a dog ran away", TARGET)]
@@ -253,28 +199,6 @@ def test_a_target_of_one_token_leaves_the_start_token_alone(checkpoint, tmp_path
     assert found.page()
     with pytest.raises(UsageError, match="nothing of this text to draw"):
         plans(found, "mean", select="X", drop_special=True)
-
-
-# --- files and the command line -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--pair", " "], "the pair is blank"),
-    ],
-)
-def test_bad_input_ends_in_one_line(tmp_path, more, message):
-    folder = saved("t5", tmp_path)
-    ran = CliRunner().invoke(
-        app, ["heads", SOURCE, "--target", TARGET, "-m", str(folder), "-o", str(tmp_path / "o"), *more]
-    )
-    assert ran.exit_code in (1, 2)
-    assert message in ran.stderr
-    assert len(ran.stderr.strip().splitlines()) == 1
-
-
-# --- Marian's tokenizer, two SentencePiece models -------------------------------------------------
 
 
 def test_marians_two_models_tell_words_and_labels(tmp_path):

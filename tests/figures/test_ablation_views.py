@@ -46,12 +46,8 @@ def test_heads(signed: Ablation, positive: Ablation) -> None:
         segments = [segment[:, 0].tolist() for segment in drawn[2][0].get_segments()]
         assert np.array(segments) == pytest.approx(np.array([[each.low, each.high] for each in effects]))
         assert ax.get_ylim() == (4.5, -0.5)
-    assert "5 of 12 heads" in plan_of("heads", signed, top=5).title
-    assert "too few for intervals" in plan_of("heads", positive, top=0).caption
     (drawn,) = positive.figure("heads").axes[0].containers
     assert all(np.ptp(segment[:, 0]) == 0 for segment in drawn[2][0].get_segments())
-    for result, said in ((signed, "Loss of the model as it is"), (positive, "predicts no tokens")):
-        assert said in " ".join(plan_of("heads", result).notes)
 
 
 @pytest.mark.parametrize(("size", "unit", "drawn"), [(2e-3, "nats/token", 2e-3), (2e-8, "10⁻⁹ nats/token", 20.0)])
@@ -64,13 +60,9 @@ def test_numbers_too_small_for_an_axis_have_a_power_of_ten_in_their_unit(
     assert ax.get_xlabel().endswith(f"\n({unit})")
     (errors,) = ax.containers
     assert np.asarray(errors[0].get_xdata()) == pytest.approx(drawn)
-    assert np.array([segment[:, 0] for segment in errors[2][0].get_segments()])[0] == pytest.approx(
-        [drawn / 2, 2 * drawn]
-    )
-    assert ax.lines[0].get_xdata() == pytest.approx([drawn, drawn])
 
 
-def test_the_curve(signed: Ablation, positive: Ablation) -> None:
+def test_the_curve(signed: Ablation) -> None:
     assert signed.curve is not None
     points, ax = signed.curve.points, Figure().add_subplot()
     draw_curve(ax, plan_of("curve", signed), Style())
@@ -80,6 +72,3 @@ def test_the_curve(signed: Ablation, positive: Ablation) -> None:
     assert np.asarray(singles.get_ydata()).tolist() == [point.least.singles["loss"].value for point in points]
     assert np.asarray(random.get_ydata()).tolist() == [point.random.damage["loss"].value for point in points]
     assert len(ax.collections) == 2  # bands
-    ax = Figure().add_subplot()
-    positive.draw("curve", ax)
-    assert not ax.collections

@@ -216,9 +216,6 @@ def test_a_stored_profile_is_read_by_the_weights_of_its_model(profile, bert_fold
     assert f"{of.id} {of.role.removeprefix('syntactic:')}" in done.stdout
 
 
-# --- drawn
-
-
 def drawn(sentences, style, width=7.0):
     ax = Figure().subplots()
     draw_sentences(ax, "a heading", sentences, width, style)

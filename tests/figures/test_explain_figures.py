@@ -11,7 +11,7 @@ from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from tests.conftest import SENTENCE
-from tests.support.drawn import legible, texts_of
+from tests.support.drawn import legible
 from tests.support.explained import of_bert, of_gpt2, order, planned
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 
@@ -54,7 +54,7 @@ def test_steps_stand_in_the_order_of_the_model(bert: Explanation, gpt2: Explanat
     assert halves["Feed-forward"][3:5] == [["feed_forward_output", "+"], ["output"]]
 
 
-def test_panels_hold_the_numbers_of_the_steps(bert: Explanation, gpt2: Explanation) -> None:
+def test_panels_hold_the_numbers_of_the_steps(bert: Explanation) -> None:
     panels = planned(bert).panels
     assert np.array_equal(panels["scores"].values, bert.tensor("scores")[2].numpy())
     assert np.array_equal(panels["key"].values, bert.tensor("split")[1, 2].numpy())
@@ -62,42 +62,20 @@ def test_panels_hold_the_numbers_of_the_steps(bert: Explanation, gpt2: Explanati
     assert panels["pattern"].limit == float(bert.tensor("pattern")[2].max())
     assert panels["concatenated"].marked == (16, 24)
     assert panels["query"].limit == panels["key"].limit
-    assert panels["scores"].words[0] == "[4, 9, 9]"
-    assert panels["scores"].brief == "Q Kᵀ/√8"
-    assert panels["mask"].words[1] == "all allowed"
-    assert planned(gpt2).panels["mask"].words[1] == "key ≤ query"
     for name in ("input", "expanded", "attention_output"):
         assert panels[name].limit == pytest.approx(np.quantile(bert.tensor(name).abs().numpy(), 0.99)), name
+    images = [ax.images[0] for ax in bert.figure("path").axes if ax.images]
+    for image, panel in zip(images, panels.values(), strict=True):
+        assert np.array_equal(np.asarray(image.get_array()), panel.values)
+        assert image.norm.vmax == panel.limit
 
 
-def test_long_texts_are_pooled_and_the_caption_says_so(long: Explanation) -> None:
+def test_long_texts_are_pooled_by_their_largest(long: Explanation) -> None:
     plan, n = planned(long), len(long.tokens)
     rows, columns = plan.panels["pattern"].pooling
     assert rows == columns == plan.pooled > 1
     assert plan.panels["pattern"].values.shape == (-(-n // rows), -(-n // rows))
     assert plan.panels["pattern"].values.max() == float(long.tensor("pattern")[0].max())
-    assert f"{rows} tokens" in plan.caption
-
-
-def test_dimensions_are_thinned_and_the_caption_says_so() -> None:
-    wide = of_gpt2(changes={"n_embd": 400, "n_head": 4})
-    panel = planned(wide).panels["input"]
-    assert panel.pooling == (1, 4)
-    assert np.array_equal(panel.values, wide.tensor("input")[:, ::4].numpy())
-    assert panel.limit == pytest.approx(np.quantile(wide.tensor("input").abs().numpy(), 0.99))
-
-
-@pytest.mark.parametrize("name", ["bert", "long"])
-def test_the_row_of_the_token_that_is_followed_is_outlined(request: pytest.FixtureRequest, name: str) -> None:
-    result: Explanation = request.getfixturevalue(name)
-    plan = planned(result)
-    panels = [ax for ax in result.figure("path").axes if ax.images and ax.get_label() != "<colorbar>"]
-    outlined = [next(patch for patch in ax.patches if patch.get_xy()[0] == -0.5) for ax in panels]
-    assert len(outlined) == len(plan.panels)
-    for patch in outlined:
-        middle = patch.get_y() + patch.get_height() / 2
-        assert middle == pytest.approx(result.token // plan.pooled)
-    assert f"(#{result.token})" in plan.caption
 
 
 def test_where_nearly_all_numbers_are_zero_the_limit_is_the_largest() -> None:
@@ -107,23 +85,6 @@ def test_where_nearly_all_numbers_are_zero_the_limit_is_the_largest() -> None:
     with torch.inference_mode():
         result.stages["input"].tensor[0, 0] = 300.0
     assert planned(result).panels["input"].limit == 300.0
-    assert "300" in planned(result).panels["input"].words[1]
-
-
-# --- drawn ------------------------------------------------------------------------------------------------------
-
-
-def test_every_panel_and_word_is_drawn(bert: Explanation) -> None:
-    panels, figure = planned(bert).panels, bert.figure("path")
-    images = [ax.images[0] for ax in figure.axes if ax.images]
-    assert len(images) == len(panels) == 15
-    for image, panel in zip(images, panels.values(), strict=True):
-        assert np.array_equal(np.asarray(image.get_array()), panel.values)
-        assert image.norm.vmax == panel.limit
-    drawn = "\n".join(texts_of(figure))
-    for word in ("input x", "pattern A", "Q", "Q Kᵀ/√8", "[4, 9, 9]\n±", "residual", "layer norm", "[CLS]", "L0H2"):
-        assert word in drawn
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(bert.tokens.labels)
 
 
 @pytest.mark.parametrize("width", [None, 3.3])
@@ -134,7 +95,6 @@ def test_arrows_lead_from_panel_to_panel(which: str, width: float | None, reques
     arrows = [artist for artist in figure.artists if isinstance(artist, FancyArrowPatch)]
     # to three panels, from two, the values, two residuals; in parallel one, but two pairs of queries and keys
     assert len(arrows) == len(order(result)) - 1 + 2 + 1 + 1 + 2
-    assert {"Attention", "Feed-forward"} <= set(texts_of(figure))
     inner = [ax.get_window_extent().padded(-2) for ax in figure.axes if ax.images]
     for arrow in arrows:
         points = figure.dpi_scale_trans.transform(arrow._path_original.vertices)
@@ -148,9 +108,7 @@ def test_arrows_lead_from_panel_to_panel(which: str, width: float | None, reques
 @pytest.mark.parametrize("text", [SENTENCE, r"[/b] $\frac$ " + "believ" * 4])
 def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(text: str) -> None:
     result = of_gpt2(text)
-    with pytest.raises(UsageError, match="does not fit in 2 inches") as refused:
+    with pytest.raises(UsageError, match="does not fit") as refused:
         result.figure("path", Style(width=2.0))
     least = float(str(refused.value).partition("at least ")[2].split("in")[0])
     assert legible(result.figure("path", Style(width=least)))
-    with pytest.raises(UsageError, match="does not fit"):
-        result.figure("path", Style(width=round(least - 0.1, 1)))

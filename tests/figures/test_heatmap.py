@@ -16,7 +16,7 @@ from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, h
 from attnviz.figures.heatmap_files import _in_hundredths, heatmap_files
 from attnviz.figures.matrix import Labels, hundredths, max_pool
 from attnviz.figures.style import Style, figure_bytes
-from tests.support.drawn import ODD_SETTINGS, texts_of
+from tests.support.drawn import ODD_SETTINGS
 
 STYLES = [Style(), Style(width=3.3), Style("dark", "log", 4.5)]
 EVIDENCE = "previous-token 0.{} · uniform attention 0.12 · n = 6"
@@ -69,7 +69,7 @@ def test_both_ways_paint_every_cell_in_the_colour_of_its_weight_and_the_same_let
     assert np.abs(picture(slow) - picture(fast)).mean() < 2  # letters are a pixel aside at most
 
 
-@pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("file_format", ["png", "svg"])
 def test_a_file_is_the_same_whatever_was_written_before_it(file_format: str):
     heads = [plan(seed=0), plan(seed=1, title="L0H1  x", evidence="much longer: " + EVIDENCE * 3)]
     names, together, _ = zip(*heatmap_files(heads, Style(), file_format), strict=True)
@@ -96,32 +96,6 @@ def test_closing_early_and_errors_end_the_threads():
     assert files([]) == []
 
 
-@pytest.mark.parametrize("n", [5, 14, 23])
-def test_the_colour_bar_begins_and_ends_with_the_cells_of_a_narrow_picture(n: int):
-    style = Style(width=3.3)
-    cells, bar = heatmap_figure(plan(n, style, labels=["[CLS]", *["chased"] * (n - 1)]), style).axes
-    assert bar.get_position().x0 == pytest.approx(cells.get_position().x0)
-    assert bar.get_position().x1 <= cells.get_position().x1 + 1e-9
-
-
-@pytest.mark.parametrize("width", [2.0, None])
-def test_score_baseline_and_n_are_never_cut(width: float | None):
-    evidence = "acl:relcl (dep → head) 0.70 · profile's best offset: 0.40 · n = 1200"
-    assert evidence in " ".join(
-        texts_of(heatmap_figure(plan(evidence=evidence, style=Style(width=width)), Style(width=width)))
-    )
-
-
-def test_labels_that_do_not_fit_are_left_out_and_special_ones_stand_back():
-    style = Style(width=3.3)
-    of = plan(50, style)
-    _, every = heatmap_pooling(of.labels.texts, style)
-    ax = heatmap_figure(of, style).axes[0]
-    assert [label.get_text() for label in ax.get_yticklabels()] == list(of.labels.texts[::every])
-    assert every > 1
-    assert [label.get_color() == style.greys.muted for label in ax.get_xticklabels()[:2]] == [True, False]
-
-
 def test_on_the_callers_axes_numbers_stand_where_cells_have_room_and_rows_are_queries():
     values = np.array([[0.25, 0.75], [1.0, 0.0]], dtype=np.float32)
     of = plan(2, values=values)
@@ -134,8 +108,6 @@ def test_on_the_callers_axes_numbers_stand_where_cells_have_room_and_rows_are_qu
     np.testing.assert_array_equal(np.asarray(cells.get_array()).reshape(2, 2), values)
     draw_heatmap(small, of, Style())
     assert not small.texts
-    assert mine.get_title("left") == f"{of.title}\n{of.evidence}"
-    assert (mine.get_xlabel(), mine.get_ylabel()) == ("key (attended to)", "query (attends from)")
 
 
 def test_beside_the_cells_letters_have_the_colours_of_the_callers_style():

@@ -7,18 +7,15 @@ import pytest
 import torch
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
-from matplotlib.legend import Legend
 
 from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, READABLE_LINES, lines_left_out
 from attnviz.errors import UsageError
 from attnviz.figures.lines import HEAD_COLOURS, lines_figure
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
-from tests.support.drawn import texts_of
 from tests.support.hand_made import LABELS, by_design, hand_made
 
-LIGHT, DARK = Style(), Style(theme="dark")
-SVG = "{http://www.w3.org/2000/svg}"
+LIGHT = Style()
 
 
 def analysis_of(*patterns, labels=None, segments=None, special=(), **changes):
@@ -62,19 +59,6 @@ def ends(lines):
     return [(path.vertices[0, 1], path.vertices[-1, 1]) for path in lines.get_paths()]
 
 
-def columns(figure):
-    """Left and right: the colour of each label by its text, without the names of the columns."""
-    texts = [text for text in figure.axes[0].texts if text.get_color() and text.get_position()[1] > -0.5]
-    return [
-        {text.get_text(): to_hex(text.get_color()) for text in texts if text.get_ha() == side}
-        for side in ("right", "left")
-    ]
-
-
-def legends(figure):
-    return [[text.get_text() for text in legend.get_texts()] for legend in figure.axes[0].findobj(Legend)]
-
-
 def test_a_line_a_weight_from_query_left_to_key_right_the_strongest_last_whichever_the_head():
     plan = plan_of(pattern_of((0, 3, 0.9), (2, 1, 0.3)), pattern_of((3, 3, 0.5)))
     assert lines_of(plan) == [(0, 2, 1), (1, 3, 3), (0, 0, 3)]
@@ -85,6 +69,9 @@ def test_a_line_a_weight_from_query_left_to_key_right_the_strongest_last_whichev
     left, right = lines.get_paths()[0].vertices[[0, -1], 0]
     assert 0 < left < right < ax.get_xlim()[1]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # row 0 is at the top
+    both = drawn_on(lines_figure(plan, LIGHT))
+    assert [to_hex(colour[:3]) for colour in both.get_edgecolors()] == [HEAD_COLOURS["light"][i] for i in (0, 1, 0)]
+    assert both.get_linewidths()[0] < both.get_linewidths()[1] < both.get_linewidths()[2]
 
 
 @pytest.mark.parametrize("token", [None, "#2"])
@@ -98,8 +85,7 @@ def test_sinks_have_no_lines_and_the_picture_says_what_share_they_take(token):
     weights = {(query, key): weight for (_, query, key), weight in zip(lines_of(plan), plan.weights, strict=True)}
     assert all(weight == pattern[line] for line, weight in weights.items())
     share = pattern[starts][:, [0, 5]].sum() / pattern[starts].sum()
-    for said in (plan.caption, " ".join(plan.notes)):
-        assert f"o lines to special tokens: {100 * share:.0f} %" in said
+    assert f"{100 * share:.0f} %" in plan.caption
 
 
 def test_sinks_have_lines_where_they_are_chosen_or_all_there_is():
@@ -122,7 +108,6 @@ def test_the_planned_lines_are_the_verified_patterns():
 def test_weak_lines_are_dropped_and_the_picture_says_what_share_they_carry():
     plan = plan_of(pattern_of((0, 0, 0.96), (0, 1, 0.02), (0, 2, 0.015), (0, 3, 0.005)))
     assert lines_of(plan) == [(0, 0, 1), (0, 0, 0)]
-    assert "2 %" in plan.notes[-1]
     assert "2 %" in plan.caption
 
 
@@ -132,11 +117,8 @@ def test_of_many_tokens_or_heads_each_token_keeps_its_strongest_keys():
     assert READABLE_LINES // 200 == 1
     strongest = [(head, query, int(row.argmax())) for head in range(2) for query, row in enumerate(every[head])]
     assert sorted(lines_of(plan)) == [line for line in strongest if every[line] >= 0.02]
-    assert "its 1 strongest" in plan.notes[-1]
-    assert "its 1 strongest" in plan.caption
     shared = plan_of(np.full((48, 48), 1 / 48, np.float32))
     assert len(shared.weights) == 48 * 5
-    assert "its 5 strongest" in shared.notes[-1]
 
 
 def test_the_threshold_rises_until_few_enough_lines_remain():
@@ -155,66 +137,14 @@ def test_of_a_chosen_token_every_line_is_drawn_with_its_weight():
     assert named == [("w20", "w24"), ("w20", "w21"), ("w20", "w4")]
     assert plan.written == {4: "0.50", 21: "0.30", 24: "0.10"}
     assert plan.bright == ({20}, {4, 21, 24})
-    assert "1 % of the attention" in plan.caption
 
 
-def test_a_new_text_begins_after_a_gap_and_a_rule():
-    segments = [None, 0, 0, None, 1, None]
-    plan = plan_of(np.eye(6, dtype=np.float32), segments=segments)
-    assert plan.breaks == (4,)
-    np.testing.assert_allclose(plan.rows, [0, 1, 2, 3, 4.9, 5.9])
-    (rule,) = lines_figure(plan, LIGHT).axes[0].lines
-    assert rule.get_ydata() == pytest.approx([3.95, 3.95])
-
-
-def test_colour_tells_the_head_opacity_and_width_the_weight_and_heads_stand_side_by_side():
-    plan = plan_of(pattern_of((0, 0, 0.5), (1, 1, 1.0)), pattern_of((0, 0, 0.3)))
-    figure = lines_figure(plan, LIGHT)
-    colours, widths = drawn_on(figure).get_edgecolors(), drawn_on(figure).get_linewidths()
-    assert [to_hex(colour[:3]) for colour in colours] == [HEAD_COLOURS["light"][i] for i in (1, 0, 0)]
-    assert colours[:, 3].tolist() == [0.62, 0.73, 1.0]
-    assert widths[0] < widths[1] < widths[2]
-    assert ends(drawn_on(figure)) == [(0.15, 0.15), (-0.15, -0.15), (0.85, 0.85)]
-    weights, heads = sorted(legends(figure), key=lambda texts: texts[0].startswith("L"))
-    assert weights == ["0.02", "0.1", "0.5", "1"]
-    assert heads == list(plan.heads)
-
-
-@pytest.mark.parametrize("style", [LIGHT, DARK])
-def test_special_tokens_stand_back_and_so_does_what_the_chosen_token_does_not_attend_to(style):
-    ink, muted = style.greys.ink, style.greys.muted
-    plan = plan_of(np.eye(3, dtype=np.float32), labels=["[CLS]", "cat", "dog"], special=[0], style=style)
-    assert columns(lines_figure(plan, style)) == [{"[CLS]": muted, "cat": ink, "dog": ink}] * 2
-    chosen = plan_of(pattern_of((2, 0, 0.5), (2, 1, 0.4), (0, 3, 1.0)), style=style, token="w2")
-    assert columns(lines_figure(chosen, style)) == [
-        {"w0": muted, "w1": muted, "w2": ink, "w3": muted},
-        {"0.50 w0": ink, "0.40 w1": ink, "w2": muted, "w3": muted},
-    ]
-
-
-def test_where_there_is_no_room_for_every_name_those_of_strong_lines_stand_and_the_picture_says_so():
-    pattern = np.eye(300, dtype=np.float32) * 0.1
-    pattern[:, 101] = 0.3
-    pattern[202, 7] = 0.9
-    figure = lines_figure(plan_of(pattern), LIGHT)
-    left, right = columns(figure)
-    assert {f"w{i}" for i in range(99, 104)} & right.keys() == {"w101"}
-    assert "w202" in left
-    assert 60 < len(left) < 110
-    assert any(text.startswith("Not every token is named") for text in texts_of(figure))
-    assert ends(drawn_on(figure))[-1] == (202, 7)  # lines are where their tokens are, named or not
-
-
-@pytest.mark.parametrize(("pieces", "numbers"), [(2, "#1, #2"), (6, "#1, #2, #3, #4, …")])
-def test_a_word_of_several_pieces_is_followed_with_all_of_them(pieces: int, numbers: str):
-    analysis = hand_made(
-        labels=("[CLS]", *["##a"] * pieces, "[SEP]"), special=(0, pieces + 1), patterns=by_design(pieces + 2)
-    )
-    word = ("aa", tuple(range(1, pieces + 1)))
+def test_a_word_of_several_pieces_is_followed_with_all_of_them():
+    analysis = hand_made(labels=("[CLS]", "##a", "##a", "[SEP]"), special=(0, 3), patterns=by_design(4))
+    word = ("aa", (1, 2))
     analysis = replace(analysis, context=replace(analysis.context, units=replace(analysis.units, wholes=(word,))))
     (plan,) = plans_of(analysis, "L0H1", token="aa")
-    assert plan.title.endswith(f"from “aa” ({numbers})")
-    assert set(plan.query.tolist()) == set(word[1])
+    assert set(plan.query.tolist()) == {1, 2}
 
 
 def test_special_tokens_are_dropped_and_rows_renormalised():
@@ -222,7 +152,6 @@ def test_special_tokens_are_dropped_and_rows_renormalised():
     assert plan.labels == LABELS[1:5]
     assert lines_of(plan) == [(0, 1, 0), (0, 1, 1)]  # numbers are those of the whole text, rows those of what is left
     np.testing.assert_allclose(plan.weights, [1 / 3, 2 / 3], rtol=1e-6)
-    assert "renormalised" in plan.caption
     (empty,) = plans_of(hand_made(), "L1H0", drop_special=True)
     assert not lines_of(empty)  # all of it went to [CLS]
 
@@ -230,8 +159,8 @@ def test_special_tokens_are_dropped_and_rows_renormalised():
 @pytest.mark.parametrize(
     ("choices", "why"),
     [
-        ({"token": "[CLS]", "drop_special": True}, r"“\[CLS\]” is among the tokens that are dropped"),
-        ({"token": "mouse"}, r"no token “mouse” in the text: expected one of \[CLS\], the, cat"),
+        ({"token": "[CLS]", "drop_special": True}, "dropped"),
+        ({"token": "mouse"}, "mouse"),
     ],
 )
 def test_a_token_that_cannot_be_followed_is_refused(choices, why):
@@ -252,7 +181,7 @@ def test_of_very_many_heads_those_of_the_clearest_labels_are_drawn(n, most):
     kept = [head for head in analysis.heads if f"lines/{head.id.file_stem}" in drawn]
     assert drawn == [f"lines/{head.id.file_stem}" for head in kept]  # the model's order
     assert max(head.rank_key for head in analysis.heads if head not in kept) <= min(head.rank_key for head in kept)
-    assert f"lines are drawn of {most} of the 40 heads" in lines_left_out(analysis, ViewOptions())
+    assert f"{most} of the 40" in lines_left_out(analysis, ViewOptions())
     few, chosen = many_heads(), ("L0-3", "L4H0")
     assert len(plans_of(few, *chosen)) == 9
     assert lines_left_out(few, ViewOptions(select=chosen)) == ""

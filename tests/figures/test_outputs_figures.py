@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.colors import LogNorm, Normalize
 
 import attnviz
@@ -25,12 +24,6 @@ def bert() -> HeadOutputs:
     return attnviz.head_outputs(SENTENCE, model, tokenizer=tokenizer)
 
 
-@pytest.fixture(scope="module")
-def gpt2() -> HeadOutputs:
-    model, tokenizer = next_token_model()
-    return attnviz.head_outputs(SENTENCE, model, tokenizer=tokenizer, token=2)
-
-
 def plan_of(result: HeadOutputs, name: str, style: Style = OWN, select: str = ""):
     (view,) = [view for view in views_of("outputs") if view.name == name]
     return next(view.drawing.plans(result, ViewOptions(style, select=(select,) if select else (), top=0)))
@@ -51,7 +44,6 @@ def test_the_tiles_are_weights_times_norms_of_values(bert):
     drawn = [ax for ax in figure.axes if ax.images]
     for ax, tile in zip(drawn, plan.tiles, strict=True):
         assert np.allclose(ax.images[0].get_array(), tile.values)
-    assert [text.get_text() for text in drawn[0].get_xticklabels()] == list(bert.tokens.labels)
 
 
 def test_a_shared_scale_ends_at_the_largest_of_all_heads(bert):
@@ -64,22 +56,13 @@ def test_a_shared_scale_ends_at_the_largest_of_all_heads(bert):
 
 
 @pytest.mark.parametrize(("n", "scale"), [(40, Normalize), (41, LogNorm)])
-def test_the_scale_is_logarithmic_from_41_tokens_on_and_says_so(n, scale):
+def test_the_scale_is_logarithmic_from_41_tokens_on(n, scale):
     result = attnviz.head_outputs("cat " * (n - 2), sharp_bert(max_position_embeddings=41), tokenizer=bert_tokenizer())
     assert len(result.tokens) == n
     head, overview = head_plan(result, "L1H2", Style()), plan_of(result, "overview", Style())
     assert {type(plan.norm) for plan in (head, overview)} == {scale}
-    said = "logarithmic colours, since most weights of a text this long are near 0"
-    assert {said in plan.caption.lower() for plan in (head, overview)} == {scale is LogNorm}
     if scale is LogNorm:
         assert (head.norm.vmin, head.norm.vmax) == (overview.norm.vmin, overview.norm.vmax) == (1e-4, 1)
-
-
-def test_captions_set_sinks_by_weight_beside_sinks_by_norm(bert, gpt2):
-    head, caption = bert.head("L0H1"), head_plan(bert, "L0H1").caption
-    assert f"{100 * head.sink:.0f} % by weight, {100 * head.sink_by_norm:.0f} % by norm" in caption
-    assert f"{100 * head.projection_share:.0f} % of the attention output’s norm" in caption
-    assert "on the first token:" in head_plan(gpt2, "L0H1").caption
 
 
 def test_long_texts_are_pooled_by_their_largest_and_say_so():
@@ -91,8 +74,6 @@ def test_long_texts_are_pooled_by_their_largest_and_say_so():
     largest, p = long.head("L0H0").largest, plan.pooled
     assert plan.tiles[2].values[3, 5] == pytest.approx(norms[3 * p : 4 * p, 5 * p : 6 * p].max() / largest)
     assert plan.tiles[1].values[0, 5] == pytest.approx(value_norms[5 * p : 6 * p].max() / value_norms.max())
-    assert f"{p} × {p}" in plan.notes[-1]
-    assert "8 × 8" in plan_of(long, "overview").caption
 
 
 def test_the_overview_has_every_head_with_its_share(bert):
@@ -101,43 +82,19 @@ def test_the_overview_has_every_head_with_its_share(bert):
     for cell in plan.cells:
         assert np.allclose(cell.values, bert.norms(cell.id).numpy() / bert.head(cell.id).largest)
         assert cell.beside == f"{100 * bert.head(cell.id).projection_share:.0f} %".replace("-", "−")
-    assert len(plan_of(bert, "overview", OWN, "L1H2,L0H3").cells) == 2
 
 
-def test_the_map_of_effects_adds_up_to_the_difference_of_the_logits(gpt2):
-    plan = plan_of(gpt2, "effects")
-    (effects,) = plan.maps
-    rest = sum(part.direct_effect for part in gpt2.effects.parts if part.layer is None)
-    total = effects.values.sum() + sum(values.sum() for _, values in effects.beside) + rest
-    assert total == pytest.approx(gpt2.effects.difference, rel=1e-4)
-    assert [name for name, _ in effects.beside] == ["b_O", "FFN"]
-    assert f"“{gpt2.effects.answer.text}” minus “{gpt2.effects.foil.text}”" in plan.title
-    for head, effect in gpt2.effects.heads.items():
-        assert effects.values[head] == effect
-
-
-@pytest.mark.parametrize(("kind", "columns"), [("bert", ["b_O", "FFN", "LN"]), ("gemma2", ["FFN"])])
-def test_the_map_of_a_decision_has_every_part_of_every_layer(kind: str, columns: list[str]) -> None:
-    model, tokenizer = sharp_classifier(kind)
-    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer="good")
-    plan = plan_of(result, "effects")
-    (drawn,) = plan.maps
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("gpt2", ["b_O", "FFN"]), ("bert", ["b_O", "FFN", "LN"]), ("gemma2", ["FFN"])]
+)
+def test_the_map_of_effects_has_every_part_of_every_layer_and_adds_up(kind: str, columns: list[str]) -> None:
+    model, tokenizer = next_token_model() if kind == "gpt2" else sharp_classifier(kind)
+    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer)
+    (drawn,) = plan_of(result, "effects").maps
     assert result.effects is not None
     assert [name for name, _ in drawn.beside] == columns
     rest = [part.direct_effect for part in result.effects.parts if part.layer is None]
     total = np.sum(drawn.values) + sum(np.sum(values) for _, values in drawn.beside) + sum(rest)
     assert total == pytest.approx(result.effects.difference, abs=1e-5)
-    assert ("linearisation" in plan.caption) == (kind == "bert")
-
-
-def test_a_head_that_writes_nothing_has_a_blank_picture():
-    model = sharp_bert()
-    with torch.no_grad():
-        model.encoder.layer[0].attention.output.dense.weight[:, :8].zero_()
-    result = attnviz.head_outputs(SENTENCE, model, tokenizer=bert_tokenizer())
-    plan = head_plan(result, "L0H0")
-    assert result.head("L0H0").largest == 0
-    assert result.head("L0H0").sink_by_norm is None
-    assert not plan.tiles[2].values.any()
-    assert not plan_of(result, "overview").cells[0].values.any()
-    assert result.figure("heads", select="L0H0")
+    for head, effect in result.effects.heads.items():
+        assert drawn.values[head] == effect

@@ -50,7 +50,6 @@ def test_the_values_are_the_statistics_of_every_head_in_its_place(analysis):
         (hand_made(), "distance", 35 / 18),
         (hand_made(), "sink", 1 / 3),
         (hand_made(), "previous", 3 / 16),
-        (hand_made(), "induction_on_repeats", None),
         (hand_made(causal=True, special=()), "distance", np.mean([q / 2 for q in range(6)])),
         (hand_made(labels=("[CLS]", "a", "b", "a", "b", "[SEP]")), "duplicate_on_repeats", 1 / 6),
     ],
@@ -62,23 +61,13 @@ def test_uniform_attention_is_marked_on_the_colour_bar(found, name, expected):
         assert map_of(found, name).values[0, 1] == pytest.approx(expected)  # L0H1 is uniform
 
 
-def test_a_map_a_statistic_by_default_entropy(analysis):
-    assert [plan.stem for plan in MAP.plans(analysis, ViewOptions())] == ["map-entropy"]
-    asked = ViewOptions(maps=(" Sink ", "Long-Range", "sink"))
-    assert [plan.stem for plan in MAP.plans(analysis, asked)] == ["map-sink", "map-long-range"]
-
-
 def test_what_cannot_be_measured_is_hatched_and_has_a_dash_and_is_said(analysis):
     found = with_values(analysis, "sink", [0.2, None, 0.4, 1.0])
-    plan = plan_of(found, "sink")
-    ax, bar = MAP.figure(plan, Style(), False).axes
+    ax, bar = MAP.figure(plan_of(found, "sink"), Style(), False).axes
     (box,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     assert (box.get_xy(), box.get_hatch()) == ((0.5, -0.5), "//")
     assert [(text.get_text(), *text.get_position()) for text in ax.texts] == [
         ("0.20", 0, 0), ("–", 1, 0), ("0.40", 0, 1), ("1.00", 1, 1),
     ]  # fmt: skip
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("head", "layer")
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # layer 0 above
     assert "0.33" in bar.texts[0].get_text()
-    for said in (plan.notes[-1], plan.caption):
-        assert "1 of 4 heads" in said

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from attnviz.commands.heads.analysis import Analysis
@@ -33,16 +32,12 @@ def long_one(n: int, n_layers: int = 2, n_heads: int = 2) -> Analysis:
     return hand_made(labels=[f"w{i}" for i in range(n)], special=(0, n - 1), patterns=given)
 
 
-# --- means
-
-
 def test_the_mean_is_over_the_heads_of_each_layer_and_over_all(analysis: Analysis):
     each = means_of(analysis)
     patterns = by_design(6).numpy()
     assert [tile.name for tile in each.tiles] == ["layer 0", "layer 1", "all layers"]
     for tile, expected in zip(each.tiles, [*patterns.mean(1), patterns.mean((0, 1))], strict=True):
         np.testing.assert_allclose(tile.values, expected, atol=1e-7)
-    assert "no head need look like it" in each.caption
 
 
 def test_of_a_selection_the_means_are_over_its_heads_and_it_says_so():
@@ -52,8 +47,6 @@ def test_of_a_selection_the_means_are_over_its_heads_and_it_says_so():
     expected = patterns[0, 1], patterns[1].mean(0), np.stack([patterns[0, 1], *patterns[1]]).mean(0)
     for tile, values in zip(each.tiles, expected, strict=True):
         np.testing.assert_allclose(tile.values, values, atol=1e-6)
-    assert "4 of 6 heads" in each.title
-    assert "elected: L0H1, L1" in each.caption
     *_, one = means_of(found, select=("L1H2",)).tiles
     np.testing.assert_allclose(one.values, patterns[1, 2], atol=1e-6)
 
@@ -65,7 +58,6 @@ def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis: An
     expected = np.divide(inner, sums, out=np.zeros_like(inner), where=sums > 0).mean(1)
     np.testing.assert_allclose([tile.values for tile in plan.tiles[:2]], expected, atol=1e-6)
     assert plan.labels.texts == ("the", "cat", "ran", "away")
-    assert "rows renormalised" in plan.caption
     causal = means_of(hand_made(causal=True, special=()), drop_special=True)
     assert len(causal.labels.texts) == 5
 
@@ -77,10 +69,6 @@ def test_the_shared_scale_covers_nearly_all_cells_is_one_for_both_pictures_and_s
     each = means_of(hand_made(labels=["w"] * n, special=(), patterns=patterns))
     assert each.norm.vmax == 0.01
     assert each.cut
-    assert "0.01 (larger weights look the same)" in each.caption
-    bar = MEAN.figure(each, Style(), False).axes[-1]
-    ends = [label.get_text() for label in bar.get_xticklabels()]
-    assert (ends[0], ends[-1], bar.get_xlim()) == ("0", "≥ 0.01", (0, 0.01))
     other = means_of(long_one(60))
     drawn = np.concatenate([tile.values.ravel() for tile in other.tiles])
     assert (drawn <= other.norm.vmax).mean() >= 0.995
@@ -94,7 +82,8 @@ def test_rows_are_queries_and_weights_are_written_where_there_is_room(analysis: 
     written = {text.get_position()[::-1]: text.get_text() for text in figure.axes[1].texts}
     assert (written[0, 0], written[1, 0]) == ("1", ".75")
     assert written.keys() == {place for place, value in np.ndenumerate(values) if value >= 0.005}
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(plan.labels.texts)
+    cells = MEAN.draw(Figure().subplots(), plan, Style())
+    np.testing.assert_array_equal(cells.get_array(), plan.tiles[-1].values)
 
 
 def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_said():
@@ -104,39 +93,15 @@ def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_sa
     pattern = found.layer_patterns(0)[0].numpy()
     assert plan.tiles[0].values.shape == (234, 234)
     assert plan.tiles[0].values[0, 0] == pytest.approx(pattern[:3, :3].max())
-    assert "3 × 3 weights" in plan.caption
-    labels = [label.get_text() for label in MEAN.figure(plan, Style(), False).axes[0].get_yticklabels()]
-    assert f"Every {int(labels[1][1:])}th token is named." in plan.notes
 
 
-def test_on_the_callers_axes_it_is_the_mean_over_all_heads(analysis: Analysis):
-    plan = means_of(analysis)
-    cells = MEAN.draw(Figure().subplots(), plan, Style())
-    np.testing.assert_array_equal(cells.get_array(), plan.tiles[-1].values)
-
-
-# --- no title and notes
-
-
-def words(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.texts]
-
-
-@pytest.mark.parametrize("name", ["overview", "heads", "lines", "map", "mean"])
-def test_a_bare_figure_has_no_words_above(analysis: Analysis, name: str):
-    full, bare = (analysis.figure(name, style) for style in (Style(width=5), Style(width=5, bare=True)))
-    assert words(full)
-    assert words(bare) == []
-    assert bare.get_figheight() < full.get_figheight()
-
-
-@pytest.mark.parametrize("file_format", ["png", "svg"])
-def test_the_fast_files_of_heads_are_bare_too(analysis: Analysis, tmp_path: Any, file_format: str):
-    bare, full = (tmp_path / name / f"heads/L00H01.{file_format}" for name in ("bare", "full"))
-    for path, style in ((bare, Style(bare=True)), (full, Style())):
-        analysis.save(path.parents[1], figures=["heads"], formats=[file_format], select=["L0H1"], style=style)
-    if file_format == "png":
-        assert plt.imread(bare).shape[0] < plt.imread(full).shape[0]
-    else:
-        assert "the cat ran away" not in bare.read_text()
-        assert "the cat ran away" in full.read_text()
+def test_a_bare_figure_has_no_words_above_in_the_fast_files_too(analysis: Analysis, tmp_path: Any):
+    for name in ("overview", "heads", "mean"):
+        full, bare = (analysis.figure(name, Style(bare=bare)) for bare in (False, True))
+        assert full.texts
+        assert not bare.texts
+        assert bare.get_figheight() < full.get_figheight()
+    for is_bare in (False, True):
+        folder = tmp_path / str(is_bare)
+        analysis.save(folder, figures=["heads"], formats=["svg"], select=["L0H1"], style=Style(bare=is_bare))
+        assert ("the cat ran away" in (folder / "heads/L00H01.svg").read_text()) != is_bare

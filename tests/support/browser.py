@@ -3,7 +3,9 @@
 Needs the extra "browser", and Debian's chromium and chromium-driver: ``apt-get install -y chromium chromium-driver``.
 """
 
+import base64
 import importlib.util
+import io
 import shutil
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 _CHROMIUM, _DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 _MISSING = [name for name, found in (("chromium", _CHROMIUM), ("chromedriver", _DRIVER)) if found is None]
@@ -21,6 +24,8 @@ if importlib.util.find_spec("selenium") is None:
 needs_browser = pytest.mark.skipif(bool(_MISSING), reason=f"needs a browser: {', '.join(_MISSING)} not found")
 
 SHIFT = "\ue008"
+WIDTHS = {1400: 1000, 800: 1000, 400: 800}
+"""Of the screen, and its height, in CSS pixels."""
 
 
 def chromium(folder: Path, height: int) -> Any:
@@ -52,6 +57,34 @@ class Page:
         self.driver.get("about:blank")
         self.driver.get(f"file://{self.folder / name}{address}")
         self.until(lambda: self.text("#head h2") != "")
+
+    def as_it_is(self) -> None:
+        """End what :meth:`emulate` began."""
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    def emulate(self, width: int, scheme: str = "light", media: str = "") -> None:
+        size = {"width": width, "height": WIDTHS[width], "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        scheme_of = {"name": "prefers-color-scheme", "value": scheme}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [scheme_of]})
+
+    def asked(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(f"return {script}", *arguments)
+
+    def boxes(self, selector: str) -> list[dict[str, Any]]:
+        """What can be seen of it: its text, and its sides in the window."""
+        seen = "[...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility())"
+        box = "({...e.getBoundingClientRect().toJSON(), text: e.innerText})"
+        return list(self.asked(f"{seen}.map(e => {box})", selector))
+
+    def painted(self) -> None:
+        self.until(lambda: self.one(".grid").get_attribute("data-painted") == "true")
+
+    def canvas(self, selector: str) -> np.ndarray:
+        """Its pixels, [rows, columns, 3]."""
+        address = self.asked("document.querySelector(arguments[0]).toDataURL()", selector)
+        return np.array(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB"), float)
 
     def until(self, holds: Callable[[], bool]) -> None:
         for _ in range(3000):
