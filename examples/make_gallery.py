@@ -116,7 +116,7 @@ def draw_corpus_comparison(treebank: Path) -> None:
             if weight.dim() == 2 and "embeddings" not in name:
                 step = weight.abs().amax(1, keepdim=True) / 7  # of each output, from -7 to 7
                 weight.copy_((weight / step).round() * step)
-    after = replace(before, model=model, name="minilm, weights rounded to 4 bits", weights_sha256=None)
+    after = replace(before, model=model, name="minilm, weights rounded to 4 bits", weights_hash=None)
     found = attnviz.compare_corpus(before, after, treebank, limit=200)
     draw("compare-corpus", found)
     (GALLERY / "compare-corpus" / "tables.txt").write_text(found.report(width=100), encoding="utf-8")
