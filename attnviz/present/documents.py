@@ -19,7 +19,6 @@ from attnviz.present.latex import latex
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
-    from attnviz.present.result import TextResult
     from attnviz.trace.checks import LayerCheck, Verification
 
 
@@ -76,7 +75,7 @@ def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
     ]
 
 
-def text_entry(result: "TextResult") -> dict[str, Any]:
+def text_entry(result: Any) -> dict[str, Any]:
     """What a document on one text says of model and text."""
     return {
         "model": model_entry(result.checkpoint),

@@ -13,6 +13,11 @@ Path = Sequence[str | int | Callable[[Any], object]]
 """Keys, or functions, one after the other."""
 
 
+def as_it_is(value: object) -> object:
+    """The value itself."""
+    return value
+
+
 @dataclass(frozen=True)
 class Field(Generic[Row]):
     """A fact of a row.
@@ -36,7 +41,7 @@ class Field(Generic[Row]):
     csv: Mapping[str, Path] | None = None
     of_stacks: bool = False
     if_known: bool = False
-    write: Callable[[Any], object] = lambda value: value
+    write: Callable[[Any], object] = as_it_is
     detail: bool = False
 
     @property

@@ -85,6 +85,11 @@ class Plan(Protocol):
         """One sentence: model, text, what is shown, scale."""
 
 
+def nothing_missing(_: object) -> str:
+    """No reason: every result has the picture."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Drawing(Generic[R, P]):
     """The functions that draw a view; see :attr:`attnviz.present.report.View.drawing`.
@@ -100,12 +105,12 @@ class Drawing(Generic[R, P]):
     plans: Callable[[R, ViewOptions], Iterator[P]]
     figure: "Callable[[P, Style, bool], Figure]"
     draw: "Callable[[Axes, P, Style], Artist] | None" = None
-    missing: Callable[[R], str] = lambda _: ""
+    missing: Callable[[R], str] = nothing_missing
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
 
 
 def page_drawing(
-    stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = lambda _: ""
+    stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = nothing_missing
 ) -> Drawing[R, Any]:
     """Make the drawing of the view ``page``.
 
