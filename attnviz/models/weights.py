@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -206,19 +207,25 @@ class WeightsHash:
         """
         if not self._digest:
             if self.changed():
-                raise CheckpointError(f"the weights of {self._where} have changed since they were opened; run again.")
+                raise CheckpointError(
+                    f"the weights of {self._where} have changed, or are gone, since they were opened; analyze again."
+                )
             self._digest = self._compute()
         return self._digest
 
 
 def hash_of_files(source: Source) -> WeightsHash:
     """The hash of a checkpoint's files; see :func:`attnviz.models.sources.weights_sha256`."""
-    files = weight_files(source.folder)
+    files = tuple(weight_files(source.folder))
+    return WeightsHash(partial(weights_sha256, source), partial(_files_now, files), str(source.folder))
 
-    def state() -> object:
+
+def _files_now(files: Iterable[Path]) -> object:
+    """What changes when a file does; None where one is gone."""
+    try:
         return [(each.st_size, each.st_mtime_ns) for each in (path.stat() for path in files)]
-
-    return WeightsHash(lambda: weights_sha256(source), state, str(source.folder))
+    except OSError:
+        return None
 
 
 _finite: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
@@ -232,21 +239,29 @@ def check_loaded(model: nn.Module) -> WeightsHash:
     """
     weights = model.state_dict(keep_vars=True)
     counted = not is_spread(model) and not any(each.is_inference() for each in weights.values())
-    versions = _versions(weights.values()) if counted else None
+    versions = _versions(model) if counted else None
     if versions is None or _finite.get(model) != versions:
         check_weights(with_values(model, model.named_parameters()), "the loaded model")
         _finite[model] = versions
     if counted:
-        return WeightsHash(
-            lambda: parameters_sha256(weights.items()), lambda: _versions(weights.values()), "the loaded model"
-        )
-    digest = parameters_sha256(with_values(model, weights.items()))
-    return WeightsHash(lambda: digest, lambda: None, "the loaded model")
+        return WeightsHash(partial(_hash_of, model), partial(_versions, model), "the loaded model")
+    return WeightsHash(
+        partial(str, parameters_sha256(with_values(model, weights.items()))), _always, "the loaded model"
+    )
 
 
-def _versions(weights: Iterable[Tensor]) -> object:
-    """What changes when a weight does: where it is, and torch's counter of changes in place (not of .data)."""
-    return [(each.data_ptr(), each._version) for each in weights]
+def _always() -> object:
+    """The versions of weights that were hashed when they were opened."""
+    return None
+
+
+def _hash_of(model: nn.Module) -> str:
+    return parameters_sha256(model.state_dict(keep_vars=True).items())
+
+
+def _versions(model: nn.Module) -> object:
+    """What changes when a weight does: the tensor, its number format, torch's count of changes (not of .data)."""
+    return [(id(each), each.dtype, each._version) for each in model.state_dict(keep_vars=True).values()]
 
 
 def parameters_sha256(named: Iterable[tuple[str, Tensor]]) -> str:

@@ -80,7 +80,7 @@ class RowTable(Generic[Row]):
             yield Text(self.title, "bold")
         yield table
         narrow = [column.field.header.replace("\n", " ") for column in columns if column not in shown]
-        below = [self.caption, f"Too narrow here for: {', '.join(narrow)}." if narrow else ""]
+        below = [self.caption, f"Too narrow here for: {'; '.join(narrow)}." if narrow else ""]
         yield from (Text(line, "dim italic") for line in below if line)
 
     def _cells(self, field: Field[Row], at: int) -> list[Text]:

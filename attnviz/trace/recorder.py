@@ -50,7 +50,8 @@ def default_memory(device: torch.device) -> float:
     """Bytes of a block of rows on a device."""
     if device.type != "cuda":
         return _OF_PROCESSOR
-    return min(_OF_GPU, torch.cuda.mem_get_info(device)[0] / 4)
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(_OF_GPU, free / 4)
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,13 @@ class LayerRecord:
 
 
 class Observer:
-    """Callbacks of a recorded pass, in this order for every layer."""
+    """Callbacks of a recorded pass, in this order for every layer.
+
+    Attributes:
+        overwrites: whether :meth:`rows` overwrites the model's own weights, which the model then does not return.
+    """
+
+    overwrites = False
 
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
         """A layer is about to attend; its input and source are as in :class:`LayerRecord`, None if unknown."""
@@ -224,7 +231,7 @@ class _BlockAttention:
             self.observer.rows(layer, first, weights)
         together = weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1)
         self.on_weighted(layer, together)
-        return together, weights if len(weighted) == 1 else None
+        return together, None if self.observer.overwrites or len(weighted) > 1 else weights
 
 
 def _own_attention(module: Any) -> Callable[..., Any]:
@@ -442,16 +449,17 @@ def _registered(
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
-    _active.append(attention)
-    AttentionInterface.register(_NAME, attention.attend)
-    AttentionMaskInterface.register(_NAME, _lazy_mask)  # without it the model would run without any mask
-    with using_attention(model, "eager" if bypassing else _NAME), ExitStack() as stack:
+    with ExitStack() as stack:
+        _active.append(attention)
+        stack.callback(_unregister)
+        AttentionInterface.register(_NAME, attention.attend)
+        AttentionMaskInterface.register(_NAME, _lazy_mask)  # without it the model would run without any mask
+        stack.enter_context(using_attention(model, "eager" if bypassing else _NAME))
         for modules, name in bypassing:
             instead, module = attention.whole if name == "forward" else attention.upcast, modules.pattern
             before, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too
             setattr(module, name, partial(instead, modules, own))
             stack.callback(*((delattr, module, name) if before is None else (setattr, module, name, before)))
-        stack.callback(_unregister)
         yield
 
 
@@ -628,13 +636,13 @@ def _hook(
 def using_attention(model: Any, implementation: str = "eager") -> Iterator[None]:
     """Set the implementation of attention, plain experts, outputs by name and eval mode, and restore all at the end."""
     before, experts = model.config._attn_implementation, model.config._experts_implementation
-    by_name, model.config.return_dict = model.config.return_dict, True  # BART's own code fails on tuples
-    model.config._experts_implementation = "eager"  # torch's grouped product takes neither float64 nor every width
-    training = [module for module in model.modules() if module.training]
-    if before != implementation:
-        model.set_attn_implementation(implementation)
-    model.eval()
+    by_name, training = model.config.return_dict, [module for module in model.modules() if module.training]
     try:
+        model.config.return_dict = True  # BART's own code fails on tuples
+        model.config._experts_implementation = "eager"  # torch's grouped product takes neither float64 nor every width
+        if before != implementation:
+            model.set_attn_implementation(implementation)
+        model.eval()
         yield
     finally:
         for module in training:

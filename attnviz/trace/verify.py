@@ -92,7 +92,10 @@ class VerifiedRows:
 
 
 Allowed = dict[object, Tensor | None]
-"""Masks of a text or batch by what they depend on, so that all layers share them."""
+"""Masks of a text or batch by what they depend on, so that layers with the same window share them."""
+
+_MOST_MASKS = 2**26
+"""Bytes of masks that are kept."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +135,14 @@ class _LayerQK:
         elif n_keys < seen:
             n_keys = total  # the model hides what the reference does not: the comparison will say so
         kind = self.across, scoring.causal, scoring.window, self.mask is None, first, last, n_keys, self.key.device
-        if kind not in self.made:
-            self.made[kind] = self._allowed(first, last, n_keys)
+        if kind in self.made:
+            allowed = self.made[kind]
+        else:
+            allowed = self._allowed(first, last, n_keys)
+            if sum(mask.nbytes for mask in (*self.made.values(), allowed) if mask is not None) <= _MOST_MASKS:
+                self.made[kind] = allowed
         query, key = self.query[:, :, first:last], self.key[:, :, :n_keys]
-        return attention.pattern_of(query, key, scoring, self.made[kind], first)
+        return attention.pattern_of(query, key, scoring, allowed, first)
 
     def _allowed(self, first: int, last: int, n_keys: int) -> Tensor | None:
         """Which of the last keys these rows may attend to; None for all."""
@@ -148,7 +155,7 @@ class _LayerQK:
             mask = torch.ones(1, self.key.shape[-2], dtype=torch.bool, device=self.key.device)
         allowed = attention.allowed_positions(mask, scoring.causal, scoring.window, first, last - first)[..., :n_keys]
         if self.mask is None and scoring.window is None:
-            return allowed[..., first + 1 :]  # all rows see the keys before
+            return allowed[..., first + 1 :].contiguous()  # all rows see the keys before
         return allowed
 
 
@@ -296,6 +303,10 @@ def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens,
     return {"E": (tokens, tokens), "D": (target, target), "X": (target, tokens)}[letter]
 
 
+def _nothing(_: VerifiedRows) -> None:
+    """Rows are not visited while a wrong layer is located."""
+
+
 class Verifier(Observer):
     """The observer that recomputes a recorded pass and compares it; see :func:`verify_attention`.
 
@@ -303,8 +314,10 @@ class Verifier(Observer):
     all are. ``keep`` is whether layers can be recomputed later; ``written`` is called with the model's own weighted
     values of each layer, [batch, n, n_heads, d_head]; ``called`` with each layer's call.
 
-    During the pass nothing waits for the device; nothing that it gave may be used unless :meth:`run` returns.
+    During the pass no comparison waits for the device; nothing that it gave may be used unless :meth:`run` returns.
     """
+
+    overwrites = True
 
     def __init__(
         self,
@@ -349,8 +362,12 @@ class Verifier(Observer):
         if not wrong:
             return
         again = copy(self)
-        again._locating, again._visit, again._written, again.located = True, lambda _: None, None, []
-        record_attention(self._checkpoint, inputs, again, memory)
+        again._locating, again._visit, again._written, again._called, again.located = True, _nothing, None, None, []
+        try:
+            record_attention(self._checkpoint, inputs, again, memory)
+        except VerificationError:
+            if not again.located:
+                raise
         agreed = "A second run agreed, so the model gives other numbers each time."
         worst = max(again.located, default=(0.0, agreed))[1]
         raise VerificationError(
@@ -528,11 +545,14 @@ def _random(n: int, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _fingerprint(heads: _LayerQK, value: Tensor) -> Tensor:
-    """A few numbers a head that change when any weight does, or when weights or heads are permuted.
+    """A few numbers a head that change when queries, keys, values or patterns do, or heads are permuted.
 
-    Sums of queries, keys, values and the last row of the pattern times random numbers, [4, batch, n_heads].
+    Sums of queries, keys, values and the last row of the pattern times random numbers, [4, batch, n_heads]; with a bias
+    by position, which may change for some distances alone, of the first row and the middle one as well.
     """
     n = heads.query.shape[-2]
+    rows = [n - 1] if heads.scoring.position_bias is None else sorted({0, n // 2, n - 1})
     with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
-        parts = [attention.upcast(x) for x in (heads.query, heads.key, value, heads.rows(n - 1, n))]
+        patterns = [heads.rows(row, row + 1, heads.key.shape[-2]) for row in rows]
+        parts = [attention.upcast(x) for x in (heads.query, heads.key, value, *patterns)]
         return torch.stack([(x * _random(*x.shape[-2:], x.dtype, x.device)).sum((-2, -1)) for x in parts])

@@ -161,7 +161,7 @@ def table_of(width: int, **choices: Any) -> list[str]:
         (40, "a long name of a head  0.25   1.25 2.25", ""),
         (34, "a long name of a  0.25   1.25 2.25", ""),
         (27, "a long name of a  0.25 2.25", "Detail"),
-        (22, "a long name of a  0.25", "Detail, Last"),
+        (22, "a long name of a  0.25", "Detail; Last"),
     ],
 )
 def test_a_narrow_table_stands_closer_breaks_texts_then_leaves_columns_out_and_never_breaks_numbers(

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import attnviz
-from attnviz.errors import OutputError
+from attnviz.errors import CheckpointError, OutputError
 from attnviz.present.output_folder import MARKER, OutputFolder
 from attnviz.signals import SIGNALS, handled
 from tests.conftest import SENTENCE
@@ -282,3 +284,24 @@ def test_signals_that_are_ignored_stay_so(signals_heard: None):
         signal.raise_signal(signal.SIGTERM)
     assert came == [signal.SIGTERM]
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_weights_that_are_gone_or_changed_are_one_error_but_not_those_that_were_moved(bert_folder: Path) -> None:
+    from tests.support.models import bert_tokenizer, sharp_bert
+
+    by_name = attnviz.analyze(SENTENCE, str(bert_folder), syntax=False)
+    weights = bert_folder / "model.safetensors"
+    kept = weights.rename(bert_folder / "kept")
+    with pytest.raises(CheckpointError, match="gone"):
+        by_name.document()
+    kept.rename(weights)
+    model = sharp_bert()
+    in_memory = attnviz.analyze(SENTENCE, model, tokenizer=bert_tokenizer(), syntax=False)
+    model.cpu()
+    assert len(pickle.loads(pickle.dumps(in_memory.checkpoint.weights_hash))()) == 64
+    assert len(in_memory.document()["model"]["weights_sha256"]) == 64
+    again = attnviz.analyze(SENTENCE, model, tokenizer=bert_tokenizer(), syntax=False)
+    with torch.no_grad():
+        model.encoder.layer[0].output.dense.weight.mul_(2)
+    with pytest.raises(CheckpointError, match="analyze again"):
+        again.document()

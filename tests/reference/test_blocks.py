@@ -182,7 +182,7 @@ def test_final_states_are_those_of_the_untouched_run(monkeypatch, kind, size):
         assert (states - untouched).abs().max() <= 1e-4 * untouched.abs().max()  # models are sharp: rounding grows
 
 
-class _Quiet:
+class _Quiet(recorder.Observer):
     """An observer that counts blocks."""
 
     blocks = 0

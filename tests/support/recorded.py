@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.trace.checks import Verification
-from attnviz.trace.recorder import AttentionCall, LayerRecord, record_attention
+from attnviz.trace.recorder import AttentionCall, LayerRecord, Observer, record_attention
 from attnviz.trace.verify import VerifiedAttention, VerifiedRows, Verifier
 
 
@@ -33,7 +33,7 @@ class RecordedLayer:
 
 
 @dataclass
-class Keeping:
+class Keeping(Observer):
     """An observer that keeps all that it is told."""
 
     layers: list[RecordedLayer] = field(default_factory=list)
