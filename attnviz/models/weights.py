@@ -195,6 +195,10 @@ class WeightsHash:
         self._compute, self._state, self._where = compute, state, where
         self._at_opening, self._digest = state(), ""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process knows the hash: the weights are other objects there."""
+        return WeightsHash, (partial(str, self()), _always, self._where)
+
     def changed(self) -> bool:
         """Whether the weights have changed since they were opened."""
         return self._state() != self._at_opening
