@@ -13,6 +13,7 @@ from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sort
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
 from attnviz.commands.heads.summary import LABEL, seen, summary_entry
 from attnviz.commands.heads.tables import head_tables
+from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import Parse
 from attnviz.measures.patterns import ON_REPEATS, REPEATS, SHARES
@@ -24,6 +25,13 @@ from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.view import ViewOptions
+
+_OF_ROLES = ("role", "score", "baseline", "n", "interval", "passed", "direction", "untrained", "refuted")
+
+
+def _stored_role_entry(role: Role) -> dict[str, Any]:
+    """A role over the stored corpus; profile.json has its evidence."""
+    return {name: getattr(role, name) for name in _OF_ROLES}
 
 
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
@@ -81,7 +89,7 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
             },
         ),
         Field(
-            value=lambda head: None if head.roles is None else [asdict(role) for role in head.roles],
+            value=lambda head: None if head.roles is None else list(map(_stored_role_entry, head.roles)),
             name="profile",
             csv={},
         ),
