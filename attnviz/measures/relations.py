@@ -228,15 +228,14 @@ class RelationTally(SumTally):
 
     def _count_layers(self) -> None:
         """Count the layers of a single text, copied from the device at once."""
-        layers, words = list(self._layers.items()), self._guesses
-        copies = iter(on_host([tensor for _, of in layers for tensor in (of.guesses, of.above_sinks)]))
-        self._layers = {}
-        for layer, _ in layers:
-            guesses, above = next(copies), next(copies)
-            assert words is not None
-            self._count_heads(layer, guesses[None], words)
+        if self._guesses is None:
+            return
+        copies = on_host([tensor for of in self._layers.values() for tensor in (of.guesses, of.above_sinks)])
+        for layer, guesses, above in zip(self._layers, copies[::2], copies[1::2], strict=True):
+            self._count_heads(layer, guesses[None], self._guesses)
             if self.words.sinks[0]:
                 self._count_above_sinks(layer, above.double())
+        self._layers = {}
 
     def _count_heads(self, layer: int, guesses: Tensor, words: WordGuesses) -> None:
         """Count one layer from each head's guess for each word, [n_texts, n_heads, n_words]."""

@@ -79,22 +79,22 @@ Run = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class ApartKeys:
+class KeyGroups:
     """The keys of content and the sinks, on the device of the patterns.
 
     Attributes:
-        apart: 1 for content, and 1 for sinks, [n_keys, 2].
+        content_and_sinks: 1 for content, and 1 for sinks, [n_keys, 2].
         all_and_content: 1 for every key, and 1 for content, [n_keys, 2].
         content, sinks: their stretches; where there are many, their numbers instead.
     """
 
-    apart: Tensor
+    content_and_sinks: Tensor
     all_and_content: Tensor
     content: list[Run] | Tensor
     sinks: list[Run] | Tensor
 
     @classmethod
-    def of(cls, non_sink: Sequence[bool], like: Tensor) -> "ApartKeys":
+    def of(cls, non_sink: Sequence[bool], like: Tensor) -> "KeyGroups":
         """Those of keys that are content or not, in the number format and on the device of a pattern."""
         content = torch.tensor(non_sink).to(like)
         parts = []
@@ -134,7 +134,7 @@ class RowPlan:
     n_visible: Tensor
     to_choose: dict[str, Tensor]
     non_sink: Tensor
-    keys: ApartKeys
+    keys: KeyGroups
 
 
 _BLOCK_BYTES = 128 * 2**20
@@ -275,7 +275,7 @@ class TextContext:
             self.allowed_rows(first, first + rows).sum(-1).to(like.device),
             {name: masks[name][:, :n_keys].to(like.device) for name in self.masks if name in CHOSEN},
             self.non_sink[first : first + rows].to(like.device),
-            ApartKeys.of([not sink for sink in self.keys.sink[:n_keys]], like),
+            KeyGroups.of([not sink for sink in self.keys.sink[:n_keys]], like),
         )
 
     @cached_property
@@ -291,8 +291,11 @@ class TextContext:
     @cached_property
     def counts(self) -> dict[str, int]:
         """By share, its n: the number of content queries with a key under the mask."""
-        seen = {name: int(np.count_nonzero(self._uniform.seen(name)[1].numpy() > 0)) for name in self.masks}
-        return {name: seen.get(name, 0) for name in NAMES}
+        counts = dict.fromkeys(NAMES, 0)
+        if self.masks:
+            under = torch.stack([self._uniform.seen(name)[1] for name in self.masks])
+            counts |= zip(self.masks, (under > 0).sum(1).tolist(), strict=True)
+        return counts
 
     @cached_property
     def uniform(self) -> dict[str, float | None]:
@@ -435,16 +438,16 @@ class HeadStatistics:
             values = with_nowhere(values, pattern)
             values[NOWHERE] = values[NOWHERE] * non_sink
         totals = values["total"]
-        kept = non_sink & (totals > 0)
-        divisors = torch.where(kept, totals, torch.inf)
+        has_content = non_sink & (totals > 0)
+        divisors = torch.where(has_content, totals, torch.inf)
         for name in ("entropy_non_sink", "distance_non_sink", "confidence_non_sink"):
             values[name] = values[name] / divisors
-        values |= {"sink": values["sink"] * non_sink, "total": totals * non_sink, "rows": kept.to(totals)}
+        values |= {"sink": values["sink"] * non_sink, "total": totals * non_sink, "rows": has_content.to(totals)}
         if context.source is not None:
             self._largest.append((rows, first_largest(pattern)))
             to, of = (_along(each).to(pattern) for each in (context.key_non_sink, context.non_sink))
-            along = pattern @ (to * plan.keys.apart[:, 0]) / totals
-            values["apart"] = torch.where(kept, (along - of[rows]).abs(), 0.0)
+            along = pattern @ (to * plan.keys.content_and_sinks[:, 0]) / totals
+            values["off_diagonal"] = torch.where(has_content, (along - of[rows]).abs(), 0.0)
         elif context.masks:
             values |= self._masked(rows, pattern, values["total"], plan)
         return values
@@ -493,7 +496,10 @@ class HeadStatistics:
         return largest
 
     def result(self) -> dict[str, list[float | None]]:
-        """One number a head by name (:data:`SCALARS`, :data:`TYPES`); None where not measurable."""
+        """One number a head by name; None where not measurable.
+
+        Names are :data:`SCALARS`, :data:`TYPES`, and where they apply :data:`DIAGONALITY` and :data:`NOWHERE`.
+        """
         context, n = self._context, len(self._context.query_positions)
         assert self._sums is not None
         sums = dict(zip(self._names, self._sums, strict=True))
@@ -512,7 +518,7 @@ class HeadStatistics:
             short = min(context.n_non_sink, context.n_key_non_sink) < 2
             result[DIAGONALITY] = [None] * self._n_heads
             if not short:
-                give(DIAGONALITY, 1 - sums["apart"] / sums["rows"])
+                give(DIAGONALITY, 1 - sums["off_diagonal"] / sums["rows"])
             if context.n_non_sink and context.n_key_non_sink:
                 give("confidence_non_sink", sums["confidence_non_sink"] / sums["rows"])
                 give("entropy_non_sink", sums["entropy_non_sink"] / sums["rows"])
@@ -544,20 +550,19 @@ def row_values(pattern: Tensor) -> dict[str, Tensor]:
     return {
         "entropy": -weighted_logs(pattern).sum(-1),
         "confidence": pattern.amax(-1),
-        "distance": torch.einsum("...qk,qk->...q", pattern, _apart(pattern, 0)),
+        "distance": torch.einsum("...qk,qk->...q", pattern, _distances(pattern, 0)),
     }
 
 
-def content_values(pattern: Tensor, first: int, keys: ApartKeys) -> dict[str, Tensor]:
+def content_values(pattern: Tensor, first: int, keys: KeyGroups) -> dict[str, Tensor]:
     """As :func:`row_values`, of a block of rows [n_heads, rows, n_keys] from query ``first`` on, [n_heads, rows].
 
     Also what is on content (``total``) and on sinks (``sink``), and the three of the weights on content
     (``…_non_sink``), not yet divided by their total.
     """
-    total, sink = (pattern @ keys.apart).unbind(-1)
-    apart = _apart(pattern, first)
-    distances = torch.bmm(pattern.transpose(0, 1), apart[..., None] * keys.all_and_content)  # [rows, n_heads, 2]
-    distance, of_content = distances.transpose(0, 1).unbind(-1)
+    total, sink = (pattern @ keys.content_and_sinks).unbind(-1)
+    far = _distances(pattern, first)[..., None] * keys.all_and_content  # [rows, n_keys, 2]
+    distance, of_content = torch.bmm(pattern.transpose(0, 1), far).transpose(0, 1).unbind(-1)
     of_all, spread = (weighted_logs(pattern) @ keys.all_and_content).unbind(-1)
     largest = _largest_of(pattern, keys.content)
     return {
@@ -572,7 +577,7 @@ def content_values(pattern: Tensor, first: int, keys: ApartKeys) -> dict[str, Te
     }
 
 
-def _apart(pattern: Tensor, first: int) -> Tensor:
+def _distances(pattern: Tensor, first: int) -> Tensor:
     """How far apart query and key are, [rows, n_keys], of rows from query ``first`` on."""
     n_rows, n_keys = pattern.shape[-2:]
     positions = torch.arange(max(first + n_rows, n_keys), dtype=pattern.dtype, device=pattern.device)

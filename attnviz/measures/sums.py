@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies of tensors on the host: one transfer for each device and number format."""
+    """Tensors on the host, by one transfer for each device and number format; those that are there as they are."""
     kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for number, tensor in enumerate(tensors):
         kinds.setdefault((tensor.device, tensor.dtype), []).append(number)

@@ -130,7 +130,7 @@ class Scoring:
         causal: whether a query may attend only to itself and to what precedes it.
         upcast: whether scores and softmax are computed in float32 (GPT-2's ``reorder_and_upcast_attn``).
         softmax_in_float32: whether the softmax is, whatever the number format of the scores.
-        window: how many keys a query may attend to, the last being its own; None for all.
+        window: how many keys on each visible side a query may attend to, its own included; None for all.
         cap: bound of the scores, see :func:`softcap`.
         position_bias: from the first query, the number of queries and that of keys to what is added to the scaled
             scores, [n_heads, n_queries, n_keys], see :func:`attnviz.reference.positions.bucketed_bias`.
@@ -296,8 +296,8 @@ def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters)
 
 def joined_output(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     """From the weighted values of every head, [.., n_heads, n, d_head], through W_O and b_O to [.., n, d_model]."""
-    o_proj = weighted.transpose(-3, -2).flatten(-2)
-    return _linear(o_proj, parameters.output_weight.flatten(0, 1), parameters.output_bias)
+    concatenated = weighted.transpose(-3, -2).flatten(-2)
+    return _linear(concatenated, parameters.output_weight.flatten(0, 1), parameters.output_bias)
 
 
 def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:

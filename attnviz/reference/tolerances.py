@@ -72,7 +72,7 @@ def tolerance_of(dtype: torch.dtype, float32_steps: bool) -> Tolerance:
 
 
 def row_error(pattern: Tensor, own: Tensor) -> Tensor:
-    """The model's ``own`` weights less those of the reference as shares of its row's largest, [.., n_heads, n, n]."""
+    """Differences of the model's ``own`` weights, as shares of the reference row's largest, [.., n_heads, n, n]."""
     wide = pattern.float()
     return (own.float() - wide).abs_() / _largest(wide)
 

@@ -285,7 +285,7 @@ class _Mask(Tensor):
         )
 
 
-_MOST_MASKS = 2**26
+MOST_MASKS = 2**26
 """Bytes of masks that are kept during a pass."""
 
 
@@ -302,8 +302,8 @@ def _lazy_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     """Replaces transformers' ``eager_mask``: the same mask, made a block of rows at a time."""
     from transformers.masking_utils import eager_mask
 
-    n_weights = kwargs.get("q_length", 0) * kwargs.get("kv_length", 0) * kwargs.get("batch_size", 1)
-    if args or "q_length" not in kwargs or 8 * n_weights <= _MOST_MASKS:  # as earlier versions call it, or small
+    n_bytes = 8 * kwargs.get("q_length", 0) * kwargs.get("kv_length", 0) * kwargs.get("batch_size", 1)
+    if args or n_bytes <= MOST_MASKS:  # as earlier versions of transformers call it, or small
         whole: Tensor | None = eager_mask(*args, **kwargs)
         return whole
     offset = int(kwargs.get("q_offset", 0))
@@ -343,7 +343,7 @@ class _MaskRows:
             if bool((hidden <= torch.finfo(rows.dtype).min).all()):
                 n_keys = last + 1
         rows = rows[..., :n_keys]
-        keep = self._kept + rows.nbytes <= _MOST_MASKS
+        keep = self._kept + rows.nbytes <= MOST_MASKS
         if made is None:
             self._kept += rows.nbytes if keep else 0
             self._made[id(mask), first, last] = mask, rows if keep else None, n_keys
@@ -370,8 +370,8 @@ def record_attention(
 ) -> Tensor:
     """Run the model once on what its forward takes, calling the observer for each layer.
 
-    ``memory`` are the bytes of a block of rows, see :func:`row_blocks`. Without ``check_finite`` nothing waits for the
-    device, and the caller has to look at the final state.
+    ``memory`` are the bytes of a block of rows, see :func:`row_blocks`. Without ``check_finite`` the caller has to look
+    at the final state.
 
     The model runs in eval mode; one that was loaded with sdpa or flash attention gets its own settings back afterwards,
     whatever happens.

@@ -44,9 +44,7 @@ def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
         received = _received(pattern[0], checkpoint.windows[layer])
         sink_of_head.append((received > SINK_ATTENTION).to(checkpoint.device))  # layers may run on different devices
 
-    record_attention(
-        checkpoint, begin.model_inputs(checkpoint.device), PatternsAlone(visit), torch.inf, check_finite=False
-    )
+    record_attention(checkpoint, begin.model_inputs(checkpoint.device), PatternsAlone(visit), torch.inf)
     share = torch.stack([layer.float().mean(0) for layer in sink_of_head])  # of the heads, [n_layers, n]
     is_sink = ((share > _MAJORITY).float().mean(0) > _MAJORITY).tolist()
     sink = (known or (position < n and is_sink[position]) for position, known in enumerate(tokens.sink))

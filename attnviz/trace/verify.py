@@ -22,6 +22,7 @@ from attnviz.reference.attention import HeadParameters, Scoring
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import INPUTS, LayerCheck, LayerComparison, Verification, largest, within
 from attnviz.trace.recorder import (
+    MOST_MASKS,
     AttentionCall,
     LayerRecord,
     Observer,
@@ -91,11 +92,8 @@ class VerifiedRows:
             raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
 
 
-Allowed = dict[object, Tensor | None]
+MaskCache = dict[object, Tensor | None]
 """Masks of a text or batch by what they depend on, so that layers with the same window share them."""
-
-_MOST_MASKS = 2**26
-"""Bytes of masks that are kept."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class _LayerQK:
         key: [batch, n_heads, n_keys, d_head].
         mask: [batch, n_keys], 1 for a token and 0 for padding; None without padding.
         across: whether keys are of another text (cross-attention).
-        made: masks that other layers have made.
+        mask_cache: masks that other layers have made.
     """
 
     query: Tensor
@@ -115,7 +113,7 @@ class _LayerQK:
     scoring: Scoring
     mask: Tensor | None
     across: bool
-    made: Allowed
+    mask_cache: MaskCache
 
     @property
     def row_bytes(self) -> int:
@@ -134,13 +132,14 @@ class _LayerQK:
             n_keys = seen
         elif n_keys < seen:
             n_keys = total  # the model hides what the reference does not: the comparison will say so
-        kind = self.across, scoring.causal, scoring.window, self.mask is None, first, last, n_keys, self.key.device
-        if kind in self.made:
-            allowed = self.made[kind]
+        cache, device = self.mask_cache, self.key.device
+        of = self.across, scoring.causal, scoring.window, self.mask is None, first, last, n_keys, device
+        if of in cache:
+            allowed = cache[of]
         else:
             allowed = self._allowed(first, last, n_keys)
-            if sum(mask.nbytes for mask in (*self.made.values(), allowed) if mask is not None) <= _MOST_MASKS:
-                self.made[kind] = allowed
+            if sum(mask.nbytes for mask in (*cache.values(), allowed) if mask is not None) <= MOST_MASKS:
+                cache[of] = allowed
         query, key = self.query[:, :, first:last], self.key[:, :, :n_keys]
         return attention.pattern_of(query, key, scoring, allowed, first)
 
@@ -163,8 +162,8 @@ class _LayerQK:
 class VerifiedAttention:
     """The verified heads of one text: patterns are recomputed on demand, not kept.
 
-    Only inputs and outputs of the layers stay in memory. A recomputed layer must match the fingerprint taken at
-    verification, so that a changed model is noticed.
+    Inputs and outputs of the layers stay in memory, and masks that they share. A recomputed layer must match the
+    fingerprint taken at verification, so that a changed model is noticed.
     Made by :func:`verify_attention`.
 
     Attributes:
@@ -179,7 +178,7 @@ class VerifiedAttention:
     _kept: "dict[int, _KeptLayer]"
     _target: Tokens | None = None
     queries: tuple[int, ...] | None = None
-    _made: Allowed = field(default_factory=dict)
+    _mask_cache: MaskCache = field(default_factory=dict)
 
     def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
         """The tokens of a layer's queries and of its keys; other than :attr:`tokens` only in an encoder-decoder."""
@@ -229,7 +228,7 @@ class VerifiedAttention:
                 f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {device}; "
                 "analyze again."
             )
-        heads, _, value = _heads_of(model, layer, x, source, None, self._made)
+        heads, _, value = _heads_of(model, layer, x, source, None, self._mask_cache)
         if not torch.allclose(_fingerprint(heads, value), kept.fingerprint, rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS):
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
@@ -262,7 +261,7 @@ def verify_attention(
 
     For every layer the reference recomputes, from the layer's input and the checkpoint's parameters, queries, keys and
     values, the pattern of every head, its weighted values and the attention output after W_O, and compares each with
-    the model's own. ``visit`` is called with each block of rows that agrees, first layer and first row first; nothing
+    the model's own. ``visit`` is called with each block of rows, first layer and first row first; nothing
     of it may be used unless this function returns. ``target`` is what the decoder of an encoder-decoder reads. Where
     ``queries`` are given, positions in order, the rows of these alone are recomputed; queries, keys and values are
     compared at all positions. Without ``keep_outputs`` there is no :meth:`VerifiedAttention.model_output`. ``called``
@@ -284,7 +283,7 @@ def verify_attention(
     tell(progress, "verifying", 0, checkpoint.n_layers)
     verifier.run(inputs, memory)
     return VerifiedAttention(
-        checkpoint, tokens, verifier.verification(), memory, verifier.kept, target, queries, verifier.made
+        checkpoint, tokens, verifier.verification(), memory, verifier.kept, target, queries, verifier.mask_cache
     )
 
 
@@ -338,12 +337,12 @@ class Verifier(Observer):
         self.checks: dict[int, LayerCheck] = {}
         self.located: list[tuple[float, str]] = []
         self.kept: dict[int, _KeptLayer] = {}
-        self.made: Allowed = {}
+        self.mask_cache: MaskCache = {}
         self._comparisons: dict[int, tuple[LayerComparison, int]] = {}
         self._heads: _LayerQK
         self._parameters: HeadParameters
         self._compared: LayerComparison
-        self._groups = 1
+        self._queries_per_key = 1
         self._value, self._weighted = torch.empty(0), list[Tensor]()
         self._fingerprint = torch.empty(0)
 
@@ -402,18 +401,18 @@ class Verifier(Observer):
         if self._called is not None:
             self._called(call)
         self._compared, self._weighted = LayerComparison(model, layer, *self._names(layer), self._locating), []
-        self._groups = call.query.shape[1] // call.key.shape[1]
+        self._queries_per_key = call.query.shape[1] // call.key.shape[1]
         mask = None if self._masks is None else self._masks(layer)
-        self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask, self.made)
+        self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask, self.mask_cache)
         self._parameters = parameters
-        if self._keep:
-            self._fingerprint = _fingerprint(self._heads, self._value)
         recomputed = self._heads.query, self._heads.key, self._value
         own = call.query, call.key, call.value
         x = attention_input, attention_input if source is None else source
         for name, ours, theirs in zip(INPUTS, recomputed, own, strict=True):
-            once = ours[:, :: ours.shape[1] // theirs.shape[1]]  # heads of a group share keys and values
+            once = ours[:, :: max(1, ours.shape[1] // theirs.shape[1])]  # heads of a group share keys and values
             self._compared.add_inputs(name, once, theirs, partial(_reason, model, name, x, parameters, theirs))
+        if self._keep:
+            self._fingerprint = _fingerprint(self._heads, self._value)
         if self._locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
             self._compared.causes.append(
                 f"The model scales its scores by {call.scale:.6g}, the reference by {parameters.scale:.6g}."
@@ -443,10 +442,10 @@ class Verifier(Observer):
 
     def _interleaved(self, first: int, own: Tensor) -> bool:
         """Whether the model's rows agree if head h has the keys of key-value head h mod n_kv_heads."""
-        heads, groups = self._heads, self._groups
-        if groups == 1:
+        heads, shared_by = self._heads, self._queries_per_key
+        if shared_by == 1:
             return False
-        key = heads.key[:, ::groups].repeat(1, groups, 1, 1)
+        key = heads.key[:, ::shared_by].repeat(1, shared_by, 1, 1)
         rows = replace(heads, key=key).rows(first, first + own.shape[2], own.shape[-1])
         return rows.shape == own.shape and float(largest(rows - own)) <= self._compared.tolerance.pattern
 
@@ -517,7 +516,7 @@ def _reason(
 
 
 def _heads_of(
-    checkpoint: Checkpoint, layer: int, x: Tensor, source: Tensor | None, mask: Tensor | None, made: Allowed
+    checkpoint: Checkpoint, layer: int, x: Tensor, source: Tensor | None, mask: Tensor | None, mask_cache: MaskCache
 ) -> tuple[_LayerQK, HeadParameters, Tensor]:
     """A layer's queries and keys, its parameters and its values, [batch, n_heads, n_keys, d_head]."""
     keys = x if source is None else source
@@ -525,7 +524,7 @@ def _heads_of(
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         query, key = attention.queries_and_keys(x, keys, parameters)
         value = attention.values(keys, parameters)
-    return _LayerQK(query, key, parameters, mask, source is not None, made), parameters, value
+    return _LayerQK(query, key, parameters, mask, source is not None, mask_cache), parameters, value
 
 
 def _of_heads(heads: _LayerQK, chosen: Sequence[int]) -> _LayerQK:

@@ -5,16 +5,31 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
 import attnviz
 from attnviz.models.opening import open_checkpoint
+from attnviz.trace import verify
+from attnviz.trace.recorder import record_attention
 from tests.benchmarks.long_text import text_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer
 
-WAITS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "unique", "_unique2"}
-"""Operations that a host has to wait for."""
+WAITS = {
+    "nonzero",
+    "equal",
+    "unique",
+    "item",
+    "tolist",
+    "cpu",
+    "numpy",
+    "__bool__",
+    "__float__",
+    "__int__",
+    "__index__",
+}
+"""What a host has to wait for, where the tensor is on a device; torch dispatches no operation for some of them."""
 
 SMALL = {"vocab_size": 500, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128,
          "max_position_embeddings": 1024, "attn_implementation": "eager"}  # fmt: skip
@@ -26,6 +41,18 @@ MODELS = {
     "bert": lambda layers: BertModel(BertConfig(num_hidden_layers=layers, **SMALL)),
     "llama": lambda layers: LlamaModel(LlamaConfig(num_hidden_layers=layers, num_key_value_heads=2, **SMALL)),
 }  # fmt: skip
+
+
+class Waits(TorchFunctionMode):
+    """Counts what a host has to wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.n += getattr(func, "__name__", "") in WAITS
+        return func(*args, **(kwargs or {}))
 
 
 class Counted(TorchDispatchMode):
@@ -40,8 +67,8 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def counted(kind: str, layers: int, tokens: int) -> tuple[int, int, int]:
-    """Operations of the model's own eager pass, operations of ``analyze``, and its waits."""
+def counted(monkeypatch: pytest.MonkeyPatch, kind: str, layers: int, tokens: int) -> tuple[int, int, int]:
+    """Operations of the model's own eager pass, operations of ``analyze``, and the waits of its verified pass."""
     torch.manual_seed(0)
     model = MODELS[kind](layers).eval()
     tokenizer = bert_tokenizer() if kind == "bert" else gpt2_tokenizer()
@@ -51,23 +78,31 @@ def counted(kind: str, layers: int, tokens: int) -> tuple[int, int, int]:
     more = {} if kind == "bert" else {"use_cache": False}
     with torch.inference_mode(), Counted() as own:
         model(**inputs, **more)
+    waits = Waits()
+
+    def waiting(*given: Any, **named: Any) -> Any:
+        with waits:
+            return record_attention(*given, **named)
+
+    monkeypatch.setattr(verify, "record_attention", waiting)
     with Counted() as ours:
         attnviz.analyze(text, checkpoint, syntax=False)
-    waits = sum(n for name, n in ours.operations.items() if name in WAITS)
-    return own.operations.total(), ours.operations.total(), waits
+    return own.operations.total(), ours.operations.total(), waits.n
 
 
 @pytest.mark.parametrize(("kind", "ratio"), [("gpt2", 10.5), ("bert", 14.0), ("llama", 8.5)])
-def test_the_device_is_seldom_waited_for_and_asked_little(kind: str, ratio: float) -> None:
+def test_the_device_is_seldom_waited_for_and_asked_little(
+    monkeypatch: pytest.MonkeyPatch, kind: str, ratio: float
+) -> None:
     """Every block of rows has to know its pairs, and the mask that hides keys: no layer waits."""
-    own, ours, waits = counted(kind, 4, 128)
-    more_own, more, more_waits = counted(kind, 8, 128)
-    assert waits == more_waits <= 4
+    own, ours, waits = counted(monkeypatch, kind, 4, 128)
+    more_own, more, more_waits = counted(monkeypatch, kind, 8, 128)
+    assert waits == more_waits <= 6
     assert ours <= ratio * own
     assert more <= ratio * more_own
 
 
-def test_a_long_text_waits_no_oftener_in_more_layers() -> None:
-    waits = {counted("gpt2", layers, 1024)[2] for layers in (2, 4)}
+def test_a_long_text_waits_no_oftener_in_more_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = {counted(monkeypatch, "gpt2", layers, 1024)[2] for layers in (2, 4)}
     assert len(waits) == 1
     assert waits.pop() <= 8

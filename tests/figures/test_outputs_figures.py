@@ -37,7 +37,7 @@ def test_the_tiles_are_weights_times_norms_of_values(bert):
     plan, figure = head_plan(bert, "L1H2"), bert.figure("heads", select="L1H2")
     weights, value_norms, weighted = (tile.values for tile in plan.tiles)
     pattern, norms = bert.pattern("L1H2").numpy(), bert.norms("L1H2").numpy()
-    assert np.allclose(weights, pattern / pattern.max())
+    assert np.allclose(weights, pattern)
     assert np.allclose(weighted, norms / bert.head("L1H2").largest)
     assert np.allclose(value_norms, bert.value_norms("L1H2").numpy() / bert.value_norms("L1H2").max().item())
     assert np.allclose(weights * value_norms / (weights * value_norms).max(), weighted, atol=1e-6)

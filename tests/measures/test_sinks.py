@@ -6,6 +6,7 @@ from transformers import GPT2Model
 
 from attnviz import compare, head_outputs, rollout
 from attnviz.commands.heads.measure import analyze
+from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
 from attnviz.trace import sinks
@@ -115,3 +116,15 @@ def test_every_command_of_a_single_text_has_the_same_sinks():
         assert by_head[head.id] > 0.5
     for result in (analysis, outputs, rolled):
         assert "“cat” (#2)" in " ".join(result.report().split())
+
+
+def test_a_first_run_that_is_not_finite_is_refused():
+    checkpoint, runs = fresh_gpt2(), []
+
+    def spoiled(module, args, states):
+        runs.append(module)
+        return states * torch.nan if len(runs) == 1 else states
+
+    checkpoint.model.ln_f.register_forward_hook(spoiled)
+    with pytest.raises(VerificationError, match="not finite"):
+        found(checkpoint)

@@ -204,7 +204,7 @@ def test_names_of_a_map_are_those_of_the_bare_model_or_of_one_with_a_head():
 
 
 def test_a_mask_that_is_moved_gives_its_rows_there(monkeypatch):
-    monkeypatch.setattr("attnviz.trace.recorder._MOST_MASKS", 0)
+    monkeypatch.setattr("attnviz.trace.recorder.MOST_MASKS", 0)
     named = {"batch_size": 1, "q_length": 5, "kv_length": 5, "q_offset": 0, "kv_offset": 0, "dtype": torch.float32}
     mask = _lazy_mask(**named, mask_function=causal_mask_function, device=torch.device("cpu"))
     moved: Any = mask.to(torch.device("meta"))

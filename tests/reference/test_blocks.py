@@ -407,7 +407,7 @@ KINDS_OF_MASK = {
 @pytest.mark.parametrize("padded", [None, "left", "right"])
 @pytest.mark.parametrize("kind", KINDS_OF_MASK)
 def test_the_lazy_mask_has_the_rows_of_transformers_own(monkeypatch, kind, padded):
-    monkeypatch.setattr(recorder, "_MOST_MASKS", 0)
+    monkeypatch.setattr(recorder, "MOST_MASKS", 0)
     mask = torch.ones(2, 9, dtype=torch.bool)
     mask[1] = torch.arange(9) < 5
     given = None if padded is None else mask.flip(1) if padded == "left" else mask

@@ -322,6 +322,13 @@ def test_nan_in_the_reference_fails_verification(monkeypatch, part):
         run(checkpoint_of("bert"))
 
 
+def test_a_reference_of_fewer_heads_than_the_model_is_a_difference_of_shapes(monkeypatch):
+    right = attention.queries_and_keys
+    monkeypatch.setattr(attention, "queries_and_keys", lambda *given: tuple(each[:, :2] for each in right(*given)))
+    with pytest.raises(VerificationError, match="shape"):
+        run(checkpoint_of("bert"))
+
+
 @pytest.mark.parametrize(("dtype", "factor", "word"), [
     (torch.float16, 1e4, "not finite in float16; a wider --dtype may help"),
     (torch.float32, 1e25, "squares overflow in float32"),

@@ -22,7 +22,7 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
     for module in (recorder, verify, statistics):
         monkeypatch.setattr(module, "row_blocks", blocks)
-    monkeypatch.setattr(recorder, "_MOST_MASKS", 0)  # masks come in blocks, too
+    monkeypatch.setattr(recorder, "MOST_MASKS", 0)  # masks come in blocks, too
 
 
 def hidden_keys(scores: Tensor, allowed: Tensor | None) -> Tensor:

@@ -11,8 +11,6 @@ from functools import cached_property
 from itertools import groupby
 from typing import ClassVar, Unpack
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
@@ -33,8 +31,6 @@ from attnviz.trace.recorder import block_memory
 from attnviz.trace.residual_parts import WrittenParts, recording_parts, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
-
-Numbers = NDArray[np.float64]
 
 NO_PROMOTIONS = (
     "Promoted tokens are not given: they need logits of tokens that are linear in the final state. Those of a "

@@ -99,21 +99,19 @@ def _head(
     panels: tuple[Array, Array],
     style: Style,
 ) -> TilesPlan:
-    """Plan weights, ‖f(x)‖ and their product, each as a share of its largest."""
+    """Plan weights, and ‖f(x)‖ and their product as shares of their largest."""
     part, why_log = result.part_of(head), style.why_log(_longest(result))
     style = style.scaled_for(_longest(result), "per-head")
     about, (pattern, weighted) = part.figure_context, panels
     labels, keys = (Labels(tokens.labels, tokens.sink) for tokens in (part.queries, part.keys))
     value_norms = np.maximum.reduceat(norms, np.arange(0, len(norms), pooled))
-    ends = [float(pattern.max()), float(value_norms.max()), head.largest]
-    if style.scale == "shared":
-        ends = [1.0, ends[1], result.largest]
+    ends = [1.0, float(value_norms.max()), result.largest if style.scale == "shared" else head.largest]
     matrices = pattern, np.broadcast_to(value_norms, pattern.shape), weighted
     tiles = [
         Tile(name, values / (end or 1.0), (shorter,))
         for name, shorter, values, end in zip(_NAMES, _SHORT_NAMES, matrices, ends, strict=True)
     ]
-    largest = f"1 is a weight of {ends[0]:.2g}, ‖f(x)‖ of {ends[1]:.2g} and ‖A f(x)‖ of {ends[2]:.2g}"
+    largest = f"1 is a weight of 1, ‖f(x)‖ of {ends[1]:.2g} and ‖A f(x)‖ of {ends[2]:.2g}"
     return TilesPlan(
         stem=f"outputs/{head.id.file_stem}",
         **about.caption_and_notes(
@@ -122,7 +120,7 @@ def _head(
             _amounts(result, head),
             "rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et al. "
             f"2020){f'; grey: {result.sinks}' if result.sinks else ''}",
-            largest if style.scale != "shared" else f"{largest}, the same for every head but ‖f(x)‖",
+            largest if style.scale != "shared" else f"{largest}, which is the largest of all heads",
             why_log,
             about.pooled(pooled),
         ),
@@ -133,7 +131,7 @@ def _head(
         pooled=pooled,
         target=_TARGET,
         norm=style.norm(1.0),
-        bar=f"share of the largest{' (log scale)' if style.scale == 'log' else ''}",
+        bar=f"weight, or share of the largest norm{' (log scale)' if style.scale == 'log' else ''}",
     )
 
 

@@ -33,7 +33,7 @@ from attnviz.present.view import Drawing, ViewOptions, page_drawing
 MOST_RELATIONS = 60
 """Most relations in one figure; the most frequent."""
 
-_NARROW, _NARROWEST = 6.0, 3.0
+_NARROW, _NARROWEST = 6.0, 4.0
 """Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest."""
 
 _NEEDED = "#D55E00"
@@ -49,7 +49,7 @@ class _Row(NamedTuple):
     def baseline(self) -> str:
         """Name of the largest baseline; an offset by its number."""
         name = max(self.best.baselines, key=self.best.baselines.__getitem__)
-        return f"{self.relation.offset:+d}".replace("-", "−") if name == "fixed offset" else name
+        return f"offset {self.relation.offset:+d}".replace("-", "−") if name == "fixed offset" else name
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,16 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     right = ax.secondary_yaxis("right")
     right.tick_params(length=0)
     right.spines[:].set_visible(False)
-    _label(ax.yaxis, [fitted(visible(row.relation.relation), 7, DPI, 130) for row in plan.rows], style)
+    names = [fitted(visible(row.relation.relation), 7, DPI, 130) for row in plan.rows]
+    if (style.width or math.inf) >= _NARROW:
+        names = [f"{name} ({row.relation.n:,})" for name, row in zip(names, plan.rows, strict=True)]
+    _label(ax.yaxis, names, style)
     _label(right.yaxis, [_beside(row, style) for row in plan.rows], style)
     return dots
 
 
 def _beside(row: _Row, style: Style) -> str:
-    """``L2H8 dep → head, +0.22 above +1``; on a narrow page in two lines, on the narrowest the head and the gain."""
+    """``L2H8 dep → head, +0.22 above offset +1``; narrow pages have two lines, the narrowest head and gain alone."""
     gain, width = signed(row.best.margin), style.width or math.inf
     if width < _NARROWEST:
         return f"{row.best.id}\n{gain}"

@@ -5,6 +5,7 @@ decoder (D), and its cross-attention (X), from the target to the encoder's final
 3.2.3).
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from attnviz.reference.attention import HeadParameters
 from attnviz.reference.positions import bucketed_bias
 
 
-class EncoderDecoder(Architecture):
+class EncoderDecoder(Architecture, ABC):
     """Two texts: the encoder reads the source, the decoder the target, which attends to itself and to the source."""
 
     head_weights = ("lm_head", "final_logits_bias", "classification_head", "qa_outputs")
@@ -87,9 +88,9 @@ class EncoderDecoder(Architecture):
         across: Any = decoder
         return [*map(self.layer_modules, own), *(self.layer_modules(layer, across=True) for layer in across)]
 
+    @abstractmethod
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """The modules of a layer's self-attention, or of its cross-attention (``across``)."""
-        raise NotImplementedError
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """As for other architectures; the decoder's self-attention is causal."""
