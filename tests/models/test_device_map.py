@@ -10,7 +10,7 @@ import pytest
 import torch
 from accelerate import disk_offload
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, GPT2LMHeadModel
+from transformers import AutoModel, GPT2ForSequenceClassification, GPT2LMHeadModel
 from transformers.masking_utils import causal_mask_function
 
 import attnviz
@@ -22,7 +22,7 @@ from attnviz.trace.verify import verify_attention
 from tests.conftest import SENTENCE, needs_minilm
 from tests.support.encoder_decoders import saved
 from tests.support.families import model_of
-from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, gpt2_config, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.support.spoiled import change_json, without
 
 TINY_GPT2 = {"": "cpu", "transformer.h": "disk", "wte": "disk"}
@@ -201,6 +201,11 @@ def test_names_of_a_map_are_those_of_the_bare_model_or_of_one_with_a_head():
     assert fitted_map(given, bare, ("lm_head",))["h.1"] == "disk"
     assert fitted_map({"": "cpu", "h.1": "disk"}, whole, ("lm_head",))["transformer.h.1"] == "disk"
     assert fitted_map({"h.1": "disk", "": "cpu"}, bare, ())["h.0"] == "cpu"
+
+
+def test_a_head_that_is_not_named_goes_where_the_word_embeddings_are():
+    model = GPT2ForSequenceClassification(gpt2_config(pad_token_id=0))
+    assert fitted_map({"transformer": "cpu", "transformer.wte": 1}, model, ("score",))["score"] == 1
 
 
 def test_a_mask_that_is_moved_gives_its_rows_there(monkeypatch):
