@@ -44,6 +44,10 @@ from attnviz.reference.tolerances import Tolerance, tolerance_of
 _NO_LIMIT = 1_000_000
 
 
+EAGER_IN_BLOCKS = "attnviz"
+"""Name in transformers' interface of eager attention while it runs in blocks of query rows."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A model whose attention can be recomputed, with its tokenizer.
@@ -200,6 +204,13 @@ class Checkpoint:
     def device_names(self) -> str:
         """Devices of the weights, ``cuda:0, cpu, disk`` with a device map."""
         return ", ".join(self.weight_devices) or str(self.device)
+
+    @property
+    def attention(self) -> str:
+        """The implementation of attention that the model runs with: ``sdpa``, ``eager``, … (transformers' names)."""
+        model: Any = self.model
+        name: str | None = model.config._attn_implementation
+        return "eager" if name in (None, EAGER_IN_BLOCKS) or not self.architecture.through_interface else name
 
     @property
     def dtype(self) -> torch.dtype:

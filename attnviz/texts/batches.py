@@ -17,7 +17,8 @@ from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
 from attnviz.texts.reading import Span, Text
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
-from attnviz.trace.recorder import PatternsAlone, record_attention
+from attnviz.trace.patterns import PatternsAlone
+from attnviz.trace.recorder import record_attention
 from attnviz.trace.verify import Names, VerifiedRows, Verifier
 
 EVERY = 20
@@ -248,7 +249,8 @@ class SampledAttention:
         if verifying:
             self.verify(batch, lambda rows: visit(rows.layer, rows.wide), torch.inf, written)
         else:
-            record_attention(self._checkpoint, batch.inputs, PatternsAlone(visit, written), torch.inf)
+            patterns = PatternsAlone(self._checkpoint, visit, written, lambda layer: batch.keys(layer).long())
+            record_attention(self._checkpoint, batch.inputs, patterns, torch.inf)
 
     def verify(
         self,

@@ -29,7 +29,8 @@ class LayerCheck:
     """How closely one layer's heads reproduce the model.
 
     Attributes:
-        pattern_error: largest absolute difference of a weight, over heads, queries and keys.
+        pattern_error: largest absolute difference of a weight, over heads, queries and keys; under an implementation
+            that returns no weights, of what the pattern makes of random values between -1 and 1.
         output_error: largest absolute difference of the output divided by ``output_scale``.
         output_scale: the layer's largest absolute output in the model.
         residual_error: largest difference of the sum of residual and output, as a share of ``output_scale``, or of the
@@ -38,6 +39,7 @@ class LayerCheck:
         head_output_error: largest difference of a head's weighted values, before W_O, as a share of their largest.
         row_error: in half precision, the largest difference of a weight as a share of its row's largest.
         scale_error, scale_limit: in half precision, see :class:`attnviz.reference.tolerances.ScaleFit`.
+        attention: the implementation that the model ran with.
     """
 
     layer: int
@@ -51,6 +53,7 @@ class LayerCheck:
     row_error: float | None = None
     scale_error: float | None = None
     scale_limit: float | None = None
+    attention: str = "eager"
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class Verification:
     def __repr__(self) -> str:
         heads = f"{counted(self.heads_compared, 'head')} in {counted(len(self.layers), 'layer')}"
         return f"<Verification of {heads}, level {self.level} of 4: patterns within {self.pattern_error:.1e}>"
+
+    @property
+    def attention(self) -> str:
+        """The implementation of attention that the model ran with, in transformers' words."""
+        return self.layers[0].attention
 
     @property
     def heads_compared(self) -> int:
@@ -109,8 +117,9 @@ def _either(choose: Callable[[float, float], float], one: float | None, other: f
 def within(check: LayerCheck, tolerance: Tolerance) -> bool:
     """Whether all errors are within the tolerance; NaN is not."""
     ours = check.output_error, check.residual_error, check.input_error, check.head_output_error
+    limit = tolerance.pattern if check.attention == "eager" else tolerance.probe
     return (
-        check.pattern_error <= tolerance.pattern
+        check.pattern_error <= limit
         and (check.row_error is None or tolerance.row is None or check.row_error <= tolerance.row)
         and (check.scale_error is None or check.scale_limit is None or check.scale_error <= check.scale_limit)
         and all(error <= tolerance.output for error in ours)
@@ -178,6 +187,39 @@ class LayerComparison:
             self._keep("pattern", largest(own.sub_(pattern)))
             return True
         return self._located_rows(first, pattern, own)
+
+    def add_probe(self, first: int, pattern: Tensor, random: Tensor, expected: Tensor, own: Tensor) -> bool:
+        """Compare what a block of rows makes of random values, [batch, n_heads, rows, d_head]; do they agree?
+
+        ``pattern`` is [batch, n_heads, rows, n_keys], ``random`` has as many rows as there are keys or more. Only with
+        ``locating`` is the answer known.
+        """
+        if expected.shape != own.shape:
+            raise VerificationError(
+                f"layer {self.layer}: the model's attention gives outputs of shape {tuple(own.shape)}; expected "
+                f"{tuple(expected.shape)}."
+            )
+        self.n_heads = pattern.shape[1]
+        difference = own - expected
+        if self.tolerance.row is not None:
+            self._scale.add_probe(pattern, random, difference, torch.finfo(own.dtype).eps)
+        error = self._keep("pattern", largest(difference))
+        if not self.locating or float(error) <= self.tolerance.probe:
+            return True
+        refuse_not_finite(own, f"attention in layer {self.layer}")
+        ratio = float(error) / self.tolerance.probe
+        if ratio > self.worst[0]:
+            batch, head, query, column = worst_index(difference.abs())
+            model, reference = own[batch, head, query, column], expected[batch, head, query, column]
+            label = self.labels(batch)[first + query]
+            message = (
+                f"The largest difference is in layer {self.layer}, head {head} ({HeadId(self.layer, head)}), query "
+                f"{first + query} ({label!r}): from random values instead of its own the model's attention "
+                f"({self.checkpoint.attention}) makes {model:.6g}, the reference {reference:.6g} "
+                f"(tolerance {self.tolerance.probe:g})."
+            )
+            self.worst = ratio, message
+        return False
 
     def _located_rows(self, first: int, pattern: Tensor, own: Tensor) -> bool:
         """Whether the rows agree; if not, where they differ most is kept."""
@@ -260,11 +302,13 @@ class LayerComparison:
             residual_error=numbers["residual"],
             input_error=next(filter(math.isnan, inputs), max(inputs)),
             head_output_error=share(numbers["head output"], numbers["scale of head output"]),
+            row_error=numbers.get("row"),
+            attention=self.checkpoint.attention,
         )
         if self.tolerance.row is None:
             return check
         error, limit = self._scale.result(on_host[len(self.numbers) :], self.tolerance.scale)
-        return replace(check, row_error=numbers["row"], scale_error=error, scale_limit=limit)
+        return replace(check, scale_error=error, scale_limit=limit)
 
     def _refuse_overflow(self, largest: float, n_summed: int) -> None:
         dtype = str(self.checkpoint.dtype).removeprefix("torch.")

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import Tokens
-from attnviz.trace.recorder import PatternsAlone, record_attention
+from attnviz.trace.patterns import PatternsAlone
+from attnviz.trace.recorder import record_attention
 
 SINK_ATTENTION = 0.3
 """Mean attention from later queries above which a position is a sink of a head (Gu et al. 2024)."""
@@ -44,7 +45,7 @@ def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
         received = _received(pattern[0], checkpoint.windows[layer])
         sink_of_head.append((received > SINK_ATTENTION).to(checkpoint.device))  # layers may run on different devices
 
-    record_attention(checkpoint, begin.model_inputs(checkpoint.device), PatternsAlone(visit), torch.inf)
+    record_attention(checkpoint, begin.model_inputs(checkpoint.device), PatternsAlone(checkpoint, visit), torch.inf)
     share = torch.stack([layer.float().mean(0) for layer in sink_of_head])  # of the heads, [n_layers, n]
     is_sink = ((share > _MAJORITY).float().mean(0) > _MAJORITY).tolist()
     sink = (known or (position < n and is_sink[position]) for position, known in enumerate(tokens.sink))
