@@ -184,6 +184,8 @@ _DEVICE = (
            "balanced, sequential, or a JSON file that names a device (cuda:N, cpu, disk) for each part.", None, "MAP"),
     Option("dtype", str, "Number format: float32, float64, bfloat16, float16, or auto, the checkpoint's own.",
            "float32"),
+    Option("attention", str, "The implementation of attention that the model runs with: eager, sdpa, or another of "
+           "transformers, such as flash_attention_2. Default: what transformers chooses, sdpa for most.", None, "NAME"),
 )
 _PAIR = Option("pair", str, "A second segment, joined as the tokenizer joins pairs.", None, "TEXT", any_language=True)
 _TARGET = Option("target", str, "The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: "
@@ -457,7 +459,7 @@ COMMANDS = {
             Option("files", list[Path], "A TOML file of claims; with --published corpora (.conllu, .txt or GAP .tsv).",
                    REQUIRED, "FILE", positional=True),
             replace(_MODEL[0], help=_MODEL[0].help.replace("Default: ", "Default: the one that the file names, ")),
-            *_MODEL[1:3], _TRUNCATE, _DEVICE[0], _DEVICE[2],
+            *_MODEL[1:3], _TRUNCATE, _DEVICE[0], *_DEVICE[2:],
         ),
         measurement=(
             Option("published", str, "Check the heads of a paper instead, over corpora: clark-2019 or wang-2022.", None,
@@ -516,6 +518,8 @@ class ModelOptions(TypedDict, total=False):
             :func:`attnviz.models.opening.resolve_device_map`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto`` (the checkpoint's own), or one
             of torch.
+        attention: the implementation that the model runs with, ``eager``, ``sdpa`` or another of transformers; by
+            default what transformers chooses.
     """
 
     tokenizer: Any
@@ -524,6 +528,7 @@ class ModelOptions(TypedDict, total=False):
     device: Any
     device_map: str | Path | dict[str, Any] | None
     dtype: Any
+    attention: str | None
 
 
 class ViewOptionNames(TypedDict, total=False):

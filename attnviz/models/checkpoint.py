@@ -291,12 +291,14 @@ def load_checkpoint(
     device: torch.device,
     dtype: torch.dtype | None,
     device_map: DeviceMap | None = None,
+    attention: str | None = None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); that
     of token or class logits is loaded, any other is left out. With a ``device_map`` accelerate places every part of
-    the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own.
+    the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own. ``attention`` is the
+    implementation that it runs with; None for what transformers chooses.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
@@ -320,7 +322,7 @@ def load_checkpoint(
         refuse_beyond_memory(source.title, bare, device)
     hashed = hash_of_files(source)
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
-    build = partial(_built, source, architecture, config, weights, dtype, device_map)
+    build = partial(_built, source, architecture, config, weights, dtype, device_map, attention)
     whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, of_adapter)
     loaded = Checkpoint(
         source.title,
@@ -420,6 +422,7 @@ def _built(
     weights: dict[str, Tensor],
     dtype: torch.dtype,
     device_map: DeviceMap | None,
+    attention: str | None,
     class_name: str,
 ) -> tuple[Any, dict[str, Any]]:
     """A model of one of transformers' classes, with the adapter merged, and its report on the weights.
@@ -442,7 +445,7 @@ def _built(
             None if device_map is None else source.folder,
             config=config,
             dtype=dtype,
-            attn_implementation="eager",
+            attn_implementation=attention,
             experts_implementation="eager",  # torch's grouped product takes neither float64 nor every width
             ignore_mismatched_sizes=True,  # reported, so that the message is ours
             output_loading_info=True,

@@ -104,6 +104,7 @@ def check(
     truncate: bool = False,
     device: str | None = None,
     dtype: str | None = None,
+    attention: str | None = None,
     limit: int | None = None,
     batch_size: int = 32,
     seed: int = 0,
@@ -130,7 +131,7 @@ def check(
         claims, named, at = read_claims(paths[0])
         if named is not None and model is None and adapter is None:
             model, place = named, at
-    opened: Any = {"device": device, "dtype": dtype}
+    opened: Any = {"device": device, "dtype": dtype, "attention": attention}
     with placed(place):
         checkpoint, source = open_checkpoint(model, None, revision, adapter=adapter, **opened)
     if published is not None:

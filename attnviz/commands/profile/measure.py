@@ -149,6 +149,7 @@ def profile_heads(
     device: str = "auto",
     device_map: DeviceMap | Path | None = None,
     dtype: str = "float32",
+    attention: str | None = None,
     unfinished: Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -175,6 +176,7 @@ def profile_heads(
         tokenizer: likewise.
         device: likewise; of a model by name.
         dtype: likewise.
+        attention: likewise.
         device_map: instead of a device; of one process, and without ``control``.
         unfinished: a file in which to keep what was measured; the next call with the same settings goes on from
             there. Delete it when you have saved the profile.
@@ -198,7 +200,7 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser(corpora, parser) if syntax else None
-    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, tokenizer).encoder
+    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, tokenizer, attention).encoder
     of_words = [each.path for each in corpora if each.kind != "txt"]
     refuse_words(checkpoint, parser=parser, corpora=of_words)
     parse = parse if checkpoint.architecture.has_words else None

@@ -132,6 +132,7 @@ def compare_corpus(
     device: str | None = None,
     device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
+    attention: str | None = None,
     unfinished: Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -152,6 +153,7 @@ def compare_corpus(
         device: as for :func:`attnviz.analyze`, for models by name.
         device_map: likewise, of one process.
         dtype: likewise.
+        attention: likewise.
         unfinished: as for :func:`attnviz.profile_heads`.
         progress: callback with how many texts are done, and about how many there are.
         warn: callback for each text that was left out because the models cannot read it.
@@ -169,7 +171,10 @@ def compare_corpus(
     file = open_corpus(Path(corpus), ("conllu", "txt"))
     parse = find_parser([file], parser) if syntax else None
     process = this_process()
-    a, b = (open_for(process, model, None, device or "auto", device_map, dtype) for model in (first, second))
+    a, b = (
+        open_for(process, model, None, device or "auto", device_map, dtype, attention=attention)
+        for model in (first, second)
+    )
     check_shapes(a, b)
     refuse_words(a, parser=parser, corpora=[file.path] * (file.kind != "txt"))
     parse = parse if a.architecture.has_words else None
