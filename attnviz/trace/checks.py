@@ -1,9 +1,10 @@
 """Compares one layer's recomputed attention with the model's, block by block, and locates the worst difference."""
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -139,7 +140,7 @@ def within(check: LayerCheck, tolerance: Tolerance) -> bool:
 class LayerComparison:
     """Running comparison of one layer, over blocks; ``labels`` and ``keys`` name the tokens of a text of the batch.
 
-    What differs most stays on the device, in :attr:`numbers`, until the pass has ended. With ``locating`` every step is
+    What differs most stays on the device until the pass has ended. With ``locating`` every step is
     looked at as it comes, to say where and why: ``causes`` are then sentences on queries, keys or values that differ
     before any pattern does.
     """
@@ -153,6 +154,9 @@ class LayerComparison:
     causes: list[str] = field(default_factory=list)
     worst: tuple[float, str] = (0.0, "")
     n_heads: int = 0
+    _compared: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _scales: dict[str, Tensor] = field(default_factory=dict)
+    _largest: Tensor | None = None
     _scale: ScaleFit = field(default_factory=ScaleFit)
 
     @property
@@ -173,9 +177,12 @@ class LayerComparison:
                 f"layer {self.layer}: the reference gives {name} of shape {tuple(expected.shape)}, the model of shape "
                 f"{tuple(own.shape)}."
             )
-        difference = self._keep(name, largest(expected - own))
-        scale = self._keep(f"scale of {name}", largest(own))
-        if self.locating and not (error := share(float(difference), float(scale))) <= self.tolerance.output:
+        self._compared[name] = expected, own
+        self._scales[f"scale of {name}"] = own
+        if not self.locating:
+            return
+        error = share(float(largest(expected - own)), float(largest(own)))
+        if not error <= self.tolerance.output:
             refuse_not_finite(own, f"attention in layer {self.layer}")
             self.causes.append(f"The {name} differ before that, by {error:.2g} of the largest{why()}.")
 
@@ -275,22 +282,28 @@ class LayerComparison:
         Residual stream and norm are compared with those that follow from the model's own output. With ``queries``,
         ``weighted`` and ``output`` hold these positions alone.
         """
-        own = at_queries(record, queries)
-        summed, normed = _residual_errors(record, self.checkpoint)
-        for name, number in {
-            "output": largest(output - own.output),
-            "scale of output": largest(record.output),
-            "head output": largest(weighted - own.weighted),
-            "scale of head output": largest(record.weighted),
-            "residual": torch.maximum(summed.amax(), normed.amax()),
-            "largest sum": largest(record.summed),
-        }.items():
-            self._keep(name, number)
+        own, expected = at_queries(record, queries), _passed_on(record, self.checkpoint)
+        self._compared |= {
+            "output": (output, own.output),
+            "head output": (weighted, own.weighted),
+            "norm": (expected.normed, record.normed),
+        }
+        self._scales |= {
+            "scale of output": record.output,
+            "scale of head output": record.weighted,
+            "scale of norm": record.normed,
+            "largest sum": record.summed,
+        }
+        ours, theirs = zip(*self._compared.values(), strict=True)
+        together = [*torch._foreach_sub(ours, theirs), *self._scales.values()]
+        each = torch._foreach_max([*torch._foreach_abs(together), expected.beyond_rounding(record)])
+        self._largest = torch.stack(each)
 
     @property
     def on_device(self) -> Tensor:
         """All numbers in one tensor, so that they are copied to the host at once."""
-        numbers = torch.stack(list(self.numbers.values()))
+        assert self._largest is not None  # the layer has ended
+        numbers = torch.cat([torch.stack(list(self.numbers.values())).to(self._largest), self._largest])
         return numbers if self._scale.sums is None else torch.cat([numbers.double(), self._scale.sums.flatten()])
 
     def result(self, on_host: list[float], n_summed: int) -> LayerCheck:
@@ -299,24 +312,27 @@ class LayerComparison:
         Raises:
             VerificationError: values of the model, or sums of their squares, are not finite.
         """
-        numbers = dict(zip(self.numbers, on_host, strict=False))
+        names = [*self.numbers, *self._compared, *self._scales, "sum"]
+        numbers = dict(zip(names, on_host, strict=False))
         self._refuse_overflow(numbers["largest sum"], n_summed)
         inputs = [share(numbers[name], numbers[f"scale of {name}"]) for name in INPUTS]
+        of_sum = _share_of_size(largest_of([numbers["sum"], 0.0]), numbers["scale of output"])
+        of_norm = _share_of_size(numbers["norm"], numbers["scale of norm"])
         check = LayerCheck(
             self.layer,
             self.n_heads,
             numbers["pattern"],
             share(numbers["output"], numbers["scale of output"]),
             numbers["scale of output"],
-            residual_error=numbers["residual"],
-            input_error=next(filter(math.isnan, inputs), max(inputs)),
+            residual_error=largest_of([of_sum, of_norm]),
+            input_error=largest_of(inputs),
             head_output_error=share(numbers["head output"], numbers["scale of head output"]),
             row_error=numbers.get("row"),
             attention=self.checkpoint.attention,
         )
         if self.tolerance.row is None:
             return check
-        error, limit = self._scale.result(on_host[len(self.numbers) :], self.tolerance.scale)
+        error, limit = self._scale.result(on_host[len(names) :], self.tolerance.scale)
         return replace(check, scale_error=error, scale_limit=limit)
 
     def _refuse_overflow(self, largest: float, n_summed: int) -> None:
@@ -398,6 +414,11 @@ def share(difference: float, scale: float) -> float:
     return difference / (scale or 1.0)
 
 
+def _share_of_size(difference: float, scale: float) -> float:
+    """A difference as a share of a scale, however small."""
+    return difference / max(scale, sys.float_info.min)
+
+
 def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecord:
     """The record with output and weighted values at some queries alone."""
     if queries is None:
@@ -406,38 +427,55 @@ def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecor
     return replace(record, output=record.output[:, index], weighted=record.weighted[:, index])
 
 
-def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
-    """Errors of the sum of residual and output, and of its norm, [batch, n, d_model] each, as shares of their scales.
+def largest_of(errors: Sequence[float]) -> float:
+    """The largest number, NaN being the largest."""
+    return next(filter(math.isnan, errors), max(errors))
 
-    Rounding of the sum to the number format does not count: it may exceed the output where the residual is far larger.
+
+class _PassedOn(NamedTuple):
+    """What a layer should pass on, [batch, n, d_model] each: the sum of residual and output, and its norm.
+
+    The sum is rounded by ``rounding`` times ``size``, which may exceed the output where the residual is far larger.
     """
+
+    summed: Tensor
+    normed: Tensor
+    size: Tensor
+    rounding: float
+
+    def beyond_rounding(self, record: LayerRecord) -> Tensor:
+        """How far the model's own sum is from it beyond rounding; negative where it is not."""
+        return (record.summed - self.summed).abs_().sub_(self.size, alpha=self.rounding)
+
+
+def _passed_on(record: LayerRecord, checkpoint: Checkpoint) -> _PassedOn:
+    """What follows from the model's own output."""
     norm, added = None if record.norm is None else checkpoint.norm(record.norm), record.output
     if record.output_norm is not None:
         added = checkpoint.norm(record.output_norm)(added)
     if record.network_output is not None:
         added = record.network_output + added
-    expected = record.residual + added * checkpoint.architecture.residual_multiplier(checkpoint.config)
-    if isinstance(norm, LayerNorm):
-        kept = record.norm_input
-        expected_norm = layer_norm(kept, kept.shape[-1:], norm.weight, norm.bias, norm.epsilon)
+    multiplier = checkpoint.architecture.residual_multiplier(checkpoint.config)
+    summed = record.residual + (added if multiplier == 1 else added * multiplier)
+    kept = record.norm_input
+    if norm is None:
+        normed = kept
+    elif isinstance(norm, LayerNorm):
+        normed = layer_norm(kept, kept.shape[-1:], norm.weight, norm.bias, norm.epsilon)
     else:
-        expected_norm = record.norm_input if norm is None else norm(record.norm_input)
-    size = expected.abs()
+        normed = norm(kept)
+    size = summed.abs()
     if record.network_output is not None:  # the three may be added in any order
         size = size + record.residual.abs() + record.network_output.abs()
-    rounding = 2 * torch.finfo(expected.dtype).eps * size
-    summed = ((record.summed - expected).abs_() - rounding).clamp_min_(0)
-    return _share(summed, record.output), _share((record.normed - expected_norm).abs_(), record.normed)
-
-
-def _share(difference: Tensor, of: Tensor) -> Tensor:
-    return difference / largest(of).clamp_min(torch.finfo(of.dtype).tiny)
+    return _PassedOn(summed, normed, size, 2 * torch.finfo(summed.dtype).eps)
 
 
 def _located_residual(record: LayerRecord, checkpoint: Checkpoint, labels: Callable[[int], Sequence[str]]) -> str:
     """A sentence that locates the largest error of the residual stream, or of the norm after it."""
-    summed, normed = (error.nan_to_num_(nan=torch.inf) for error in _residual_errors(record, checkpoint))
-    of_norm = bool(normed.max() > summed.max())
+    follows = _passed_on(record, checkpoint)
+    summed, normed = follows.beyond_rounding(record).nan_to_num_(nan=torch.inf), (record.normed - follows.normed).abs_()
+    error_of_sum = _share_of_size(float(summed.max()), float(largest(record.output)))
+    of_norm = not _share_of_size(float(normed.max()), float(largest(record.normed))) <= error_of_sum
     batch, query, dimension = worst_index(normed if of_norm else summed)
     own = (record.normed if of_norm else record.summed)[batch, query, dimension]
     parallel = record.network_output is not None

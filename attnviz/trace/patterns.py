@@ -37,6 +37,11 @@ class LayerQK:
     across: bool
     mask_cache: MaskCache
 
+    def without_rounding(self) -> "LayerQK":
+        """As all implementations but eager score: in float32 at least, throughout."""
+        scoring = replace(self.scoring, upcast=False, softmax_in_float32=False)
+        return replace(self, query=attention.upcast(self.query), key=attention.upcast(self.key), scoring=scoring)
+
     @property
     def row_bytes(self) -> int:
         """Bytes of one query row of the patterns, over all heads and texts."""
@@ -120,11 +125,9 @@ class PatternsAlone(Observer):
     def _heads(self, layer: int) -> LayerQK:
         call, model = self._call, self._checkpoint
         mask = None if self._masks is None else self._masks(layer)
-        scoring = model.architecture.parameters(model.model, layer)
-        key = attention.repeat_kv(call.key, scoring.n_heads)
-        return LayerQK(
-            attention.upcast(call.query), attention.upcast(key), scoring, mask, self._across, self._mask_cache
-        )
+        scoring = model.architecture.scoring(model.model, layer, call.query.shape[-1])
+        key = attention.repeat_kv(call.key, call.query.shape[1])
+        return LayerQK(call.query, key, scoring, mask, self._across, self._mask_cache).without_rounding()
 
     def end(self, record: LayerRecord) -> None:
         """Pass the weighted values on, [batch, n, n_heads, d_head]."""

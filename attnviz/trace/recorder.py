@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import lru_cache, partial
 from threading import get_ident
 from typing import Any, NoReturn
 
@@ -263,10 +263,15 @@ class _BlockAttention:
 
 def random_values(like: Tensor) -> Tensor:
     """Fixed random numbers between -1 and 1, the same for every text and head, in the shape of some values."""
-    return (2 * random_numbers(*like.shape[-2:], like.dtype, like.device) - 1).expand(like.shape).contiguous()
+    return _random_values(like.shape, like.dtype, like.device)
 
 
-@cache
+@lru_cache(maxsize=4)
+def _random_values(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return (2 * random_numbers(*shape[-2:], dtype, device) - 1).expand(shape).contiguous()
+
+
+@lru_cache(maxsize=16)
 def random_numbers(n: int, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Fixed random numbers between 0 and 1, [n, d]."""
     return torch.rand(n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)

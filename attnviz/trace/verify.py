@@ -166,7 +166,8 @@ class VerifiedAttention:
                 "analyze again."
             )
         heads, _, value = _heads_of(model, layer, x, source, None, self._mask_cache)
-        heads = _as_scored(heads, self.verification.attention)
+        if self.verification.attention != "eager":
+            heads = heads.without_rounding()
         if not torch.allclose(_fingerprint(heads, value), kept.fingerprint, rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS):
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
@@ -350,8 +351,8 @@ class Verifier(Observer):
         for name, ours, theirs in zip(INPUTS, recomputed, own, strict=True):
             once = ours[:, :: max(1, ours.shape[1] // theirs.shape[1])]  # heads of a group share keys and values
             self._compared.add_inputs(name, once, theirs, partial(_reason, model, name, x, parameters, theirs))
-        self._heads = _as_scored(self._heads, model.attention)
         if model.attention != "eager":
+            self._heads = self._heads.without_rounding()
             self._value = attention.upcast(self._value)
             self._random = attention.upcast(random_values(self._value))
         if self._keep:
@@ -465,14 +466,6 @@ class Verifier(Observer):
         tell(self._progress, "verifying", len(self._comparisons), model.n_layers)
 
 
-def _as_scored(heads: LayerQK, implementation: str) -> LayerQK:
-    """Queries and keys as the implementation scores them: all but eager in float32 at least, throughout."""
-    if implementation == "eager":
-        return heads
-    scoring = replace(heads.scoring, upcast=False, softmax_in_float32=False)
-    return replace(heads, query=attention.upcast(heads.query), key=attention.upcast(heads.key), scoring=scoring)
-
-
 def _stretches(queries: Sequence[int] | None, first: int, last: int) -> list[tuple[int, int]]:
     """First and past-the-last query of each stretch of ``queries`` between ``first`` and ``last`` (excluded)."""
     if queries is None:
@@ -533,11 +526,12 @@ def _heads_of(
 def _fingerprint(heads: LayerQK, value: Tensor) -> Tensor:
     """A few numbers a head that change when queries, keys, values or patterns do, or heads are permuted.
 
-    Sums of queries, keys, values and the last row of the pattern times random numbers, [4, batch, n_heads]; with a bias
-    by position, which may change for some distances alone, of the first row and the middle one as well.
+    Sums of queries, keys and values times random numbers, [3 or more, batch, n_heads]; with learned sinks and with a
+    bias by position, which may change for some distances alone, of the first row of the pattern, the middle one and the
+    last as well.
     """
-    n = heads.query.shape[-2]
-    rows = [n - 1] if heads.scoring.position_bias is None else sorted({0, n // 2, n - 1})
+    n, scoring = heads.query.shape[-2], heads.scoring
+    rows = [] if scoring.position_bias is None and scoring.sinks is None else sorted({0, n // 2, n - 1})
     with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
         patterns = [heads.rows(row, row + 1, heads.key.shape[-2]) for row in rows]
         parts = [attention.upcast(x) for x in (heads.query, heads.key, value, *patterns)]
