@@ -59,9 +59,8 @@ def analyze(
     Args:
         text: one text.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
-            memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is. A model
-            that was loaded with sdpa or flash attention is switched to eager attention for the one forward pass,
-            because only eager attention returns a pattern to compare with, and switched back; so is its train mode.
+            memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is, with the
+            implementation of attention that it has, in eval mode for the one pass.
         pair: a second segment (BERT).
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
