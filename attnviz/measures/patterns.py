@@ -11,6 +11,7 @@ and a letter in the summary (``LABEL_KINDS`` in commands/heads/summary.py), whic
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -73,21 +74,28 @@ CHOSEN_OF_ROW = 0.1
 _ROUNDING = 1e-6
 
 
-def on_chosen(pattern: Tensor, n_visible: Tensor, pairs: Tensor) -> Tensor:
-    """Attention of each query on the keys that the head chooses, of some pairs, [batch, n_heads, rows].
+def choosing(n_visible: Tensor, pairs: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What :func:`on_chosen` multiplies patterns by, [.., rows, n_keys], so that one threshold serves all queries.
 
-    Uniform attention chooses none, in texts of any length.
+    Also what its sums are to be divided by, [.., rows].
 
     Args:
-        pattern: [batch, n_heads, rows, n_keys].
-        n_visible: [batch, rows], keys that each query may attend to, sinks included.
-        pairs: boolean [batch, rows, n_keys], or [1, …] for all texts.
+        n_visible: [.., rows], keys that each query may attend to, sinks included.
+        pairs: boolean [.., rows, n_keys], where a head may choose.
+        dtype: of the patterns.
     """
-    least = (CHOSEN_OF_UNIFORM / n_visible.clamp(min=1)).clamp(min=CHOSEN_OF_ROW).to(pattern)
-    scale = (CHOSEN_OF_ROW / least)[..., None]  # so that one threshold serves all queries
-    scaled = pattern * (pairs.to(pattern) * scale)[:, None]
-    chosen = threshold(scaled, CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)  # a ninth of the time
-    return chosen.sum(-1) / scale[:, None, :, 0]
+    least = (CHOSEN_OF_UNIFORM / n_visible.clamp(min=1)).clamp(min=CHOSEN_OF_ROW).to(dtype)
+    scale = CHOSEN_OF_ROW / least
+    return pairs * scale[..., None], scale
+
+
+def on_chosen(pattern: Tensor, factors: Tensor) -> Tensor:
+    """Attention of each query on the keys that the head chooses, times its scale, [.., rows], see :func:`choosing`.
+
+    Uniform attention chooses none, in texts of any length.
+    """
+    chosen = threshold(pattern * factors, CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)  # a ninth of the time
+    return chosen.sum(-1)
 
 
 @dataclass(frozen=True)
@@ -119,13 +127,13 @@ class MaskInput:
         """Number of positions, the columns of a mask."""
         return len(self.labels)
 
-    @property
+    @cached_property
     def distances(self) -> Tensor:
         """Key position minus query position, [rows, n]."""
         positions = torch.arange(self.n, device=self.device)
         return positions - positions[self.first : self.last, None]
 
-    @property
+    @cached_property
     def earlier_copies(self) -> Tensor:
         """Keys that are an earlier copy of the query's own token, boolean [rows, n]."""
         return duplicate(self.tokens, self.first, self.last, self.device)
