@@ -1,7 +1,7 @@
 """Compares one layer's recomputed attention with the model's, block by block, and locates the worst difference."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -131,7 +131,7 @@ class LayerComparison:
     labels: Callable[[int], Sequence[str]]
     keys: Callable[[int], Sequence[str]]
     locating: bool = False
-    numbers: dict[str, Tensor] = field(default_factory=dict)
+    numbers: dict[str, list[Tensor]] = field(default_factory=dict)
     causes: list[str] = field(default_factory=list)
     worst: tuple[float, str] = (0.0, "")
     n_heads: int = 0
@@ -142,11 +142,9 @@ class LayerComparison:
         """The checkpoint's tolerance."""
         return self.checkpoint.tolerance
 
-    def _keep(self, name: str, number: Tensor) -> Tensor:
-        """Keep the larger of a number and the one so far, NaN being the largest; return the number."""
-        before = self.numbers.get(name)
-        self.numbers[name] = number if before is None else torch.maximum(before, number)
-        return number
+    def _keep(self, name: str, values: Tensor) -> None:
+        """Keep the smallest and the largest value, of which one is the largest absolute value; NaN is both."""
+        self.numbers.setdefault(name, []).extend(torch.aminmax(values))
 
     def add_inputs(self, name: str, expected: Tensor, own: Tensor, why: Callable[[], str]) -> None:
         """Compare queries, keys or values, [batch, n_heads, n, d_head]; ``why`` returns what explains a difference."""
@@ -155,9 +153,13 @@ class LayerComparison:
                 f"layer {self.layer}: the reference gives {name} of shape {tuple(expected.shape)}, the model of shape "
                 f"{tuple(own.shape)}."
             )
-        difference = self._keep(name, largest(expected - own))
-        scale = self._keep(f"scale of {name}", largest(own))
-        if self.locating and not (error := share(float(difference), float(scale))) <= self.tolerance.output:
+        difference = expected - own
+        self._keep(name, difference)
+        self._keep(f"scale of {name}", own)
+        if not self.locating:
+            return
+        error = share(float(largest(difference)), float(largest(own)))
+        if not error <= self.tolerance.output:
             refuse_not_finite(own, f"attention in layer {self.layer}")
             self.causes.append(f"The {name} differ before that, by {error:.2g} of the largest{why()}.")
 
@@ -175,14 +177,16 @@ class LayerComparison:
         if self.tolerance.row is not None:
             self._keep("row", self._scale.add(pattern, own))
         if not self.locating:
-            self._keep("pattern", largest(own.sub_(pattern)))
+            self._keep("pattern", own.sub_(pattern))
             return True
         return self._located_rows(first, pattern, own)
 
     def _located_rows(self, first: int, pattern: Tensor, own: Tensor) -> bool:
         """Whether the rows agree; if not, where they differ most is kept."""
         tolerance = self.tolerance
-        error = float(self._keep("pattern", largest(pattern - own)))
+        difference = pattern - own
+        self._keep("pattern", difference)
+        error = float(largest(difference))
         agrees = error <= tolerance.pattern
         if agrees and tolerance.row is not None:
             rows = row_error(pattern, own)
@@ -226,20 +230,23 @@ class LayerComparison:
         """
         own = at_queries(record, queries)
         summed, normed = _residual_errors(record, self.checkpoint)
-        for name, number in {
-            "output": largest(output - own.output),
-            "scale of output": largest(record.output),
-            "head output": largest(weighted - own.weighted),
-            "scale of head output": largest(record.weighted),
-            "residual": torch.maximum(summed.amax(), normed.amax()),
-            "largest sum": largest(record.summed),
+        for name, values in {
+            "output": output - own.output,
+            "scale of output": record.output,
+            "head output": weighted - own.weighted,
+            "scale of head output": record.weighted,
+            "sum": summed,
+            "scale of sum": record.summed,
+            "norm": normed,
+            "scale of norm": record.normed,
         }.items():
-            self._keep(name, number)
+            self._keep(name, values)
 
     @property
     def on_device(self) -> Tensor:
         """All numbers in one tensor, so that they are copied to the host at once."""
-        numbers = torch.stack(list(self.numbers.values()))
+        of_blocks = [torch.aminmax(torch.stack(ends)) if len(ends) > 2 else ends for ends in self.numbers.values()]
+        numbers = torch.stack([end for ends in of_blocks for end in ends])
         return numbers if self._scale.sums is None else torch.cat([numbers.double(), self._scale.sums.flatten()])
 
     def result(self, on_host: list[float], n_summed: int) -> LayerCheck:
@@ -248,22 +255,26 @@ class LayerComparison:
         Raises:
             VerificationError: values of the model, or sums of their squares, are not finite.
         """
-        numbers = dict(zip(self.numbers, on_host, strict=False))
-        self._refuse_overflow(numbers["largest sum"], n_summed)
-        inputs = [share(numbers[name], numbers[f"scale of {name}"]) for name in INPUTS]
+        ends = zip(on_host[::2], on_host[1::2], strict=False)
+        numbers = {name: greatest(map(abs, each)) for name, each in zip(self.numbers, ends, strict=False)}
+        self._refuse_overflow(numbers["scale of sum"], n_summed)
+        tiny = torch.finfo(self.checkpoint.dtype).tiny
         check = LayerCheck(
             self.layer,
             self.n_heads,
             numbers["pattern"],
             share(numbers["output"], numbers["scale of output"]),
             numbers["scale of output"],
-            residual_error=numbers["residual"],
-            input_error=next(filter(math.isnan, inputs), max(inputs)),
+            residual_error=greatest(
+                numbers[name] / max(numbers[f"scale of {of}"], tiny)
+                for name, of in (("sum", "output"), ("norm", "norm"))
+            ),
+            input_error=greatest(share(numbers[name], numbers[f"scale of {name}"]) for name in INPUTS),
             head_output_error=share(numbers["head output"], numbers["scale of head output"]),
         )
         if self.tolerance.row is None:
             return check
-        error, limit = self._scale.result(on_host[len(self.numbers) :], self.tolerance.scale)
+        error, limit = self._scale.result(on_host[2 * len(self.numbers) :], self.tolerance.scale)
         return replace(check, row_error=numbers["row"], scale_error=error, scale_limit=limit)
 
     def _refuse_overflow(self, largest: float, n_summed: int) -> None:
@@ -333,11 +344,13 @@ class LayerComparison:
 
 def largest(values: Tensor) -> Tensor:
     """The largest absolute value, on the device; NaN if there is one."""
-    if values.is_cuda:
-        norm: Tensor = torch.linalg.vector_norm(values, torch.inf)
-        return norm
-    least, most = torch.aminmax(values)  # an eighth of the time on a processor
+    least, most = torch.aminmax(values)  # an eighth of the time of a norm on a processor
     return torch.maximum(most, -least)
+
+
+def greatest(errors: Iterable[float]) -> float:
+    """The largest, NaN being larger than all."""
+    return max(errors, key=lambda error: (math.isnan(error), error))
 
 
 def share(difference: float, scale: float) -> float:
@@ -354,7 +367,7 @@ def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecor
 
 
 def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
-    """Errors of the sum of residual and output, and of its norm, [batch, n, d_model] each, as shares of their scales.
+    """Errors of the sum of residual and output, and differences of its norm, [batch, n, d_model] each.
 
     Rounding of the sum to the number format does not count: it may exceed the output where the residual is far larger.
     """
@@ -363,7 +376,8 @@ def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tenso
         added = checkpoint.norm(record.output_norm)(added)
     if record.network_output is not None:
         added = record.network_output + added
-    expected = record.residual + added * checkpoint.architecture.residual_multiplier(checkpoint.config)
+    multiplier = checkpoint.architecture.residual_multiplier(checkpoint.config)
+    expected = record.residual + (added if multiplier == 1 else added * multiplier)
     if isinstance(norm, LayerNorm):
         kept = record.norm_input
         expected_norm = layer_norm(kept, kept.shape[-1:], norm.weight, norm.bias, norm.epsilon)
@@ -372,18 +386,17 @@ def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tenso
     size = expected.abs()
     if record.network_output is not None:  # the three may be added in any order
         size = size + record.residual.abs() + record.network_output.abs()
-    rounding = 2 * torch.finfo(expected.dtype).eps * size
-    summed = ((record.summed - expected).abs_() - rounding).clamp_min_(0)
-    return _share(summed, record.output), _share((record.normed - expected_norm).abs_(), record.normed)
-
-
-def _share(difference: Tensor, of: Tensor) -> Tensor:
-    return difference / largest(of).clamp_min(torch.finfo(of.dtype).tiny)
+    summed = (record.summed - expected).abs_().sub_(size, alpha=2 * torch.finfo(expected.dtype).eps)
+    return summed.clamp_min_(0), record.normed - expected_norm
 
 
 def _located_residual(record: LayerRecord, checkpoint: Checkpoint, labels: Callable[[int], Sequence[str]]) -> str:
     """A sentence that locates the largest error of the residual stream, or of the norm after it."""
-    summed, normed = (error.nan_to_num_(nan=torch.inf) for error in _residual_errors(record, checkpoint))
+    errors = zip(_residual_errors(record, checkpoint), (record.output, record.normed), strict=True)
+    summed, normed = (
+        (error.abs() / largest(of).clamp_min(torch.finfo(of.dtype).tiny)).nan_to_num_(nan=torch.inf)
+        for error, of in errors
+    )
     of_norm = bool(normed.max() > summed.max())
     batch, query, dimension = worst_index(normed if of_norm else summed)
     own = (record.normed if of_norm else record.summed)[batch, query, dimension]
