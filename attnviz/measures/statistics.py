@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +22,16 @@ from attnviz.errors import UsageError
 from attnviz.measures.guesses import first_largest
 from attnviz.measures.patterns import (
     CHOSEN,
+    HOST,
     NAMES,
     ON_REPEATS,
+    PATTERNS,
     REGISTRY,
     REPEATS,
     SHARES,
     TYPES,
     MaskInput,
+    applicable,
     choosing,
     masks_of,
     on_chosen,
@@ -44,8 +48,6 @@ SCALARS = live(REGISTRY, lambda: (
     *SHARES, *REPEATS, *ON_REPEATS.values(),
 ))  # fmt: skip
 """All statistics of every head but :data:`TYPES`, which only labels need."""
-
-HOST = torch.device("cpu")
 
 _HALF = 0.5
 """A head shows a pattern from a token if its mean over the token's positions is above this."""
@@ -158,7 +160,7 @@ class TextContext:
     device: torch.device = HOST
     _plans: dict[object, RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
     _weights: dict[object, PairWeights] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _types: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _types: dict[str, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def keys(self) -> Positions:
@@ -220,7 +222,7 @@ class TextContext:
         """The statistics of patterns that apply to the model; none for cross-attention."""
         if self.text is None:
             return ()
-        return tuple(name for name, mask in masks_of(replace(self.text, last=1)).items() if mask is not None)
+        return applicable(tuple(PATTERNS), self.text.causal)
 
     def mask_rows(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Allowed pairs in some rows, boolean [rows, n_keys]; those of content, and those under each mask, stacked."""
@@ -333,7 +335,7 @@ class TextContext:
         """Each share under uniform attention over allowed content; None where not measurable."""
         return {name: self.uniform[name] for name in NAMES}
 
-    def types(self, name: str) -> Tensor:
+    def types(self, name: str) -> NDArray[np.int64]:
         """The type of each query's token, numbered from 0; -1 for queries that are not counted for :data:`REPEATS`.
 
         Counted are content queries with a key under the mask; for induction only those followed by the same token as an
@@ -353,16 +355,14 @@ class TextContext:
                 if follows and (token, later) in pairs:
                     types[i] = first
                 pairs.add((token, later))
-            numbers = torch.tensor(types)
+            numbers = np.array(types)
         else:
             ids = {token: number for number, token in enumerate(dict.fromkeys(self.text.tokens))}
-            numbers = torch.tensor([ids[token] for token in self.text.tokens])
+            numbers = np.array([ids[token] for token in self.text.tokens])
         counted = (numbers >= 0) & (self._uniform.seen[self.masks.index(name), 1, 0] > 0)
-        numbers = torch.where(counted, numbers, -1)
-        of_types, again = np.unique(numbers.numpy(), return_inverse=True)
-        numbers = torch.from_numpy(again - int(of_types[0] == -1))
-        self._types[name] = numbers
-        return numbers
+        of_types, numbers = np.unique(np.where(counted, numbers, -1), return_inverse=True)
+        self._types[name] = numbers - int(of_types[0] == -1)
+        return self._types[name]
 
 
 def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, list[float | None]]:
@@ -576,14 +576,15 @@ class HeadStatistics:
             kept[:] = [next(copies) for _ in kept]
 
     @cached_property
-    def seen(self) -> Tensor:
+    def seen(self) -> NDArray[np.float32]:
         """Each query's attention under the masks that are kept, [n_kept, n_heads, n_layers, n]; 0 for sinks."""
-        return self._of_units(torch.cat(self._seen, 2))
+        return self._of_units(self._seen)
 
-    def _of_units(self, of_rows: Tensor) -> Tensor:
-        """Values of all units, from those of the rows; 0 for other units."""
-        of_units = of_rows.new_zeros(*of_rows.shape[:-1], len(self._context.units))
-        of_units[..., self._positions] = of_rows
+    def _of_units(self, of_rows: Sequence[Tensor]) -> NDArray[Any]:
+        """Values of all units, from those of the rows of some layers each; 0 for other units."""
+        values = np.concatenate([each.numpy() for each in of_rows], -2)
+        of_units = np.zeros((*values.shape[:-1], len(self._context.units)), values.dtype)
+        of_units[..., self._positions] = values
         return of_units
 
     @property
@@ -594,7 +595,7 @@ class HeadStatistics:
         """
         if self._context.source is None:
             return {}
-        by_layer = self._of_units(torch.cat(self._aligned, 1)).transpose(0, 1).tolist()
+        by_layer = self._of_units(self._aligned).swapaxes(0, 1).tolist()
         return dict(zip(self.layers, by_layer, strict=True))
 
     def results(self) -> dict[int, dict[str, list[float | None]]]:
@@ -616,7 +617,7 @@ class HeadStatistics:
     def _measured(self) -> dict[str, NDArray[np.float64]]:
         """The statistics that are measurable, [n_heads, n_layers]; NaN for heads that have none."""
         context, n = self._context, len(self._context.query_positions)
-        sums = dict(zip(self._names, torch.cat(self._sums, -1).numpy(), strict=True))
+        sums = dict(zip(self._names, np.concatenate([each.numpy() for each in self._sums], -1), strict=True))
         result = {"entropy": sums["entropy"] / n, "confidence": sums["confidence"] / n}
         if context.source is None:
             result["distance"] = sums["distance"] / n
@@ -645,9 +646,12 @@ class HeadStatistics:
     def _types(self, name: str) -> NDArray[np.float64]:
         """Number of types from which each head shows the pattern, its mean over the type's positions above half."""
         numbers, seen = self._context.types(name), self.seen[self._kept.index(name)]
-        counts = np.bincount(numbers[numbers.numpy() >= 0].numpy())
-        sums = torch.zeros(*seen.shape[:2], len(counts) + 1).index_add_(-1, numbers + 1, seen)[..., 1:]
-        shown: NDArray[np.float64] = (sums.numpy() / counts > _HALF).sum(-1).astype(np.float64)
+        order = np.argsort(numbers, kind="stable")[(numbers < 0).sum() :]
+        if not len(order):
+            return np.zeros(seen.shape[:2])
+        counts = np.bincount(numbers[order])
+        sums = np.add.reduceat(seen[..., order], np.cumsum(counts) - counts, axis=-1)
+        shown: NDArray[np.float64] = (sums / counts > _HALF).sum(-1).astype(np.float64)
         return shown
 
 

@@ -279,9 +279,9 @@ class LayerComparison:
 
     def _refuse_overflow(self, largest: float, n_summed: int) -> None:
         dtype = str(self.checkpoint.dtype).removeprefix("torch.")
+        wide = torch.float64 if self.checkpoint.dtype == torch.float64 else torch.float32
         if not math.isfinite(largest):
             raise not_finite(f"attention in layer {self.layer}", dtype)
-        wide = torch.promote_types(self.checkpoint.dtype, torch.float32)
         if largest**2 > torch.finfo(wide).max / n_summed:
             raise VerificationError(
                 f"layer {self.layer} of the model has values up to {largest:.1e}, whose squares overflow in {dtype}; "

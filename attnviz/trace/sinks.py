@@ -39,13 +39,14 @@ def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
     if not checkpoint.architecture.causal or checkpoint.stacks or n <= _LEAST_QUERIES:
         return tokens
     begin = replace(tokens, ids=tokens.ids[:n], type_ids=None)
-    patterns: list[Tensor] = []  # a layer each, [n_heads, n, n]
+    patterns: list[Tensor] = []  # a layer each, [1, n_heads, n, n]
 
     def visit(_: int, pattern: Tensor) -> None:
-        patterns.append(pattern[0].to(checkpoint.device))  # layers may run on different devices
+        same = pattern.device == checkpoint.device  # layers may run on different devices
+        patterns.append(pattern if same else pattern.to(checkpoint.device))
 
     record_attention(checkpoint, begin.model_inputs(checkpoint.device), PatternsAlone(visit), torch.inf)
-    received = _received(torch.stack(patterns), checkpoint.windows)
+    received = _received(torch.cat(patterns), checkpoint.windows)
     share = (received > SINK_ATTENTION).float().mean(1)  # of the heads, [n_layers, n]
     is_sink = ((share > _MAJORITY).float().mean(0) > _MAJORITY).tolist()
     sink = (known or (position < n and is_sink[position]) for position, known in enumerate(tokens.sink))

@@ -12,9 +12,9 @@ from attnviz.errors import TextError, UsageError
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
-from attnviz.measures.patterns import MaskInput
+from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelatedWords, RelationTally
-from attnviz.measures.statistics import HOST, HeadStatistics, TextContext, copied
+from attnviz.measures.statistics import HeadStatistics, TextContext, copied
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
