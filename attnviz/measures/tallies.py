@@ -9,13 +9,13 @@ from torch.nn.functional import pad
 
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, masks_of, on_chosen
+from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, choosing, masks_of, on_chosen
 from attnviz.measures.statistics import NOWHERE, row_values, with_nowhere
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import told_apart
-from attnviz.reference.attention import uniform_pattern
+from attnviz.reference.attention import nowhere, uniform_pattern
 from attnviz.texts.batches import Batch
 from attnviz.texts.runs import Additive
 
@@ -142,7 +142,7 @@ class StatisticsTally(TextTally):
         queries = batch.valid[:, None, :].to(pattern)
         pairs = (batch.non_sink[:, None, :, None] & batch.non_sink[:, None, None, :]).to(pattern)
         values = row_values(pattern)
-        values = with_nowhere(values, pattern) if self._learned else values
+        values = with_nowhere(values, nowhere(pattern)) if self._learned else values
         on_sinks = pattern @ (batch.valid & ~batch.non_sink)[:, None, :, None].to(pattern)
         means = [(values[name] * queries).sum(2) for name in _MEANS]
         means.append((on_sinks[..., 0] * batch.non_sink[:, None]).sum(2))
@@ -151,7 +151,8 @@ class StatisticsTally(TextTally):
         for i, spec in enumerate(self._patterns):
             if spec.chosen:
                 far = self._masks[:, i].to(pattern.device) & pairs[:, 0].bool()
-                shares[..., i + 1] = on_chosen(pattern, self._n_visible[window], far).sum(-1)
+                factors, scale = choosing(self._n_visible[window], far, pattern.dtype)
+                shares[..., i + 1] = (on_chosen(pattern, factors[:, None]) / scale[:, None]).sum(-1)
         gone = [(values[NOWHERE] * batch.non_sink[:, None].to(pattern)).sum(2)[..., None]] if self._learned else []
         return torch.cat([torch.stack(means, -1), shares, *gone], -1)
 

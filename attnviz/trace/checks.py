@@ -1,10 +1,9 @@
 """Compares one layer's recomputed attention with the model's, block by block, and locates the worst difference."""
 
 import math
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -140,7 +139,7 @@ def within(check: LayerCheck, tolerance: Tolerance) -> bool:
 class LayerComparison:
     """Running comparison of one layer, over blocks; ``labels`` and ``keys`` name the tokens of a text of the batch.
 
-    What differs most stays on the device until the pass has ended. With ``locating`` every step is
+    What differs most stays on the device, in :attr:`numbers`, until the pass has ended. With ``locating`` every step is
     looked at as it comes, to say where and why: ``causes`` are then sentences on queries, keys or values that differ
     before any pattern does.
     """
@@ -150,13 +149,10 @@ class LayerComparison:
     labels: Callable[[int], Sequence[str]]
     keys: Callable[[int], Sequence[str]]
     locating: bool = False
-    numbers: dict[str, Tensor] = field(default_factory=dict)
+    numbers: dict[str, list[Tensor]] = field(default_factory=dict)
     causes: list[str] = field(default_factory=list)
     worst: tuple[float, str] = (0.0, "")
     n_heads: int = 0
-    _compared: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    _scales: dict[str, Tensor] = field(default_factory=dict)
-    _largest: Tensor | None = None
     _scale: ScaleFit = field(default_factory=ScaleFit)
 
     @property
@@ -164,11 +160,9 @@ class LayerComparison:
         """The checkpoint's tolerance."""
         return self.checkpoint.tolerance
 
-    def _keep(self, name: str, number: Tensor) -> Tensor:
-        """Keep the larger of a number and the one so far, NaN being the largest; return the number."""
-        before = self.numbers.get(name)
-        self.numbers[name] = number if before is None else torch.maximum(before, number)
-        return number
+    def _keep(self, name: str, values: Tensor) -> None:
+        """Keep the smallest and the largest value, of which one is the largest absolute value; NaN is both."""
+        self.numbers.setdefault(name, []).extend(torch.aminmax(values))
 
     def add_inputs(self, name: str, expected: Tensor, own: Tensor, why: Callable[[], str]) -> None:
         """Compare queries, keys or values, [batch, n_heads, n, d_head]; ``why`` returns what explains a difference."""
@@ -177,11 +171,12 @@ class LayerComparison:
                 f"layer {self.layer}: the reference gives {name} of shape {tuple(expected.shape)}, the model of shape "
                 f"{tuple(own.shape)}."
             )
-        self._compared[name] = expected, own
-        self._scales[f"scale of {name}"] = own
+        difference = expected - own
+        self._keep(name, difference)
+        self._keep(f"scale of {name}", own)
         if not self.locating:
             return
-        error = share(float(largest(expected - own)), float(largest(own)))
+        error = share(float(largest(difference)), float(largest(own)))
         if not error <= self.tolerance.output:
             refuse_not_finite(own, f"attention in layer {self.layer}")
             self.causes.append(f"The {name} differ before that, by {error:.2g} of the largest{why()}.")
@@ -200,7 +195,7 @@ class LayerComparison:
         if self.tolerance.row is not None:
             self._keep("row", self._scale.add(pattern, own))
         if not self.locating:
-            self._keep("pattern", largest(own.sub_(pattern)))
+            self._keep("pattern", own.sub_(pattern))
             return True
         return self._located_rows(first, pattern, own)
 
@@ -219,11 +214,14 @@ class LayerComparison:
         difference = own - expected
         if self.tolerance.row is not None:
             self._scale.add_probe(pattern, random, difference, torch.finfo(own.dtype).eps)
-        error = self._keep("pattern", largest(difference))
-        if not self.locating or float(error) <= self.tolerance.probe:
+        self._keep("pattern", difference)
+        if not self.locating:
+            return True
+        error = float(largest(difference))
+        if error <= self.tolerance.probe:
             return True
         refuse_not_finite(own, f"attention in layer {self.layer}")
-        ratio = float(error) / self.tolerance.probe
+        ratio = error / self.tolerance.probe
         if ratio > self.worst[0]:
             batch, head, query, column = worst_index(difference.abs())
             model, reference = own[batch, head, query, column], expected[batch, head, query, column]
@@ -240,7 +238,9 @@ class LayerComparison:
     def _located_rows(self, first: int, pattern: Tensor, own: Tensor) -> bool:
         """Whether the rows agree; if not, where they differ most is kept."""
         tolerance = self.tolerance
-        error = float(self._keep("pattern", largest(pattern - own)))
+        difference = pattern - own
+        self._keep("pattern", difference)
+        error = float(largest(difference))
         agrees = error <= tolerance.pattern
         if agrees and tolerance.row is not None:
             rows = row_error(pattern, own)
@@ -282,28 +282,25 @@ class LayerComparison:
         Residual stream and norm are compared with those that follow from the model's own output. With ``queries``,
         ``weighted`` and ``output`` hold these positions alone.
         """
-        own, expected = at_queries(record, queries), _passed_on(record, self.checkpoint)
-        self._compared |= {
-            "output": (output, own.output),
-            "head output": (weighted, own.weighted),
-            "norm": (expected.normed, record.normed),
-        }
-        self._scales |= {
+        own = at_queries(record, queries)
+        summed, normed = _residual_errors(record, self.checkpoint)
+        for name, values in {
+            "output": output - own.output,
             "scale of output": record.output,
+            "head output": weighted - own.weighted,
             "scale of head output": record.weighted,
+            "sum": summed,
+            "scale of sum": record.summed,
+            "norm": normed,
             "scale of norm": record.normed,
-            "largest sum": record.summed,
-        }
-        ours, theirs = zip(*self._compared.values(), strict=True)
-        together = [*torch._foreach_sub(ours, theirs), *self._scales.values()]
-        each = torch._foreach_max([*torch._foreach_abs(together), expected.beyond_rounding(record)])
-        self._largest = torch.stack(each)
+        }.items():
+            self._keep(name, values)
 
     @property
     def on_device(self) -> Tensor:
         """All numbers in one tensor, so that they are copied to the host at once."""
-        assert self._largest is not None  # the layer has ended
-        numbers = torch.cat([torch.stack(list(self.numbers.values())).to(self._largest), self._largest])
+        of_blocks = [torch.aminmax(torch.stack(ends)) if len(ends) > 2 else ends for ends in self.numbers.values()]
+        numbers = torch.stack([end for ends in of_blocks for end in ends])
         return numbers if self._scale.sums is None else torch.cat([numbers.double(), self._scale.sums.flatten()])
 
     def result(self, on_host: list[float], n_summed: int) -> LayerCheck:
@@ -312,34 +309,35 @@ class LayerComparison:
         Raises:
             VerificationError: values of the model, or sums of their squares, are not finite.
         """
-        names = [*self.numbers, *self._compared, *self._scales, "sum"]
-        numbers = dict(zip(names, on_host, strict=False))
-        self._refuse_overflow(numbers["largest sum"], n_summed)
-        inputs = [share(numbers[name], numbers[f"scale of {name}"]) for name in INPUTS]
-        of_sum = _share_of_size(largest_of([numbers["sum"], 0.0]), numbers["scale of output"])
-        of_norm = _share_of_size(numbers["norm"], numbers["scale of norm"])
+        ends = zip(on_host[::2], on_host[1::2], strict=False)
+        numbers = {name: greatest(map(abs, each)) for name, each in zip(self.numbers, ends, strict=False)}
+        self._refuse_overflow(numbers["scale of sum"], n_summed)
+        tiny = torch.finfo(self.checkpoint.dtype).tiny
         check = LayerCheck(
             self.layer,
             self.n_heads,
             numbers["pattern"],
             share(numbers["output"], numbers["scale of output"]),
             numbers["scale of output"],
-            residual_error=largest_of([of_sum, of_norm]),
-            input_error=largest_of(inputs),
+            residual_error=greatest(
+                numbers[name] / max(numbers[f"scale of {of}"], tiny)
+                for name, of in (("sum", "output"), ("norm", "norm"))
+            ),
+            input_error=greatest(share(numbers[name], numbers[f"scale of {name}"]) for name in INPUTS),
             head_output_error=share(numbers["head output"], numbers["scale of head output"]),
             row_error=numbers.get("row"),
             attention=self.checkpoint.attention,
         )
         if self.tolerance.row is None:
             return check
-        error, limit = self._scale.result(on_host[len(names) :], self.tolerance.scale)
+        error, limit = self._scale.result(on_host[2 * len(self.numbers) :], self.tolerance.scale)
         return replace(check, scale_error=error, scale_limit=limit)
 
     def _refuse_overflow(self, largest: float, n_summed: int) -> None:
         dtype = str(self.checkpoint.dtype).removeprefix("torch.")
+        wide = torch.float64 if self.checkpoint.dtype == torch.float64 else torch.float32
         if not math.isfinite(largest):
             raise not_finite(f"attention in layer {self.layer}", dtype)
-        wide = torch.promote_types(self.checkpoint.dtype, torch.float32)
         if largest**2 > torch.finfo(wide).max / n_summed:
             raise VerificationError(
                 f"layer {self.layer} of the model has values up to {largest:.1e}, whose squares overflow in {dtype}; "
@@ -402,21 +400,18 @@ class LayerComparison:
 
 def largest(values: Tensor) -> Tensor:
     """The largest absolute value, on the device; NaN if there is one."""
-    if values.is_cuda:
-        norm: Tensor = torch.linalg.vector_norm(values, torch.inf)
-        return norm
-    least, most = torch.aminmax(values)  # an eighth of the time on a processor
+    least, most = torch.aminmax(values)  # an eighth of the time of a norm on a processor
     return torch.maximum(most, -least)
+
+
+def greatest(errors: Iterable[float]) -> float:
+    """The largest, NaN being larger than all."""
+    return max(errors, key=lambda error: (math.isnan(error), error))
 
 
 def share(difference: float, scale: float) -> float:
     """A difference as a share of a scale, or as it is where that is 0."""
     return difference / (scale or 1.0)
-
-
-def _share_of_size(difference: float, scale: float) -> float:
-    """A difference as a share of a scale, however small."""
-    return difference / max(scale, sys.float_info.min)
 
 
 def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecord:
@@ -427,55 +422,38 @@ def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecor
     return replace(record, output=record.output[:, index], weighted=record.weighted[:, index])
 
 
-def largest_of(errors: Sequence[float]) -> float:
-    """The largest number, NaN being the largest."""
-    return next(filter(math.isnan, errors), max(errors))
+def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
+    """Errors of the sum of residual and output, and differences of its norm, [batch, n, d_model] each.
 
-
-class _PassedOn(NamedTuple):
-    """What a layer should pass on, [batch, n, d_model] each: the sum of residual and output, and its norm.
-
-    The sum is rounded by ``rounding`` times ``size``, which may exceed the output where the residual is far larger.
+    Rounding of the sum to the number format does not count: it may exceed the output where the residual is far larger.
     """
-
-    summed: Tensor
-    normed: Tensor
-    size: Tensor
-    rounding: float
-
-    def beyond_rounding(self, record: LayerRecord) -> Tensor:
-        """How far the model's own sum is from it beyond rounding; negative where it is not."""
-        return (record.summed - self.summed).abs_().sub_(self.size, alpha=self.rounding)
-
-
-def _passed_on(record: LayerRecord, checkpoint: Checkpoint) -> _PassedOn:
-    """What follows from the model's own output."""
     norm, added = None if record.norm is None else checkpoint.norm(record.norm), record.output
     if record.output_norm is not None:
         added = checkpoint.norm(record.output_norm)(added)
     if record.network_output is not None:
         added = record.network_output + added
     multiplier = checkpoint.architecture.residual_multiplier(checkpoint.config)
-    summed = record.residual + (added if multiplier == 1 else added * multiplier)
-    kept = record.norm_input
-    if norm is None:
-        normed = kept
-    elif isinstance(norm, LayerNorm):
-        normed = layer_norm(kept, kept.shape[-1:], norm.weight, norm.bias, norm.epsilon)
+    expected = record.residual + (added if multiplier == 1 else added * multiplier)
+    if isinstance(norm, LayerNorm):
+        kept = record.norm_input
+        expected_norm = layer_norm(kept, kept.shape[-1:], norm.weight, norm.bias, norm.epsilon)
     else:
-        normed = norm(kept)
-    size = summed.abs()
+        expected_norm = record.norm_input if norm is None else norm(record.norm_input)
+    size = expected.abs()
     if record.network_output is not None:  # the three may be added in any order
         size = size + record.residual.abs() + record.network_output.abs()
-    return _PassedOn(summed, normed, size, 2 * torch.finfo(summed.dtype).eps)
+    summed = (record.summed - expected).abs_().sub_(size, alpha=2 * torch.finfo(expected.dtype).eps)
+    return summed.clamp_min_(0), record.normed - expected_norm
 
 
 def _located_residual(record: LayerRecord, checkpoint: Checkpoint, labels: Callable[[int], Sequence[str]]) -> str:
     """A sentence that locates the largest error of the residual stream, or of the norm after it."""
-    follows = _passed_on(record, checkpoint)
-    summed, normed = follows.beyond_rounding(record).nan_to_num_(nan=torch.inf), (record.normed - follows.normed).abs_()
-    error_of_sum = _share_of_size(float(summed.max()), float(largest(record.output)))
-    of_norm = not _share_of_size(float(normed.max()), float(largest(record.normed))) <= error_of_sum
+    errors = zip(_residual_errors(record, checkpoint), (record.output, record.normed), strict=True)
+    summed, normed = (
+        (error.abs() / largest(of).clamp_min(torch.finfo(of.dtype).tiny)).nan_to_num_(nan=torch.inf)
+        for error, of in errors
+    )
+    of_norm = bool(normed.max() > summed.max())
     batch, query, dimension = worst_index(normed if of_norm else summed)
     own = (record.normed if of_norm else record.summed)[batch, query, dimension]
     parallel = record.network_output is not None

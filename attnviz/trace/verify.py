@@ -18,7 +18,7 @@ from attnviz.models.offloading import running_device
 from attnviz.models.tokens import Tokens
 from attnviz.progress import Progress, tell
 from attnviz.reference import attention
-from attnviz.reference.attention import HeadParameters
+from attnviz.reference.attention import HeadParameters, Scoring
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import INPUTS, LayerCheck, LayerComparison, Verification, largest, within
 from attnviz.trace.patterns import LayerQK, MaskCache, of_heads
@@ -168,7 +168,9 @@ class VerifiedAttention:
         heads, _, value = _heads_of(model, layer, x, source, None, self._mask_cache)
         if self.verification.attention != "eager":
             heads = heads.without_rounding()
-        if not torch.allclose(_fingerprint(heads, value), kept.fingerprint, rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS):
+        again = _fingerprint(heads, value)
+        same = torch.allclose(again, kept.fingerprint, rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS)
+        if not same or _numbers_of(heads.scoring) != kept.scoring:
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
                 "the model's weights changed since; analyze again."
@@ -183,6 +185,7 @@ class _KeptLayer:
     inputs: tuple[Tensor, Tensor | None]
     output: Tensor | None
     fingerprint: Tensor
+    scoring: tuple[object, ...]
 
 
 def verify_attention(
@@ -349,7 +352,8 @@ class Verifier(Observer):
         own = call.query, call.key, call.value
         x = attention_input, attention_input if source is None else source
         for name, ours, theirs in zip(INPUTS, recomputed, own, strict=True):
-            once = ours[:, :: max(1, ours.shape[1] // theirs.shape[1])]  # heads of a group share keys and values
+            shared_by = ours.shape[1] // theirs.shape[1]
+            once = ours[:, ::shared_by] if shared_by > 1 else ours  # heads of a group share keys and values
             self._compared.add_inputs(name, once, theirs, partial(_reason, model, name, x, parameters, theirs))
         if model.attention != "eager":
             self._heads = self._heads.without_rounding()
@@ -451,7 +455,7 @@ class Verifier(Observer):
             weighted = torch.where(blind[..., None], record.weighted, weighted)
             output = torch.where(blind, record.output, output)
         compared.add_outputs(record, weighted, output, self._queries)
-        n_summed = record.summed[0].numel()
+        n_summed = record.summed.shape[1:].numel()
         self._comparisons[layer] = compared, n_summed
         if self._locating:
             check = compared.result(compared.on_device.tolist(), n_summed)
@@ -460,7 +464,7 @@ class Verifier(Observer):
         if self._keep:
             inputs = record.attention_input, record.source
             own = record.output if self._keep_outputs else None
-            self.kept[layer] = _KeptLayer(inputs, own, self._fingerprint)
+            self.kept[layer] = _KeptLayer(inputs, own, self._fingerprint, _numbers_of(self._parameters))
         if self._written is not None:
             self._written(layer, record.weighted)
         tell(self._progress, "verifying", len(self._comparisons), model.n_layers)
@@ -526,13 +530,21 @@ def _heads_of(
 def _fingerprint(heads: LayerQK, value: Tensor) -> Tensor:
     """A few numbers a head that change when queries, keys, values or patterns do, or heads are permuted.
 
-    Sums of queries, keys and values times random numbers, [3 or more, batch, n_heads]; with learned sinks and with a
-    bias by position, which may change for some distances alone, of the first row of the pattern, the middle one and the
-    last as well.
+    Sums of queries, keys and values times random numbers, [3, batch, n_heads]. These and :func:`_numbers_of` give the
+    patterns; learned sinks and a bias by position, which may change for some distances alone, are seen in the first,
+    the middle and the last row of the pattern.
     """
-    n, scoring = heads.query.shape[-2], heads.scoring
-    rows = [] if scoring.position_bias is None and scoring.sinks is None else sorted({0, n // 2, n - 1})
+    n, rows = heads.query.shape[-2], list[int]()
+    if heads.scoring.position_bias is not None or heads.scoring.sinks is not None:
+        rows = sorted({0, n // 2, n - 1})
     with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
         patterns = [heads.rows(row, row + 1, heads.key.shape[-2]) for row in rows]
         parts = [attention.upcast(x) for x in (heads.query, heads.key, value, *patterns)]
-        return torch.stack([(x * random_numbers(*x.shape[-2:], x.dtype, x.device)).sum((-2, -1)) for x in parts])
+        return torch.stack(
+            [torch.einsum("bhnd,nd->bh", x, random_numbers(*x.shape[-2:], x.dtype, x.device)) for x in parts]
+        )
+
+
+def _numbers_of(scoring: Scoring) -> tuple[object, ...]:
+    """What besides queries, keys and tensors makes patterns."""
+    return scoring.scale, scoring.causal, scoring.upcast, scoring.softmax_in_float32, scoring.window, scoring.cap

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from attnviz import analyze
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.judge.verdicts import judge
-from attnviz.measures.patterns import ON_REPEATS, duplicate, induction
+from attnviz.measures.patterns import ON_REPEATS, MaskInput
 from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
 from attnviz.measures.statistics import measure
 from attnviz.measures.tallies import ordinary_ids
@@ -46,8 +46,9 @@ def judged(pattern, context):
 def test_the_masks_are_what_their_definitions_say(tokens):
     positions = range(len(tokens))
     earlier = {(q, p) for q in positions for p in positions if p < q and tokens[p] == tokens[q]}
-    assert pairs(duplicate(tokens)) == earlier
-    assert pairs(induction(tokens)) == {(q, p + 1) for q, p in earlier if p + 1 != q}
+    text = MaskInput([""] * len(tokens), tokens, causal=False)
+    assert pairs(text.earlier_copies) == earlier
+    assert pairs(text.after_earlier_copies) == {(q, p + 1) for q, p in earlier if p + 1 != q}
 
 
 # --- scores

@@ -15,7 +15,7 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.measures.patterns import MaskInput
-from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.measures.statistics import HeadStatistics, TextContext, copied
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId
@@ -167,11 +167,12 @@ def _tokens(labels: tuple[str, ...], causal: bool) -> Tokens:
 
 def _findings(patterns: Tensor, context: TextContext) -> Iterator[HeadFindings]:
     """Statistics and labels of the weights as given."""
+    measured = HeadStatistics(context, patterns.shape[1])
     for layer, pattern in enumerate(patterns):
-        measured = HeadStatistics(context, len(pattern))
+        measured.begin(layer)
         measured.add(0, pattern)
-        statistics = measured.result()
-        for head in range(len(pattern)):
+    for layer, statistics in copied([measured])[0].results().items():
+        for head in range(patterns.shape[1]):
             id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
             verdicts = judge(of_head, context, (), id)
             yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_non_sink))

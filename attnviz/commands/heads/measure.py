@@ -12,9 +12,9 @@ from attnviz.errors import TextError, UsageError
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
-from attnviz.measures.patterns import MaskInput
+from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelatedWords, RelationTally
-from attnviz.measures.statistics import HOST, HeadStatistics, TextContext, copied
+from attnviz.measures.statistics import HeadStatistics, TextContext, copied
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
@@ -136,18 +136,18 @@ class Reader:
             note = "relations need the rows of all words (leave out --queries, queries=...)."
         elif self.syntax:
             parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint)
-        contexts, measured = _contexts(checkpoint, context, of_target, len(tokens)), dict[int, HeadStatistics]()
+        contexts = _contexts(checkpoint, context, of_target, len(tokens))
+        measured = dict[tuple[int, int], HeadStatistics]()  # layers with the same masks are summed together
         relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, context.causal, replicates=0)
         if parse is not None:
             words = [word.positions for word in parse.words]
             relations.begin_words(RelatedWords.of([(words, parse.arcs, tokens.sinks)]))
 
         def measure_rows(rows: VerifiedRows) -> None:
-            if rows.layer not in measured:
-                measured[rows.layer] = HeadStatistics(
-                    contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
-                )
-            measured[rows.layer].update(rows)
+            of_layer, n_heads = contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
+            if (id(of_layer), n_heads) not in measured:
+                measured[id(of_layer), n_heads] = HeadStatistics(of_layer, n_heads)
+            measured[id(of_layer), n_heads].update(rows)
             if is_of_source(rows.layer):  # the parse is of the source
                 relations.update(rows)
 
@@ -162,7 +162,7 @@ class Reader:
             tokens=tokens,
             context=context,
             attention=attention,
-            heads=tuple(_judged(measured, relations, contexts, context, self.stored)),
+            heads=tuple(_judged(list(measured.values()), relations, contexts, context, self.stored)),
             parse=parse,
             syntax_note=note,
             options=options,
@@ -248,20 +248,22 @@ def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | Non
 
 
 def _judged(
-    measured: Mapping[int, HeadStatistics],
+    measured: Sequence[HeadStatistics],
     of_relations: RelationTally,
     contexts: Mapping[int, TextContext],
     context: TextContext,
     stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
     """The findings of all heads, in the model's order."""
-    copied(list(measured.values()))
+    copied(measured)
+    by_layer = {layer: statistics for each in measured for layer, statistics in each.results().items()}
+    aligned = {layer: of_heads for each in measured for layer, of_heads in each.aligned.items()}
     relations, few = of_relations.results(), TOO_SHORT if context.queries is None else FEW_ROWS
-    for layer in sorted(measured):
-        statistics, of_text = measured[layer].result(), contexts.get(layer, context)
-        aligned = measured[layer].largest.tolist() if of_text.source is not None else ()
+    for layer in sorted(by_layer):
+        statistics, of_text = by_layer[layer], contexts.get(layer, context)
         for head in range(len(statistics["entropy"])):
             id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
             verdicts = judge(of_head, of_text, relations if is_of_source(layer) else (), id)
-            roles, own = None if stored is None else stored.of(id), tuple(aligned[head]) if aligned else ()
+            roles = None if stored is None else stored.of(id)
+            own = tuple(aligned[layer][head]) if layer in aligned else ()
             yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, of_text.n_non_sink, few), roles, own)
