@@ -40,7 +40,7 @@ def attending_to(place: int, share: float, heads: int):
 def fresh_gpt2():
     """A GPT-2 that was never trained, with attention that is nearly even."""
     torch.manual_seed(0)
-    return from_loaded(GPT2Model(gpt2_config()).eval(), gpt2_tokenizer())
+    return from_loaded(GPT2Model(gpt2_config(attn_implementation="eager")).eval(), gpt2_tokenizer())
 
 
 def resting_gpt2(word):

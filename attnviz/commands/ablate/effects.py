@@ -437,7 +437,8 @@ class Passes:
     def _compare_values(self, inputs: InputBatch, kept: removal.KeptPass, rows: VerifiedRows, value: Tensor) -> None:
         n_rows, n_keys = rows.pattern.shape[-2:]
         layer, at, valid = rows.layer, slice(rows.first, rows.first + n_rows), inputs.batch.queries(rows.layer)
-        expected = torch.matmul(rows.pattern, value[..., :n_keys, :]).transpose(1, 2)[valid[:, at]]
+        value = value[..., :n_keys, :].to(rows.pattern.dtype)
+        expected = torch.matmul(rows.pattern, value).transpose(1, 2)[valid[:, at]]
         if not len(expected):  # padding alone
             return
         own = kept.o_proj[layer]

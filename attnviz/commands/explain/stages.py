@@ -36,6 +36,9 @@ _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 _AXES = {2: ("token", "dimension"), 3: ("head", "query", "key"), 4: ("part", "head", "token", "dimension")}
 
 
+_ON_RANDOM_VALUES = " on random values"
+
+
 class Probe(NamedTuple):
     """A hook point of the model for a step of a layer."""
 
@@ -289,7 +292,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, 
     compared = dict(steps)
     if pattern.weights is None:
         assert pattern.probe is not None  # the observer probes
-        shown["pattern"] = f"output of {where} on random values", pattern.probe[0].transpose(0, 1)
+        shown["pattern"] = f"output of {where}{_ON_RANDOM_VALUES}", pattern.probe[0].transpose(0, 1)
         random = upcast(random_values(pattern.probe[0, :, 0]))
         compared["pattern"] = torch.matmul(upcast(steps["pattern"]), random)
     else:
@@ -338,9 +341,12 @@ def _check(
     if check.passed:
         return check
     position = tuple(int(index) for index in torch.unravel_index(difference.argmax(), difference.shape))
+    axes = _AXES[tensor.ndim]
+    if name == "pattern" and place.endswith(_ON_RANDOM_VALUES):
+        axes = ("head", "query", "dimension")
     named = [
         f"{axis} {index}" + ("" if axis in ("part", "head", "dimension") else f" ({tokens.labels[index]!r})")
-        for axis, index in zip(_AXES[tensor.ndim], position, strict=True)
+        for axis, index in zip(axes, position, strict=True)
     ]
     raise VerificationError(
         f"the recomputed layer does not reproduce the model, first at {where}: the largest difference is at "
