@@ -102,6 +102,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return _LINK.sub(led_on, markdown)
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Wide tables scroll; the theme's switch to dark looks for two styles of highlight.js, which would be fetched."""
+    styles = '<style id="hljs-light"></style><style id="hljs-dark"></style>'
+    styles += "<style>.table { display: block; overflow-x: auto }</style>"
+    return output.replace("</head>", f"{styles}</head>")
+
+
 def on_post_build(config: Any) -> None:
     """Write llms.txt, and the Markdown that it names."""
     site = Path(config.site_dir)

@@ -23,7 +23,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import ProcessError, UsageError
-from attnviz.judge.roles import Role, coreference_candidates, in_direction, syntax_candidates
+from attnviz.judge.roles import Role, coreference_candidates, in_direction, role_key, syntax_candidates
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
 from attnviz.measures.estimates import Interval
 from attnviz.measures.patterns import ROLES_ON_REPEATS
@@ -187,10 +187,9 @@ def _check_init(path: Path, published: str | None) -> None:
 
 
 def _clearest(profile: Profile) -> list[Role]:
-    """The clearest role of each head that passes any, those of the clearest heads."""
+    """The clearest role of each head that passes any, those of the clearest heads; general roles and sinks last."""
     first = [roles[0] for roles in profile.passed_roles().values() if roles]
-    first.sort(key=lambda role: -(role.error_reduction or 0.0))
-    claimed = [role for role in first if lower_bound(role) > 0][:CLAIMED]
+    claimed = [role for role in sorted(first, key=role_key) if lower_bound(role) > 0][:CLAIMED]
     if not claimed:
         raise UsageError(
             f"no head passes a role on {profile.source()}: nothing to claim. Expected a corpus of more texts."
