@@ -456,18 +456,23 @@ COMMANDS = {
     "check": Command(
         ("check",),
         text=(
-            Option("files", list[Path], "A TOML file of claims; with --published corpora (.conllu, .txt or GAP .tsv).",
-                   REQUIRED, "FILE", positional=True),
+            Option("files", list[Path], "A TOML file of claims; with --published corpora (.conllu, .txt or GAP .tsv). "
+                   "Default: claims.toml.", (), "FILE", positional=True),
             replace(_MODEL[0], help=_MODEL[0].help.replace("Default: ", "Default: the one that the file names, ")),
-            *_MODEL[1:3], _TRUNCATE, _DEVICE[0], *_DEVICE[2:],
+            *_MODEL[1:], _TRUNCATE, _DEVICE[0], *_DEVICE[2:],
         ),
         measurement=(
+            Option("init", list[Path], "First write FILE: as claims, what the ten clearest heads do over this corpus "
+                   "now. May be given more than once.", (), "CORPUS"),
             Option("published", str, "Check the heads of a paper instead, over corpora: clark-2019 or wang-2022.", None,
                    "PAPER"),
             *_CORPORA,
             _seed("Random seed of all intervals, controls and random tokens."),
         ),
-        output=(_TABLE, *_FILES),
+        output=(
+            Option("junit", Path, "Also write the verdicts as JUnit XML, which CI services read.", None, "FILE"),
+            _TABLE, *_FILES,
+        ),
     ),
     "card": Command(
         ("card", "cards"),

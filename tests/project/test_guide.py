@@ -8,6 +8,7 @@ import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -230,6 +231,19 @@ def test_links_lead_somewhere_and_the_index_has_every_page() -> None:
             titles = re.findall(r"^#+ (.*)$", PAGES.get(found, ""), re.M)
             anchors = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
             assert not anchor or anchor in anchors, target
+
+
+def test_llms_txt_and_the_navigation_of_the_site_have_every_page() -> None:
+    spec = importlib.util.spec_from_file_location("guide_site", ROOT / ".ci" / "guide_site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    site = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+    pages = {path.relative_to(ROOT).as_posix() for path in PAGES}
+    index = "examples/guide/README.md"
+    assert set(re.findall(r"^- \[[^]]+\]\(([^)]+)\)", site.llms_txt(), re.M)) == pages - {index}
+    config = site.on_config(SimpleNamespace())
+    assert pages - set(re.findall(r"'([\w/.-]+\.md)'", str(config.nav))) == set()
 
 
 def test_the_two_commands_install_with_the_constraints_of_ci_which_runs_the_second_as_written() -> None:
