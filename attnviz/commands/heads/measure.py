@@ -14,7 +14,8 @@ from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelatedWords, RelationTally
-from attnviz.measures.statistics import HeadStatistics, TextContext, copied
+from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.measures.sums import copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
@@ -256,7 +257,7 @@ def _judged(
     stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
     """The findings of all heads, in the model's order."""
-    copied(measured)
+    copy_to_host([*measured, of_relations])
     by_layer = {layer: statistics for each in measured for layer, statistics in each.results().items()}
     aligned = {layer: of_heads for each in measured for layer, of_heads in each.aligned.items()}
     relations, few = of_relations.results(), TOO_SHORT if context.queries is None else FEW_ROWS
