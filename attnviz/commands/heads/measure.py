@@ -139,7 +139,7 @@ class Reader:
         elif self.syntax:
             parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint)
         contexts = _contexts(checkpoint, context, of_target, len(tokens))
-        measured = dict[tuple[int, int], HeadStatistics]()  # layers with the same masks are summed together
+        measured = dict[object, HeadStatistics]()  # layers with the same masks on one device are summed together
         relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, context.causal, replicates=0)
         if parse is not None:
             words = [word.positions for word in parse.words]
@@ -147,9 +147,10 @@ class Reader:
 
         def measure_rows(rows: VerifiedRows) -> None:
             of_layer, n_heads = contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
-            if (id(of_layer), n_heads) not in measured:
-                measured[id(of_layer), n_heads] = HeadStatistics(of_layer, n_heads)
-            measured[id(of_layer), n_heads].update(rows)
+            alike = id(of_layer), n_heads, rows.pattern.device
+            if alike not in measured:
+                measured[alike] = HeadStatistics(of_layer, n_heads)
+            measured[alike].update(rows)
             if is_of_source(rows.layer):  # the parse is of the source
                 relations.update(rows)
 
