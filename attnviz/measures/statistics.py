@@ -36,7 +36,7 @@ from attnviz.measures.patterns import (
     masks_of,
     on_chosen,
 )
-from attnviz.measures.sums import on_host
+from attnviz.measures.sums import copy_to_host
 from attnviz.models.tokens import Positions, UnitRows
 from attnviz.plugins import live
 from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
@@ -308,7 +308,8 @@ class TextContext:
             allowed = self.allowed_rows(first, last)
             visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
             statistics.add(first, uniform_pattern(visible, self.learned_sinks))
-        return copied([statistics])[0]
+        copy_to_host([statistics])
+        return statistics
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -371,15 +372,8 @@ def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, lis
     statistics = HeadStatistics(context, blocks[0].pattern.shape[1])
     for block in blocks:
         statistics.update(block)
-    return copied([statistics])[0].results()[blocks[0].layer]
-
-
-def copied(of_text: Sequence["HeadStatistics"]) -> Sequence["HeadStatistics"]:
-    """Statistics of all layers of a pass, copied to the host at once."""
-    copies = iter(on_host([tensor for each in of_text for tensor in each.on_device()]))
-    for each in of_text:
-        each.take(copies)
-    return of_text
+    copy_to_host([statistics])
+    return statistics.results()[blocks[0].layer]
 
 
 @dataclass(frozen=True)
@@ -661,15 +655,6 @@ def _rows_of(name: str, blocks: Sequence[_Block]) -> Tensor:
         scale = torch.cat([block.scales[name] for block in blocks])
         return torch.cat([block.chosen[name] for block in blocks], 1) / scale
     return torch.cat([getattr(block, name) for block in blocks], 1)
-
-
-def row_values(pattern: Tensor) -> dict[str, Tensor]:
-    """Entropy (nats), distance (positions) and confidence of each row of patterns [..., n, n], [..., n]."""
-    return {
-        "entropy": -weighted_logs(pattern).sum(-1),
-        "confidence": pattern.amax(-1),
-        "distance": torch.einsum("...qk,qk->...q", pattern, distances(pattern, 0)),
-    }
 
 
 def distances(pattern: Tensor, first: int) -> Tensor:

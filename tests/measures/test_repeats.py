@@ -235,7 +235,7 @@ def test_retrieval_counts_the_tokens_to_come_that_get_the_largest_attention():
         pattern[0, 1, query, start + i] = 0.9
         pattern[0, 2, query, start + i + 1] = 0.5 if i < 2 else 0.4
         pattern[0, 2, query, start] = 0.4 if i < 2 else 0.5
-    assert needles.retrieved(pattern, [7]).tolist() == [[1.0, 0.0, 0.5]]
+    assert needles.retrieved(needles.largest(pattern), [7]).tolist() == [[1.0, 0.0, 0.5]]
     assert needles.uniform(None) == pytest.approx(sum(1 / seen for seen in (36, 37, 38, 39)) / 4)
     starts = needles.starts(list(range(SEQUENCES))).tolist()
     chances = [(start + i + 1 > 35 + i - 10) / 10 for start in starts for i in range(4)]  # with a window of 10 tokens

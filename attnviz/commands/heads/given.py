@@ -15,7 +15,8 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.measures.patterns import MaskInput
-from attnviz.measures.statistics import HeadStatistics, TextContext, copied
+from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.measures.sums import copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId
@@ -171,7 +172,8 @@ def _findings(patterns: Tensor, context: TextContext) -> Iterator[HeadFindings]:
     for layer, pattern in enumerate(patterns):
         measured.begin(layer)
         measured.add(0, pattern)
-    for layer, statistics in copied([measured])[0].results().items():
+    copy_to_host([measured])
+    for layer, statistics in measured.results().items():
         for head in range(patterns.shape[1]):
             id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
             verdicts = judge(of_head, context, (), id)

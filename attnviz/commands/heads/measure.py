@@ -14,7 +14,8 @@ from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelatedWords, RelationTally
-from attnviz.measures.statistics import HeadStatistics, TextContext, copied
+from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.measures.sums import copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
@@ -137,7 +138,7 @@ class Reader:
         elif self.syntax:
             parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint)
         contexts = _contexts(checkpoint, context, of_target, len(tokens))
-        measured = dict[tuple[int, int], HeadStatistics]()  # layers with the same masks are summed together
+        measured = dict[object, HeadStatistics]()  # layers with the same masks on one device are summed together
         relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, context.causal, replicates=0)
         if parse is not None:
             words = [word.positions for word in parse.words]
@@ -145,9 +146,10 @@ class Reader:
 
         def measure_rows(rows: VerifiedRows) -> None:
             of_layer, n_heads = contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
-            if (id(of_layer), n_heads) not in measured:
-                measured[id(of_layer), n_heads] = HeadStatistics(of_layer, n_heads)
-            measured[id(of_layer), n_heads].update(rows)
+            alike = id(of_layer), n_heads, rows.pattern.device
+            if alike not in measured:
+                measured[alike] = HeadStatistics(of_layer, n_heads)
+            measured[alike].update(rows)
             if is_of_source(rows.layer):  # the parse is of the source
                 relations.update(rows)
 
@@ -255,7 +257,7 @@ def _judged(
     stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
     """The findings of all heads, in the model's order."""
-    copied(measured)
+    copy_to_host([*measured, of_relations])
     by_layer = {layer: statistics for each in measured for layer, statistics in each.results().items()}
     aligned = {layer: of_heads for each in measured for layer, of_heads in each.aligned.items()}
     relations, few = of_relations.results(), TOO_SHORT if context.queries is None else FEW_ROWS

@@ -10,7 +10,7 @@ from attnviz.measures.head_distances import HeadDistanceTally
 from attnviz.measures.names import NameTally
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.repeats import SEQUENCES, RepeatTally
-from attnviz.measures.tallies import MeaningTally, StatisticsTally, Tally
+from attnviz.measures.tallies import MeaningTally, StatisticsTally, Tally, counting
 from attnviz.measures.writing import WritingTally
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Measured
@@ -87,11 +87,5 @@ class CorpusRun:
         elif self.attention.next_is_verified:
             tallies.append(self.distances)
         weights = text_weights(self.settings.seed, [number * _APART + item.source.number for item in batch.items])
-        for tally in tallies:
-            tally.begin(batch, weights)
-
-        def on_rows(layer: int, pattern: Tensor) -> None:
-            for tally in tallies:
-                tally.add(layer, pattern, batch)
-
-        self.attention.run(batch, on_rows, on_weighted_values)
+        with counting(tallies, batch, weights) as count:
+            self.attention.run(batch, count, on_weighted_values)

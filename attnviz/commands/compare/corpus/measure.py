@@ -16,7 +16,7 @@ from attnviz.errors import TextError
 from attnviz.judge.roles import Role, judged_roles, passed_by_head, statistic_candidates, syntax_candidates
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.relations import RelationTally
-from attnviz.measures.tallies import StatisticsTally
+from attnviz.measures.tallies import StatisticsTally, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
@@ -229,15 +229,13 @@ class _Run:
 
     def _read(self, batch: Batch, weights: Tensor, side: int, visit: Visit) -> None:
         """Run a batch through A or B, whose patterns the tallies of its roles read, too."""
-        for tally in self.roles[side]:
-            tally.begin(batch, weights)
+        with counting(self.roles[side], batch, weights) as count:
 
-        def read(layer: int, pattern: Tensor) -> None:
-            for tally in self.roles[side]:
-                tally.add(layer, pattern, batch)
-            visit(layer, pattern)
+            def read(layer: int, pattern: Tensor) -> None:
+                count(layer, pattern)
+                visit(layer, pattern)
 
-        self.attention[side].run(batch, read)
+            self.attention[side].run(batch, read)
 
     def result(self) -> CorpusComparison | None:
         """Measure, merge all processes and judge the heads; None in all processes but the first."""
