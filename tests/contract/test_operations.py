@@ -75,7 +75,9 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, kind: str, layers: int, tokens: int) -> tuple[int, int, int]:
+def counted(
+    monkeypatch: pytest.MonkeyPatch, kind: str, layers: int, tokens: int, implementation: str = "sdpa"
+) -> tuple[int, int, int]:
     """Operations of the model's own eager pass, operations of ``analyze``, and the waits of its verified pass."""
     torch.manual_seed(0)
     model = MODELS[kind](layers).eval()
@@ -86,6 +88,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, kind: str, layers: int, tokens: int
     more = {} if kind == "bert" else {"use_cache": False}
     with torch.inference_mode(), Counted() as own:
         model(**inputs, **more)
+    model.set_attn_implementation(implementation)
     waits = Waits()
 
     def waiting(*given: Any, **named: Any) -> Any:
@@ -98,13 +101,14 @@ def counted(monkeypatch: pytest.MonkeyPatch, kind: str, layers: int, tokens: int
     return own.operations.total(), ours.operations.total(), waits.n
 
 
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize(("kind", "ratio"), [("gpt2", 5.8), ("bert", 6.5), ("llama", 5.3)])
 def test_the_device_is_seldom_waited_for_and_asked_little(
-    monkeypatch: pytest.MonkeyPatch, kind: str, ratio: float
+    monkeypatch: pytest.MonkeyPatch, kind: str, ratio: float, implementation: str
 ) -> None:
     """Every block of rows has to know its pairs, and the mask that hides keys: no layer waits."""
-    own, ours, waits = counted(monkeypatch, kind, 4, 128)
-    more_own, more, more_waits = counted(monkeypatch, kind, 8, 128)
+    own, ours, waits = counted(monkeypatch, kind, 4, 128, implementation)
+    more_own, more, more_waits = counted(monkeypatch, kind, 8, 128, implementation)
     assert waits == more_waits <= 6
     assert ours <= ratio * own
     assert more <= ratio * more_own
