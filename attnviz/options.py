@@ -585,7 +585,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError as error:
             raise UsageError(f"{function.__name__}(): {error}.") from error
         arguments |= arguments.pop(more, {})
-        if kinds.get("text") is str:
+        if "text" in arguments and (kinds["text"] is str or isinstance(arguments["text"], str)):
             check_texts(arguments.pop("text"), arguments.pop("pair", None))
         for name, value in arguments.items():
             if name not in kinds:  # of a result, which checks these itself
