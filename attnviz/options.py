@@ -34,6 +34,9 @@ VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 REQUIRED = inspect.Parameter.empty
 """The default of what has none."""
 
+PLUGIN = "plugin"
+"""The option that names files to run first."""
+
 METHODS = ("zero", "mean", "uniform")
 """What can take the place of a removed head; see :class:`attnviz.trace.removal.Replacement`."""
 
@@ -126,8 +129,9 @@ class Command:
 
     @property
     def measuring(self) -> list[str]:
-        """Names of the options for text, model and measurement."""
-        return [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
+        """Names of the options for text, model and measurement; without ``--plugin``, which Python has no need of."""
+        measuring = [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
+        return [name for name in measuring if name != PLUGIN]
 
     def typed(self, values: Mapping[str, object]) -> list[str]:
         """Command-line arguments for these values, in their order; defaults and unknown names are left out."""
@@ -175,6 +179,8 @@ _MODEL = (
            "Hugging Face hub id."),
     Option("tokenizer", str, "The tokenizer of a model that was saved without one: a built-in model, a folder, or a "
            "Hugging Face hub id.", None, "MODEL"),
+    Option(PLUGIN, list[Path], "A Python file that is run first, with attnviz.register(...) for a pattern, a model "
+           "family or a figure of your own. May be given more than once.", (), "FILE"),
 )
 _TRUNCATE = _switch("truncate", "Cut a text that is too long for the model. Without this option it is refused, or left "
                     "out of a corpus.")
@@ -290,6 +296,7 @@ COMMANDS = {
                     help=f"{_MODEL[1].help} For two models give it twice, with - for none."),
             replace(_MODEL[2], help=f"{_MODEL[2].help} With one text, the model is compared with and without it."),
             replace(_MODEL[3], help=f"{_MODEL[3].help} Default: that of the other model."),
+            _MODEL[4],
             _PAIR, _TARGET, *_LANGUAGES, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
@@ -457,7 +464,7 @@ COMMANDS = {
             Option("files", list[Path], "A TOML file of claims; with --published corpora (.conllu, .txt or GAP .tsv).",
                    REQUIRED, "FILE", positional=True),
             replace(_MODEL[0], help=_MODEL[0].help.replace("Default: ", "Default: the one that the file names, ")),
-            *_MODEL[1:3], _TRUNCATE, _DEVICE[0], _DEVICE[2],
+            *_MODEL[1:3], _MODEL[4], _TRUNCATE, _DEVICE[0], _DEVICE[2],
         ),
         measurement=(
             Option("published", str, "Check the heads of a paper instead, over corpora: clark-2019 or wang-2022.", None,
