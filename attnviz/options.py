@@ -179,8 +179,8 @@ _MODEL = (
            "Hugging Face hub id."),
     Option("tokenizer", str, "The tokenizer of a model that was saved without one: a built-in model, a folder, or a "
            "Hugging Face hub id.", None, "MODEL"),
-    Option(PLUGIN, list[Path], "A Python file that is run first, with attnviz.register(...) for a pattern, a model "
-           "family or a figure of your own. May be given more than once.", (), "FILE"),
+    Option(PLUGIN, list[Path], "A Python file that is run first: it registers patterns, model families or figures "
+           "of your own (attnviz.register). May be given more than once.", (), "FILE"),
 )
 _TRUNCATE = _switch("truncate", "Cut a text that is too long for the model. Without this option it is refused, or left "
                     "out of a corpus.")
@@ -408,6 +408,10 @@ COMMANDS = {
                     "first."),
             Option("label", str, "Classifiers: the class of all these texts, by its name or number.", None, "CLASS",
                    any_language=True),
+            replace(_ANSWER, help="With --foil: the token that follows the texts, at BERT's mask, or a classifier's "
+                    "class; measured is how far its logit falls against that of the foil."),
+            replace(_FOIL, help="The token or class that the answer, or --label, is compared with. A .tsv with the "
+                    "columns text, answer and foil has its own."),
             *_CORPORA,
             _seed("Random seed of the bootstrap, of the random order and of the random projections."),
             _switch("curve", "Also remove heads together: each layer, and a growing share of all heads.", True),
