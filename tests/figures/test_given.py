@@ -11,7 +11,9 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 import attnviz
+from attnviz.commands.heads.page_view import page_data
 from attnviz.errors import UsageError
+from attnviz.present.view import ViewOptions
 from tests.support.drawn import texts_of
 from tests.support.models import gpt2_tokenizer, sharp_gpt2
 
@@ -202,6 +204,8 @@ def test_layers_without_attention_keep_their_numbers(given: Any, layers: Any):
     np.testing.assert_allclose(np.asarray(cells), WEIGHTS[1, 2], atol=1e-3)
     texts = " ".join(texts_of(drawing.figure("map")))
     assert "without attention" in texts
+    page = page_data(drawing._analysis, ViewOptions())
+    assert [page["rows"][head["row"]] for head in page["heads"]] == ["L1"] * 3 + ["L3"] * 3
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,18 @@ def test_packed_documents_keep_apart(name: str):
         assert torch.equal(analysis.attention(), same.attention())
 
 
+def test_rows_of_padding_may_be_without_a_mask():
+    """So transformers makes them, since a softmax over nothing is not a number."""
+    model, tokenizer = sharp_gpt2(), with_padding(gpt2_tokenizer(), "left")
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    n, valid = inputs["input_ids"].shape[1], inputs["attention_mask"].bool()
+    seen = torch.ones(n, n).tril().bool() & valid[:, None]
+    seen = seen | ~seen.any(-1, keepdim=True)
+    assert not torch.equal(seen, seen.tril())
+    found = attnviz.analyze(inputs | {"attention_mask": seen[:, None]}, model, tokenizer=tokenizer, syntax=False)
+    assert [analysis.text for analysis in found] == TEXTS
+
+
 def test_one_text_gives_one_analysis_and_a_list_of_texts_a_list():
     model, tokenizer = sharp_bert(), bert_tokenizer()
     pair = tokenizer("the cat ran", "a dog saw it", return_tensors="pt")
