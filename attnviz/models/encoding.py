@@ -17,6 +17,7 @@ from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted, quoted, shortened, visible
 from attnviz.models.words import (
     SPACE,
+    WORDPIECE,
     Encoding,
     continues_mark,
     decoded_pieces,
@@ -194,9 +195,10 @@ def tokens_as_given(
     if special.issuperset(ids):
         raise UsageError("expected input_ids of a text, found special tokens alone.")
     runs = [list(run) for is_special, run in groupby(ids, key=special.__contains__) if not is_special]
-    text, pair, tokens = tokenizer.decode(runs[0]), None, None
+    spaces = {"clean_up_tokenization_spaces": True} if continues_mark(tokenizer) == WORDPIECE else {}
+    text, pair, tokens = tokenizer.decode(runs[0], **spaces), None, None
     if len(runs) == 2:
-        pair = tokenizer.decode(runs[1])
+        pair = tokenizer.decode(runs[1], **spaces)
     if len(runs) <= 2:
         try:
             tokens = tokenize_again(text, pair)

@@ -205,6 +205,7 @@ def test_layers_without_attention_keep_their_numbers(given: Any, layers: Any):
     texts = " ".join(texts_of(drawing.figure("map")))
     assert "without attention" in texts
     page = page_data(drawing._analysis, ViewOptions())
+    assert page["command_line"]["program"] == []  # nothing would draw this again
     assert [page["rows"][head["row"]] for head in page["heads"]] == ["L1"] * 3 + ["L3"] * 3
 
 

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaModel
+from transformers import AutoTokenizer, LlamaConfig, LlamaModel
 
 import attnviz
 from attnviz.errors import AttnvizError, TextError, UsageError
+from attnviz.models.sources import find_checkpoint
+from tests.conftest import needs_minilm
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXTS = ["the cat that i saw ran away", "a dog"]
@@ -99,6 +101,14 @@ def test_one_text_gives_one_analysis_and_a_list_of_texts_a_list():
     assert without.tokens.labels == ("the", "cat", "ran")
     assert [each.text for each in attnviz.analyze(TEXTS, model, tokenizer=tokenizer)] == TEXTS
     assert [each.text for each in attnviz.analyze(tokenizer(TEXTS), model, tokenizer=tokenizer)] == TEXTS
+
+
+@needs_minilm
+def test_words_are_those_of_the_text():
+    tokenizer = AutoTokenizer.from_pretrained(find_checkpoint("minilm").folder)
+    read = attnviz.analyze(tokenizer("The cat's dog can't"), "minilm", syntax=False)
+    assert read.text == "the cat's dog can't"
+    assert read.tokens == attnviz.analyze("the cat's dog can't", "minilm", syntax=False).tokens
 
 
 IDS = torch.tensor([[2, 5, 6, 7, 3]])

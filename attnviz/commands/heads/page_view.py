@@ -82,7 +82,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "dropped": analysis.sinks,
         "colours": colours_entry(),
         "command_line": {
-            "program": ["heads"],
+            "program": ["heads"] if analysis.verification.level else [],
             "texts": [analysis.text],
             "options": command_options(analysis),
             "scale": PLAIN.scaled_for(analysis.longest).scale,
