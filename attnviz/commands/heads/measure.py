@@ -118,13 +118,14 @@ def analyze(
     if not isinstance(text, Mapping | list | tuple):
         check_texts(text, pair)
         return reader.read(str(text), pair, target, progress)
-    of_one = {"pair": pair, "target": target, "generate": generate if isinstance(text, Mapping) else None}
+    inputs = isinstance(text, Mapping)
+    of_one = {"pair": pair, "target": None if inputs else target, "generate": generate if inputs else None}
     for name, value in of_one.items():
         if value is not None:
             raise UsageError(f"expected {name} with one text, found it with {as_found(type(text).__name__)}.")
     if not isinstance(text, Mapping):
         return list(reader.read_each(listed(text), progress))
-    analyses = list(reader.read_inputs(text, progress))
+    analyses = list(reader.read_inputs(text, target, progress))
     return analyses[0] if len(analyses) == 1 else analyses
 
 
@@ -157,12 +158,14 @@ class Reader:
             yield analysis
         tell(progress, "texts", len(texts), len(texts))
 
-    def read_inputs(self, inputs: Inputs, progress: Progress | None) -> Iterator[Analysis]:
-        """The analyses of the documents of what a tokenizer returned, in order."""
+    def read_inputs(self, inputs: Inputs, target: str | None, progress: Progress | None) -> Iterator[Analysis]:
+        """The analyses of the documents of what a tokenizer returned, in order; with a target of the only one."""
         documents = self.checkpoint.documents(inputs)
+        if target is not None and len(documents) > 1:
+            raise UsageError(f"expected target with one text, found it with {len(documents)} texts.")
         for number, (text, pair, tokens) in enumerate(documents):
             tell(progress, "texts", number, len(documents))
-            yield self.read(text, pair, None, None, tokens)
+            yield self.read(text, pair, target, None, tokens)
         tell(progress, "texts", len(documents), len(documents))
 
     def read(
