@@ -34,6 +34,9 @@ VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 REQUIRED = inspect.Parameter.empty
 """The default of what has none."""
 
+PLUGIN = "plugin"
+"""The option that names files to run first."""
+
 METHODS = ("zero", "mean", "uniform")
 """What can take the place of a removed head; see :class:`attnviz.trace.removal.Replacement`."""
 
@@ -126,8 +129,9 @@ class Command:
 
     @property
     def measuring(self) -> list[str]:
-        """Names of the options for text, model and measurement."""
-        return [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
+        """Names of the options for text, model and measurement; without ``--plugin``, which Python has no need of."""
+        measuring = [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
+        return [name for name in measuring if name != PLUGIN]
 
     def typed(self, values: Mapping[str, object]) -> list[str]:
         """Command-line arguments for these values, in their order; defaults and unknown names are left out."""
@@ -175,6 +179,8 @@ _MODEL = (
            "Hugging Face hub id."),
     Option("tokenizer", str, "The tokenizer of a model that was saved without one: a built-in model, a folder, or a "
            "Hugging Face hub id.", None, "MODEL"),
+    Option(PLUGIN, list[Path], "A Python file that is run first: it registers patterns, model families or figures "
+           "of your own (attnviz.register). May be given more than once.", (), "FILE"),
 )
 _TRUNCATE = _switch("truncate", "Cut a text that is too long for the model. Without this option it is refused, or left "
                     "out of a corpus.")
@@ -292,6 +298,7 @@ COMMANDS = {
                     help=f"{_MODEL[1].help} For two models give it twice, with - for none."),
             replace(_MODEL[2], help=f"{_MODEL[2].help} With one text, the model is compared with and without it."),
             replace(_MODEL[3], help=f"{_MODEL[3].help} Default: that of the other model."),
+            _MODEL[4],
             _PAIR, _TARGET, *_LANGUAGES, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
@@ -403,6 +410,10 @@ COMMANDS = {
                     "first."),
             Option("label", str, "Classifiers: the class of all these texts, by its name or number.", None, "CLASS",
                    any_language=True),
+            replace(_ANSWER, help="With --foil: the token that follows the texts, at BERT's mask, or a classifier's "
+                    "class; measured is how far its logit falls against that of the foil."),
+            replace(_FOIL, help="The token or class that the answer, or --label, is compared with. A .tsv with the "
+                    "columns text, answer and foil has its own."),
             *_CORPORA,
             _seed("Random seed of the bootstrap, of the random order and of the random projections."),
             _switch("curve", "Also remove heads together: each layer, and a growing share of all heads.", True),
@@ -595,7 +606,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError as error:
             raise UsageError(f"{function.__name__}(): {error}.") from error
         arguments |= arguments.pop(more, {})
-        if "text" in arguments:
+        if "text" in arguments and (kinds["text"] is str or isinstance(arguments["text"], str)):
             check_texts(arguments.pop("text"), arguments.pop("pair", None))
         for name, value in arguments.items():
             if name not in kinds:  # of a result, which checks these itself

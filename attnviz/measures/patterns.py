@@ -156,6 +156,12 @@ class PatternSpec:
     on_repeats: bool = False
 
 
+def pattern_of_mask(name: str, mask: Callable[[MaskInput], Tensor | None]) -> PatternSpec:
+    """A pattern of which nothing but its name and mask is given: specific, of the family ``other``."""
+    statistic, target = name.replace("-", "_"), f"the {{unit}}s of the pattern {name}"
+    return PatternSpec(statistic, name, mask, target, "other", specific=True, reads_text=True)
+
+
 _NATIVE = (
     PatternSpec(
         "previous", "previous-token", lambda text: text.distances == -1, "the previous {unit}", "positional",

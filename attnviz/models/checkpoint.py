@@ -1,7 +1,7 @@
 """Loads a checkpoint from its folder, or wraps a model in memory."""
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,14 @@ from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageE
 from attnviz.models.adapters import merge_adapter, saved_classes
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, empty_model, read_config, refuse_other_weights
-from attnviz.models.encoding import encodings, load_tokenizer, tokenize, unknown_id, without_sampling
+from attnviz.models.encoding import (
+    encodings,
+    load_tokenizer,
+    tokenize,
+    tokens_as_given,
+    unknown_id,
+    without_sampling,
+)
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
@@ -25,6 +32,7 @@ from attnviz.models.head_ids import LayerId, Stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of
 from attnviz.models.sources import Source, read_json, weight_files
+from attnviz.models.tokenized import Document, Reading, documents_of
 from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
     check_loaded,
@@ -254,6 +262,33 @@ class Checkpoint:
         )
         self._refuse_images(tokens.ids)
         return tokens
+
+    def documents(self, inputs: Mapping[str, Any]) -> "list[tuple[str, str | None, Tokens]]":
+        """The documents of what a tokenizer returned: text, pair or None, and tokens of each.
+
+        UsageError for inputs that cannot be divided into documents; TextError for a document that is too long.
+        """
+        windows = [window for window in self.windows if window is not None]
+        causal, first = self.architecture.causal, first_position(self.architecture, self.config)
+        reading = Reading(causal, first, min(windows, default=None), bool(self.stacks))
+        return [self._read(document) for document in documents_of(inputs, reading)]
+
+    def _read(self, document: Document) -> tuple[str, str | None, Tokens]:
+        if len(document.ids) > self.positions:
+            raise TextError(
+                f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} positions; let the "
+                "tokenizer cut them: truncation=True."
+            )
+        text, pair, tokens = tokens_as_given(
+            self.tokenizer,
+            document,
+            self.tokenize,
+            vocabulary_size=int(self.config.vocab_size),
+            token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
+            sink_first=self.architecture.causal,
+        )
+        self._refuse_images(tokens.ids)
+        return text, pair, tokens
 
     def encode(self, texts: Sequence[str], truncate: bool = False) -> Sequence[Any]:
         """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`.

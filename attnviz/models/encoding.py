@@ -1,7 +1,8 @@
 """Loads tokenizers and tokenizes texts; errors of tokenizers become messages."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import groupby, pairwise
@@ -11,10 +12,12 @@ from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer, read_json, refuse_pointer
+from attnviz.models.tokenized import Document
 from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted, quoted, shortened, visible
 from attnviz.models.words import (
     SPACE,
+    WORDPIECE,
     Encoding,
     continues_mark,
     decoded_pieces,
@@ -162,6 +165,60 @@ def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) 
     encoding = decoded_pieces(ids, pieces, _special_ids(tokenizer), decoder(tokenizer))
     text = str(encoding.text)
     return text, _tokens(tokenizer, encoding, [text], False, sink_first, 0)
+
+
+def tokens_as_given(
+    tokenizer: Any,
+    document: Document,
+    tokenize_again: Callable[[str, str | None], Tokens],
+    *,
+    vocabulary_size: int,
+    token_types: int | None,
+    sink_first: bool,
+) -> tuple[str, str | None, Tokens]:
+    """The text, its pair or None, and the tokens of given ids.
+
+    Where the tokenizer gives these ids for their text again, the tokens have its words; else words begin at spaces.
+    ``token_types`` is the number of the model's token types; None for a model without.
+
+    Raises:
+        UsageError: ids or token types that the model has not, or special tokens alone.
+    """
+    ids, special = document.ids, _special_ids(tokenizer)
+    types = document.type_ids or (0,) * len(ids)
+    wrong = [token for token in ids if not 0 <= token < vocabulary_size]
+    if wrong:
+        raise UsageError(f"expected input_ids from 0 to {vocabulary_size - 1}, found {wrong[0]}.")
+    n_types = token_types or 1
+    if not all(0 <= kind < n_types for kind in types):
+        raise UsageError(f"expected token_type_ids below {n_types}, as this model has them, found {max(types)}.")
+    if special.issuperset(ids):
+        raise UsageError("expected input_ids of a text, found special tokens alone.")
+    runs = [list(run) for is_special, run in groupby(ids, key=special.__contains__) if not is_special]
+    spaces = {"clean_up_tokenization_spaces": True} if continues_mark(tokenizer) == WORDPIECE else {}
+    text, pair, tokens = tokenizer.decode(runs[0], **spaces), None, None
+    if len(runs) == 2:
+        pair = tokenizer.decode(runs[1], **spaces)
+    if len(runs) <= 2:
+        try:
+            tokens = tokenize_again(text, pair)
+        except (TextError, CheckpointError):  # such as a text of a space
+            tokens = None
+    if tokens is None or tokens.ids != ids:
+        text, pair = tokenizer.decode(ids), None
+        tokens = _with_written_specials(tokenizer, text, special, sink_first)
+    if tokens is None or tokens.ids != ids:
+        text, tokens = tokens_of_ids(tokenizer, ids, sink_first)
+    return text, pair, replace(tokens, type_ids=types if token_types is not None else None)
+
+
+def _with_written_specials(tokenizer: Any, text: str, special: set[int], sink_first: bool) -> Tokens | None:
+    """The tokens of a text whose special tokens stand in it, as in a chat, and none are added; None without offsets."""
+    if not getattr(tokenizer, "is_fast", False):
+        return None
+    [found] = tokenizer([text], add_special_tokens=False, return_token_type_ids=True, verbose=False).encodings
+    encoding = _of_fast(found).with_special([token in special for token in found.ids])
+    return _tokens(tokenizer, encoding, [text], False, sink_first, 0)
 
 
 def encodings(

@@ -205,10 +205,11 @@ export class App {
     return state.scale === "per-head" ? found : { ...found, largest: data.end };
   }
 
-  /** What redraws this with attnviz; empty where a text has a character that no command can have. */
+  /** What redraws this with attnviz; empty for given weights, and where a text has a character that no command can have. */
   commandLine() {
     const { data, state } = this;
     const { program, texts, options } = data.command_line;
+    if (!program.length) return "";
     const dashes = texts.some((text) => text.startsWith("-"));
     const { id } = data.heads[state.head];
     const selected = ["profile", "card"].includes(data.command) ? [] : ["--select", id];

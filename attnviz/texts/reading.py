@@ -25,6 +25,7 @@ _KINDS |= {"gap": ".tsv (GAP, or texts with labels)"}
 
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 _TEXT_COLUMNS, _LABEL_COLUMN = ("text", "sentence"), "label"
+_CONTRAST_COLUMNS = ("answer", "foil")
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 _SHOWN_CHARACTERS = 60
 
@@ -61,6 +62,7 @@ class Text:
         place, number: its line, in a treebank that of its first word, and its index in the corpus.
         answer, subjects: in GAP, which name the pronoun means, and whether each is a subject; None without a parser.
         label: of a labelled text, its class: a name or a number.
+        contrast: an answer and a foil, tokens or classes, whose logits are compared.
         target: for an encoder-decoder, what its decoder predicts.
         ids: of random tokens, which have no text.
     """
@@ -73,6 +75,7 @@ class Text:
     answer: int | None = None
     subjects: tuple[bool, bool] | None = None
     label: str | None = None
+    contrast: tuple[str | int, str | int] | None = None
     target: DecoderTarget | None = None
     ids: tuple[int, ...] = ()
 
@@ -126,12 +129,14 @@ def open_corpus(path: Path, kinds: Sequence[str] = tuple(_KINDS)) -> Corpus:
 
 
 def as_labelled(corpus: Corpus) -> Corpus:
-    """A ``.tsv`` as texts with labels, unless it begins with GAP's header.
+    """A ``.tsv`` as texts with labels, or with an answer and a foil each, unless it begins with GAP's header.
 
     A header names the columns ``text`` (or ``sentence``) and ``label``, in any order, beside others. Without the word
     ``label`` in the first line there is no header, and the two columns are text and label.
     """
     first = next((line for _, line in _filled_lines(corpus)), "")
+    if set(_CONTRAST_COLUMNS) <= {name.strip().lower() for name in first.split("\t")}:
+        return replace(corpus, kind="contrasted")
     return corpus if first.split("\t") == _GAP_COLUMNS else replace(corpus, kind="labelled")
 
 
@@ -223,6 +228,21 @@ def _sentence(words: Sequence[_Word], number: int) -> Text:
         if head >= 0 and word.relation.split(":")[0].lower() not in LEFT_OUT:
             arcs.append(Arc(dependent, head, word.relation))
     return Text(" ".join(word.form for word in words), tuple(spans), tuple(arcs), words[0].place, number)
+
+
+def _contrasted(corpus: Corpus) -> Iterator[Text]:
+    """Texts with an answer and a foil each, which may begin with a space."""
+    lines = _filled_lines(corpus)
+    names = [name.strip().lower() for name in next(lines)[1].split("\t")]
+    text = next((names.index(name) for name in _TEXT_COLUMNS if name in names), None)
+    for number, (place, line) in enumerate(lines):
+        row = line.split("\t")
+        if text is None or len(row) != len(names):
+            raise _broken(place, f"the columns text, answer and foil with tabs between ({len(names)})", str(len(row)))
+        answer, foil = (row[names.index(name)] for name in _CONTRAST_COLUMNS)
+        if not row[text].strip() or not answer or not foil:
+            raise _broken(place, "a text, an answer and a foil", _shown(line))
+        yield Text(row[text].strip(), place=place, number=number, contrast=(answer, foil))
 
 
 def _labelled(corpus: Corpus) -> Iterator[Text]:
@@ -335,6 +355,7 @@ _READERS = {
     "txt": (_sentences, "a sentence"),
     "gap": (_rows, "a row of GAP with exactly one right name"),
     "labelled": (_labelled, "a text with its label"),
+    "contrasted": (_contrasted, "a text with its answer and foil"),
 }
 """By kind of corpus, its reader, and what it must contain."""
 

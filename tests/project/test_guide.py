@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from huggingface_hub import constants
-from transformers import BertModel
+from transformers import BertModel, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import attnviz
@@ -33,7 +33,7 @@ from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import examples, sentences, treebank
 from tests.support.encoder_decoders import saved
 from tests.support.llamas import cached_smollm2, sharp_llama
-from tests.support.models import gpt2_tokenizer, save_checkpoint
+from tests.support.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
 from tests.support.relatives import roberta_tokenizer, sharp
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,6 +104,7 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
     cached_smollm2(folder / "cache")
     save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
+    save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), folder / "my-gpt2")
     (folder / "reviews.tsv").write_text("text\tlabel\nthe cat ran away\tgood\nit was in the house\tbad\n")
     tuned = folder / "my-fine-tuned-bert"
     tuned.mkdir()

@@ -23,11 +23,13 @@ from attnviz.commands.ablate.effects import (
 )
 from attnviz.commands.ablate.gradients import GradientTally
 from attnviz.commands.ablate.inputs import (
+    ANSWER,
     CLASSES,
     STATES,
     Metric,
     Sources,
     Tell,
+    contrast_named,
     kind_of,
     metrics_of,
     model_inputs,
@@ -61,12 +63,13 @@ class Ablation(Result):
     checkpoint: Checkpoint
     sources: Sources
     options: dict[str, Any]  # arguments of :func:`ablate` by name
-    kind: str  # next-token, masked-token, states, labelled-class or class
+    kind: str  # next-token, masked-token, states, labelled-class, class or answer
     n_texts: int  # that were measured
     n_cut: int  # of these, longer than the model and cut
     n_positions: int  # measured tokens in them; a text that is classified counts once
     clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted, or no labels
     clean_accuracy: float | None  # of the unchanged model, on texts with labels; None without
+    clean_difference: float | None  # its logit of the answer less that of the foil, mean over texts; None without
     verified: SampleVerification  # of the sample
     heads: tuple[HeadEffect, ...]  # that were removed, the most important first
     layers: tuple[SetEffect, ...]  # the removed heads of each layer with two or more
@@ -144,6 +147,8 @@ def ablate(
     curve: bool = True,
     gradient: bool = True,
     label: str | int | None = None,
+    answer: str | int | None = None,
+    foil: str | int | None = None,
     target: str | None = None,
     max_new_tokens: int | None = None,
     truncate: bool = False,
@@ -172,6 +177,10 @@ def ablate(
         curve: also remove heads together: those of each layer, and ever more of all, the least important first.
         gradient: also measure the importance by gradients (Michel et al. 2019).
         label: the class of all these texts, by name or number, for a classifier.
+        answer: with ``foil``: measure by how much the logit of this token, which follows the texts, falls against that
+            of the foil; of BERT at its mask; of a classifier a class. As text, or as a number. A ``.tsv`` with the
+            columns text, answer and foil has its own.
+        foil: what the answer, or the label, is compared with.
         target: of an encoder-decoder, what its decoder reads for one text; default what the model writes itself.
         max_new_tokens: of that, at most; default 40.
         truncate: cut texts that are longer than the model, instead of raising, or of leaving them out of a corpus.
@@ -188,14 +197,16 @@ def ablate(
     options: dict[str, Any] = {
         "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),
         "repeats": repeats, "limit": limit, "truncate": truncate, "seed": seed, "curve": curve, "gradient": gradient,
-        "label": None if label is None else str(label), "target": target,
+        "label": None if label is None else str(label), "answer": answer, "foil": foil, "target": target,
     }  # fmt: skip
-    roles = role_tokens(options["role"], repeats)
-    sources = Sources((), (), ()) if repeats else read_sources(items, limit, options["label"])
-    if repeats and (items or label is not None or limit is not None):
+    roles, contrast = role_tokens(options["role"], repeats), contrast_named(answer, foil, options["label"])
+    if repeats and (items or label is not None or limit is not None or contrast is not None):
         raise UsageError(
-            "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit or label."
+            "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, label or answer."
         )
+    sources = Sources((), (), ())
+    if not repeats:
+        sources = read_sources(items, limit, options["label"] if contrast is None else None, contrast)
     checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
     kind = kind_of(checkpoint, sources.texts)
@@ -217,7 +228,7 @@ def ablate(
         if len(inputs) > MANY:
             removed = f"{counted(len(heads), 'head')} to remove"
             warn(f"{len(inputs):,} inputs, each with {removed}; a --limit reads fewer sentences")
-        passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles))
+        passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles), kind)
         singles: list[HeadSet] = [frozenset([head]) for head in heads]
         tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed)
         on_batch = [tally.add] if gradient else []
@@ -231,6 +242,7 @@ def ablate(
     encoded = {each.text: each.item for each in inputs}.values()
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     sets, n_positions = tuple(map(bootstrap.of_set, groups)), int(passes.counts[:, 0].sum())
+    clean_loss = None if passes.clean is None else float(passes.clean[0].sum()) / n_positions
     return Ablation(
         checkpoint=checkpoint,
         sources=sources,
@@ -239,8 +251,9 @@ def ablate(
         n_texts=len(measured),
         n_cut=len({each.text for each in inputs if each.item.cut}),
         n_positions=n_positions,
-        clean_loss=None if passes.clean is None else float(passes.clean[0].sum()) / n_positions,
+        clean_loss=None if kind == ANSWER else clean_loss,
         clean_accuracy=None if kind not in CLASSES or passes.clean is None else float(passes.clean[1].mean()),
+        clean_difference=-clean_loss if kind == ANSWER and clean_loss is not None else None,
         verified=passes.verified,
         heads=ranked,
         layers=() if together else sets,

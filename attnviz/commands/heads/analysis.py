@@ -98,7 +98,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     Attributes:
         context: units, masks and baselines of the text.
-        attention: the verified heads; patterns are recomputed from it on demand.
+        verified: the verified heads; patterns are recomputed from it on demand.
         heads: one entry a head, in the model's order.
         parse: the dependency parse, or None.
         syntax_note: reason why there is no parse, or ''.
@@ -116,7 +116,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     command: ClassVar[str] = "heads"
 
     context: TextContext
-    attention: VerifiedAttention
+    verified: VerifiedAttention
     heads: tuple[HeadFindings, ...]
     parse: Parse | None
     syntax_note: str
@@ -266,7 +266,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     @property
     def verification(self) -> Verification:
         """Errors of the comparison with the model."""
-        return self.attention.verification
+        return self.verified.verification
 
     def _first_plan(self, view: View, choices: ViewOptions) -> Any:
         """The plan of the picture that stands for a view, of heatmaps without a selection that of the clearest head."""
@@ -309,7 +309,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         them are hidden from all its queries.
         """
         context, merge, first = self.context_of(layer), None, 0
-        for rows in self.attention.rows(layer, heads):
+        for rows in self.verified.rows(layer, heads):
             merge = merge or UnitRows(context.units.members, context.keys.members, rows.n_queries, rows.n_keys)
             unit, merged = merge.add(rows.first, rows.wide[0])
             pattern = merged.cpu()
@@ -378,6 +378,21 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """
         named = self.head(head).id
         return self.layer_patterns(named.layer, [named.head])[0]
+
+    def attention(self) -> Tensor:
+        """The verified patterns of all heads, [n_layers, n_heads, n, n]: row = query, column = key, over :attr:`units`.
+
+        All are in memory at once, float32 or wider, on the CPU; :meth:`patterns` gives one head after the other.
+
+        Raises:
+            UsageError: an encoder-decoder, whose three kinds of attention are of other texts; each part has its own.
+        """
+        parts = self.parts
+        if len(parts) > 1:
+            names = ", ".join(f"parts[{number}] ({part.stack_name})" for number, part in enumerate(parts))
+            raise UsageError(f"an encoder-decoder has attention of several kinds; expected that of one: {names}.")
+        layers = self.checkpoint.layers if parts[0].stack is None else parts[0].stack.layers
+        return torch.stack([self.layer_patterns(layer) for layer in layers])
 
     def __repr__(self) -> str:
         """One line: what was analysed, and what was verified."""

@@ -2,13 +2,15 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack, overload
 
+from attnviz.arguments import as_found, check_texts
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.errors import TextError, UsageError
+from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
@@ -24,7 +26,8 @@ from attnviz.models.sources import Source
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
 from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
-from attnviz.progress import Progress
+from attnviz.progress import Progress, tell
+from attnviz.texts.reading import Text
 from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
 from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
@@ -33,9 +36,21 @@ from attnviz.trace.verify import VerifiedRows, verify_attention
 _WARN = partial(warnings.warn, stacklevel=6)  # at the caller of analyze()
 
 
-@checked
+Inputs = Mapping[str, Any]
+"""What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``."""
+
+
+@overload
+def analyze(text: str, model: Model | None = None, **options: Any) -> Analysis: ...
+@overload
+def analyze(text: list[str] | tuple[str, ...], model: Model | None = None, **options: Any) -> list[Analysis]: ...
+@overload
+def analyze(text: Inputs, model: Model | None = None, **options: Any) -> Any: ...
+
+
+@checked  # type: ignore[misc] # its options stand in the function alone
 def analyze(
-    text: str,
+    text: str | Sequence[str] | Inputs,
     model: Model | None = None,
     *,
     pair: str | None = None,
@@ -51,14 +66,20 @@ def analyze(
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
     **opening: Unpack[ModelOptions],
-) -> Analysis:
+) -> Analysis | list[Analysis]:
     """Recompute every attention head of a model on a text, verify it, and measure what it does.
+
+    >>> first, second = attnviz.analyze(["The cat ran away", "A dog saw it"])  # doctest: +SKIP
+    >>> analysis = attnviz.analyze(tokenizer("The cat ran away"), model)  # doctest: +SKIP
 
     A stored profile of the weights, the user's or a shipped one, gives roles over a corpus; not for a model in memory,
     whose weights may have changed.
 
     Args:
-        text: one text.
+        text: one text; a list of texts, each of which is verified by itself; or what a tokenizer returned, a mapping
+            with ``input_ids``, [n] or [batch, n], of lists, arrays or tensors. Of such inputs ``attention_mask`` says
+            what is padding, which is left out. Documents in one row are analysed apart, as a mask [batch, 1, n, n] of
+            blocks or ``position_ids`` that begin again divide them. Any other mask is refused.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
             memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is, with the
             implementation of attention that it has, in eval mode for the one pass.
@@ -81,7 +102,8 @@ def analyze(
         opening: see :class:`attnviz.options.ModelOptions`.
 
     Returns:
-        tokens, verified patterns, statistics, verdicts and figures.
+        tokens, verified patterns, statistics, verdicts and figures; of a list of texts a list, and of inputs with
+        several documents, too, in their order.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
@@ -93,7 +115,18 @@ def analyze(
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)
-    return reader.read(text, pair, target, progress)
+    if not isinstance(text, Mapping | list | tuple):
+        check_texts(text, pair)
+        return reader.read(str(text), pair, target, progress)
+    inputs = isinstance(text, Mapping)
+    of_one = {"pair": pair, "target": None if inputs else target, "generate": generate if inputs else None}
+    for name, value in of_one.items():
+        if value is not None:
+            raise UsageError(f"expected {name} with one text, found it with {as_found(type(text).__name__)}.")
+    if not isinstance(text, Mapping):
+        return list(reader.read_each(listed(text), progress))
+    analyses = list(reader.read_inputs(text, target, progress))
+    return analyses[0] if len(analyses) == 1 else analyses
 
 
 @dataclass(frozen=True)
@@ -110,8 +143,35 @@ class Reader:
     memory: int | None
     generate: int | None = None
 
-    def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
-        """The analysis of a text; errors as for :func:`analyze`."""
+    def read_each(self, texts: Sequence[Text], progress: Progress | None) -> Iterator[Analysis]:
+        """The analyses of several texts, in order; all are tokenized before the first is measured.
+
+        Errors of a text say which it is.
+        """
+        for text in texts:
+            with _located(text, " No text was analysed: all are checked first."):
+                self.checkpoint.tokenize(text.text, truncate=self.truncate)
+        for number, text in enumerate(texts):
+            tell(progress, "texts", number, len(texts))
+            with _located(text):
+                analysis = self.read(text.text, None, None, None)
+            yield analysis
+        tell(progress, "texts", len(texts), len(texts))
+
+    def read_inputs(self, inputs: Inputs, target: str | None, progress: Progress | None) -> Iterator[Analysis]:
+        """The analyses of the documents of what a tokenizer returned, in order; with a target of the only one."""
+        documents = self.checkpoint.documents(inputs)
+        if target is not None and len(documents) > 1:
+            raise UsageError(f"expected target with one text, found it with {len(documents)} texts.")
+        for number, (text, pair, tokens) in enumerate(documents):
+            tell(progress, "texts", number, len(documents))
+            yield self.read(text, pair, target, None, tokens)
+        tell(progress, "texts", len(documents), len(documents))
+
+    def read(
+        self, text: str, pair: str | None, target: str | None, progress: Progress | None, given: Tokens | None = None
+    ) -> Analysis:
+        """The analysis of a text, perhaps with ``given`` tokens; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
         if options.queries is not None and checkpoint.stacks:
             raise UsageError(
@@ -119,7 +179,9 @@ class Reader:
             )
         refuse_target(checkpoint, target, self.max_new_tokens)
         refuse_words(checkpoint, words=options.words, parser=self.parser)
-        if self.generate is None:
+        if given is not None:
+            continuation, tokens = None, given
+        elif self.generate is None:
             continuation, tokens = None, checkpoint.tokenize(text, pair, self.truncate)
         else:
             continuation, tokens = self._continued(text, pair, self.generate)
@@ -163,7 +225,7 @@ class Reader:
             checkpoint=checkpoint,
             tokens=tokens,
             context=context,
-            attention=attention,
+            verified=attention,
             heads=tuple(_judged(list(measured.values()), relations, contexts, context, self.stored)),
             parse=parse,
             syntax_note=note,
@@ -201,6 +263,30 @@ class Reader:
         cross = TextContext(context.units, False, None, source)  # patterns are of positions in one text
         longest = MOST_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
         return Target(found.text, found.tokens, found.generated, longest, context, cross)
+
+
+def listed(texts: object) -> list[Text]:
+    """A list of texts, numbered.
+
+    Raises:
+        UsageError: no list, or an empty one.
+        TextError: one of them is no string.
+    """
+    if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
+        raise UsageError(f"expected a list of texts, or the path of a .txt file, found {as_found(texts)}.")
+    numbered = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
+    for text in numbered:
+        check_texts(text.text)
+    return numbered
+
+
+@contextmanager
+def _located(text: Text, more: str = "") -> Iterator[None]:
+    """Let errors of a text say which it is, and ``more``."""
+    try:
+        yield
+    except (TextError, VerificationError) as error:
+        raise type(error)(f"{text.place or f'text {text.number + 1} of the list'}: {error}{more}") from error
 
 
 def check_parser(parser: str | None, syntax: bool) -> None:

@@ -2,18 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import ClassVar, Unpack
 
-from attnviz.arguments import as_found, check_texts
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.commands.heads.measure import Reader, check_parser, profile_of
-from attnviz.errors import TextError, UsageError, VerificationError
+from attnviz.commands.heads.measure import Reader, check_parser, listed, profile_of
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
@@ -24,7 +21,7 @@ from attnviz.models.wording import counted, visible
 from attnviz.options import ModelOptions, checked
 from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
-from attnviz.progress import Progress, tell
+from attnviz.progress import Progress
 from attnviz.texts.reading import Corpus, Place, Text, open_corpus, read_texts
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
 from attnviz.trace.recorder import block_memory
@@ -198,20 +195,16 @@ def analyze_each(
         corpus = open_corpus(Path(texts), ("txt",))
         lines = list(read_texts(corpus))
     else:
-        corpus, lines = None, _listed(texts)
+        corpus, lines = None, listed(texts)
     options, of_block = Options(words), block_memory(memory)
     check_parser(parser, syntax)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
     refuse_target(checkpoint, None, max_new_tokens)
-    _check(reader, lines)
     n_unknown = 0
     done, rows, worst = list[OneText](), list[list[_Row]](), dict[int, LayerCheck]()
-    for number, line in enumerate(lines):
-        tell(progress, "texts", number, len(lines))
-        with _located(line):
-            analysis = reader.read(line.text, None, None, None)
+    for line, analysis in zip(lines, reader.read_each(lines, progress), strict=True):
         checks = analysis.verification.layers
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
         rows.append([_row(head, analysis) for head in analysis.heads])
@@ -221,37 +214,11 @@ def analyze_each(
         n_unknown += analysis.tokens.n_unknown
         if visit is not None:
             visit(one, analysis)
-    tell(progress, "texts", len(lines), len(lines))
     verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
     heads = tuple(_spread(of_head) for of_head in zip(*rows, strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
     notes = (unknown,) if unknown else ()
     return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, notes)
-
-
-def _listed(texts: Sequence[str | Text]) -> list[Text]:
-    if not isinstance(texts, Sequence) or not texts:
-        raise UsageError(f"expected a list of texts, or the path of a .txt file, found {as_found(texts)}.")
-    listed = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
-    for text in listed:
-        check_texts(text.text)
-    return listed
-
-
-def _check(reader: Reader, lines: Sequence[Text]) -> None:
-    """Raise TextError for the first text that the model cannot read."""
-    for line in lines:
-        with _located(line, " No text was analysed: all are checked first."):
-            reader.checkpoint.tokenize(line.text, truncate=reader.truncate)
-
-
-@contextmanager
-def _located(line: Text, more: str = "") -> Iterator[None]:
-    """Let errors of a text say which it is, and ``more``."""
-    try:
-        yield
-    except (TextError, VerificationError) as error:
-        raise type(error)(f"{line.place or f'text {line.number + 1} of the list'}: {error}{more}") from error
 
 
 @dataclass(frozen=True)
