@@ -137,7 +137,8 @@ class Command:
         ]
         return [
             word
-            for option, value in changed
+            for option, given in changed
+            for value in (given if isinstance(given, list) else [given])
             for word in (option.spelled(value), *([] if isinstance(value, bool) else [str(value)]))
         ]
 
@@ -236,7 +237,10 @@ COMMANDS = {
     "heads": Command(
         ("analyze", "analyze_each"),
         text=(
-            replace(_TEXT, help=f"{_TEXT.help} With --each-line: a file (.txt) with a text on each line, or -."),
+            replace(_TEXT, help=f"{_TEXT.help} With --each-line: a file (.txt) with a text on each line, or -. None "
+                    "with --chat.", default=None),
+            Option("chat", Path, "Instead of TEXT a chat: a file (.json, .jsonl) of messages with role and content, "
+                   "which the tokenizer's own chat template renders.", None, "FILE"),
             *_MODEL,
             _switch("each_line", "Analyse every line of a file by itself, and how much the heads vary between them."),
             _PAIR,
@@ -250,6 +254,10 @@ COMMANDS = {
         ),
         measurement=(
             _WORDS,
+            Option("spans", list[str], "Measure attention between stretches of the text: instruction=\"in one word\", "
+                   "its second occurrence as doc=cat#2, or positions doc=#10-#40. May be given more than once. The "
+                   "messages of a chat, both texts of a pair, prompt and new text of --generate are spans without it.",
+                   (), "NAME=TEXT", ("--span",), any_language=True),
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
             _PARSER,
             _MEMORY,
@@ -275,7 +283,7 @@ COMMANDS = {
                  "a few heads of each kind.", None),
             _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "token", "generate", "relation", "queries"),
+        of_one=("pair", "target", "token", "generate", "relation", "queries", "spans", "chat"),
     ),
     "compare": Command(
         ("analyze", "compare_corpus"),
@@ -585,6 +593,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError as error:
             raise UsageError(f"{function.__name__}(): {error}.") from error
         arguments |= arguments.pop(more, {})
+        if arguments.get("text", "") is None and signature.parameters["text"].default is None:
+            del arguments["text"]
         if "text" in arguments:
             check_texts(arguments.pop("text"), arguments.pop("pair", None))
         for name, value in arguments.items():

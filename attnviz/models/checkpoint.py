@@ -225,8 +225,15 @@ class Checkpoint:
         """The parameters of one of the model's norms."""
         return norm_of(self.architecture, self.config, module)
 
-    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
-        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.models.encoding.tokenize`."""
+    def tokenize(
+        self,
+        text: str,
+        pair: str | None = None,
+        truncate: bool = False,
+        target: bool = False,
+        rendered: bool = False,
+    ) -> Tokens:
+        """Tokenize a text, a pair, a target or a chat; see :func:`attnviz.models.encoding.tokenize`."""
         size = getattr(self.config, "decoder_vocab_size", None) if target else None
         tokens = tokenize(
             self.tokenizer,
@@ -240,6 +247,7 @@ class Checkpoint:
             token_types=getattr(self.config, "type_vocab_size", None),
             target=target,
             has_words=self.architecture.has_words,
+            rendered=rendered,
         )
         self._refuse_images(tokens.ids)
         return tokens

@@ -102,6 +102,8 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         (snapshot.parents[1] / "refs").mkdir()
         (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
     cached_smollm2(folder / "cache")
+    (chat,) = [block["body"] for name, block in BLOCKS if (name, block["kind"]) == ("spans", "json")]
+    (folder / "chat.json").write_text(chat, encoding="utf-8")
     save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
     (folder / "reviews.tsv").write_text("text\tlabel\nthe cat ran away\tgood\nit was in the house\tbad\n")
     tuned = folder / "my-fine-tuned-bert"

@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Unpack
 
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
@@ -14,13 +15,17 @@ from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.relations import RelatedWords, RelationTally
+from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
 from attnviz.measures.statistics import HOST, HeadStatistics, TextContext, copied
+from attnviz.models.chats import Chat, Message, RenderedChat, chat_of, rendered_chat
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
 from attnviz.models.sources import Source
+from attnviz.models.spans import NEW, PROMPT, Span, message_spans, named_span, segment_spans, spans_by_name
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
+from attnviz.models.wording import visible
 from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress
@@ -34,10 +39,12 @@ _WARN = partial(warnings.warn, stacklevel=6)  # at the caller of analyze()
 
 @checked
 def analyze(
-    text: str,
+    text: str | None = None,
     model: Model | None = None,
     *,
     pair: str | None = None,
+    chat: Sequence[Message] | str | Path | None = None,
+    spans: Mapping[str, str] | Sequence[str] = (),
     words: bool = False,
     syntax: bool = True,
     parser: str | None = None,
@@ -57,12 +64,18 @@ def analyze(
     whose weights may have changed.
 
     Args:
-        text: one text.
+        text: one text; None with a chat.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
             memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is. A model
             that was loaded with sdpa or flash attention is switched to eager attention for the one forward pass,
             because only eager attention returns a pattern to compare with, and switched back; so is its train mode.
         pair: a second segment (BERT).
+        chat: instead of a text, messages ``{"role": ..., "content": ...}``, or a file of them: rendered by the
+            tokenizer's own chat template, which waits for an answer unless the last message is one. Each message is a
+            span by its role: ``system``, ``user``, ``user#2``.
+        spans: of which attention to one another is measured, beside those of a chat, a pair or a continuation
+            (``prompt``, ``new``): by name a stretch of the text, its second occurrence as ``stretch#2``, or positions
+            such as ``#10-#40``.
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
@@ -87,13 +100,17 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    options = Options(words, queries)
+    options, named = Options(words, queries), spans_by_name(spans)
     check_parser(parser, syntax)
+    if (text is None) == (chat is None):
+        found = "neither" if chat is None else "both"
+        raise UsageError(f"expected a text, or a chat instead (--chat, chat=...), found {found}.")
+    messages = None if chat is None else chat_of(chat)
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
     stored = profile_of(checkpoint, source, warn)
-    reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)
-    return reader.read(text, pair, target, progress)
+    reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
+    return reader.read(text or "", pair, target, progress, messages)
 
 
 @dataclass(frozen=True)
@@ -109,20 +126,28 @@ class Reader:
     max_new_tokens: int | None
     memory: int | None
     generate: int | None = None
+    spans: Mapping[str, str] = field(default_factory=dict)
 
-    def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
-        """The analysis of a text; errors as for :func:`analyze`."""
+    def read(
+        self, text: str, pair: str | None, target: str | None, progress: Progress | None, chat: Chat | None = None
+    ) -> Analysis:
+        """The analysis of a text, or of a chat; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
+        self._refuse_spans(chat, pair)
         if options.queries is not None and checkpoint.stacks:
             raise UsageError(
                 "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
             )
         refuse_target(checkpoint, target, self.max_new_tokens)
         refuse_words(checkpoint, words=options.words, parser=self.parser)
-        if self.generate is None:
-            continuation, tokens = None, checkpoint.tokenize(text, pair, self.truncate)
-        else:
-            continuation, tokens = self._continued(text, pair, self.generate)
+        rendered = None if chat is None else rendered_chat(checkpoint.tokenizer, chat.messages)
+        text = text if rendered is None else rendered.text
+        if self.generate is not None:
+            self._refuse_continuation(pair, rendered)
+        prompt = checkpoint.tokenize(text, pair, self.truncate, rendered=chat is not None)
+        continuation, tokens = None, prompt
+        if self.generate is not None:
+            continuation, tokens = self._continued(text, prompt, self.generate, chat is not None)
         tokens = with_found_sinks(checkpoint, tokens)
         learned = checkpoint.architecture.learned_sinks
         device = HOST if checkpoint.device.type == "mps" else checkpoint.device  # it has no float64
@@ -138,6 +163,12 @@ class Reader:
         elif self.syntax:
             parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint)
         contexts, measured = _contexts(checkpoint, context, of_target, len(tokens)), dict[int, HeadStatistics]()
+        messages = [] if rendered is None else message_spans(prompt, rendered.messages)
+        is_whole = rendered is not None and rendered.answered and len(messages) == len(rendered.messages)
+        answer = messages[-1] if is_whole and context.causal else None
+        layout, of_spans = None, dict[int, SpanTally]()
+        if not checkpoint.stacks:
+            layout = self._layout(tokens, context, tokens.texts_read(whole, pair), messages, answer, continuation)
         relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, context.causal, replicates=0)
         if parse is not None:
             words = [word.positions for word in parse.words]
@@ -149,6 +180,8 @@ class Reader:
                     contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
                 )
             measured[rows.layer].update(rows)
+            if layout is not None:
+                of_spans.setdefault(rows.layer, SpanTally(layout)).update(rows)
             if is_of_source(rows.layer):  # the parse is of the source
                 relations.update(rows)
 
@@ -171,11 +204,43 @@ class Reader:
             contexts=contexts,
             target=of_target,
             continuation=continuation,
+            chat=chat,
+            spans=measured_spans(of_spans, tokens, lambda layer: contexts.get(layer, context)) if of_spans else None,
         )
 
-    def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
-        """The model's continuation of a text, and the tokens of both; UsageError unless it is a decoder."""
-        checkpoint, requested = self.checkpoint, int(generate)  # it may be NumPy's
+    def _refuse_spans(self, chat: Chat | None, pair: str | None) -> None:
+        """Raise UsageError for a chat or spans with what they cannot be combined with."""
+        if chat is not None and pair is not None:
+            raise UsageError("a chat is the whole text: leave out --pair (pair=...) or --chat (chat=...).")
+        if self.checkpoint.stacks and (chat is not None or self.spans):
+            raise UsageError(
+                "chats and spans are of models that read one text, but this is an encoder-decoder; leave out --chat "
+                "and --span (chat=..., spans=...)."
+            )
+
+    def _layout(
+        self,
+        tokens: Tokens,
+        context: TextContext,
+        texts: Sequence[str],
+        messages: Sequence[Span],
+        answer: Span | None,
+        continuation: Continuation | None,
+    ) -> SpanLayout | None:
+        """The spans of a text, its own and those that were named; None without any. ``answer`` ends a chat."""
+        spans, first_new = [*messages, *segment_spans(tokens)], None if answer is None else answer.tokens[0]
+        if continuation is not None:
+            first_new = continuation.first
+            spans += [Span(PROMPT, tuple(range(first_new))), Span(NEW, tuple(range(first_new, len(tokens))))]
+        for name, what in self.spans.items():
+            if name in [span.name for span in spans]:
+                raise UsageError(f"--span {visible(name)}: this text has a span of that name by itself; take another.")
+            spans.append(named_span(name, what, texts, tokens, context.units))
+        return SpanLayout(tuple(spans), len(tokens), first_new) if spans else None
+
+    def _refuse_continuation(self, pair: str | None, rendered: RenderedChat | None) -> None:
+        """Raise TextError unless a decoder can continue the text."""
+        checkpoint = self.checkpoint
         if pair is not None:
             raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
         if checkpoint.stacks or not checkpoint.architecture.causal or checkpoint.language_head is None:
@@ -183,12 +248,20 @@ class Reader:
                 "a continuation takes a decoder with a language-modelling head that attnviz knows, such as GPT-2 or a "
                 f"Llama, found {checkpoint.architecture.name}; leave out --generate (generate=...)."
             )
-        tokens = checkpoint.tokenize(text, truncate=self.truncate)
+        if rendered is not None and rendered.answered:
+            raise TextError(
+                "the chat ends with the assistant's answer, after which nothing is to be written; leave out --generate "
+                "(generate=...), or that message."
+            )
+
+    def _continued(self, text: str, tokens: Tokens, generate: int, is_chat: bool) -> tuple[Continuation, Tokens]:
+        """The model's continuation of a text, and the tokens of both."""
+        checkpoint, requested = self.checkpoint, int(generate)  # it may be NumPy's
         new, hit_eos = continue_greedily(checkpoint, tokens, requested)
         first, ids = len(tokens), (*tokens.ids, *new)
         whole, read = tokens_of_ids(checkpoint.tokenizer, ids, True)
         written = whole[read.offsets[first][0] :]
-        again = checkpoint.tokenize(text + written, truncate=True)
+        again = checkpoint.tokenize(text + written, truncate=True, rendered=is_chat)
         if again.ids == ids:  # as nearly always: the tokenizer's own words and labels
             whole, read = text + written, again
         return Continuation(written, whole, first, len(new), requested, hit_eos), read
