@@ -283,7 +283,7 @@ COMMANDS = {
                  "a few heads of each kind.", None),
             _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "token", "generate", "relation", "queries", "spans", "chat"),
+        of_one=("pair", "target", "token", "generate", "relation", "queries", "spans"),
     ),
     "compare": Command(
         ("analyze", "compare_corpus"),
@@ -323,8 +323,8 @@ COMMANDS = {
     "profile": Command(
         ("profile_heads",),
         text=(
-            Option("corpora", list[Path], "Text files (.txt, one sentence per line), treebanks (.conllu), or GAP files "
-                   "for coreference (.tsv).", (), "CORPUS", positional=True),
+            Option("corpora", list[Path], "Text files (.txt, one sentence per line), treebanks (.conllu), GAP files "
+                   "for coreference (.tsv), or chats (.jsonl, one per line).", (), "CORPUS", positional=True),
             *_MODEL,
             *_DEVICE,
         ),

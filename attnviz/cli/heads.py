@@ -40,9 +40,8 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         found = "neither" if chat is None else "both"
         raise UsageError(f"expected TEXT, or --chat FILE instead, found {found}.")
     if each_line:
-        return _each_line(
-            run, text or "", {name: value for name, value in options.items() if name not in run.spec.of_one}
-        )
+        reading = {name: value for name, value in options.items() if name not in run.spec.of_one}
+        return _each_line(run, text or str(chat), reading)
     statistics = split_names(run.options["maps"])
     sentence = None if text is None else read_text(text)
     of_chat = [] if chat is None else _contents(chat)

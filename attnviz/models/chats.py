@@ -76,7 +76,7 @@ def read_chats(path: Path) -> list[Chat]:
         parts = [(str(path), content)]
     if not parts:
         raise TextError(f"{path} is empty; expected a chat on each line: {_EXPECTED}.")
-    return [Chat(_messages(where, part), path) for where, part in parts]
+    return [Chat(messages_of(where, part), path) for where, part in parts]
 
 
 def checked_messages(chat: object, where: str = "the chat") -> tuple[Message, ...]:
@@ -94,7 +94,8 @@ def checked_messages(chat: object, where: str = "the chat") -> tuple[Message, ..
     return tuple(messages)
 
 
-def _messages(where: str, text: str) -> tuple[Message, ...]:
+def messages_of(where: str, text: str) -> tuple[Message, ...]:
+    """The messages of a chat in JSON; TextError, with ``where``, for anything else."""
     try:
         chat = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

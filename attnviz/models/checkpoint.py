@@ -252,10 +252,10 @@ class Checkpoint:
         self._refuse_images(tokens.ids)
         return tokens
 
-    def encode(self, texts: Sequence[str], truncate: bool = False) -> Sequence[Any]:
+    def encode(self, texts: Sequence[str], truncate: bool = False, rendered: bool = False) -> Sequence[Any]:
         """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`.
 
-        ``truncate`` cuts texts that are longer than the model.
+        ``truncate`` cuts texts that are longer than the model; ``rendered`` are chats.
         """
         encoded = encodings(
             self.tokenizer,
@@ -264,6 +264,7 @@ class Checkpoint:
             token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
             max_length=self.positions if truncate else None,
             has_words=self.architecture.has_words,
+            rendered=rendered,
         )
         for each in encoded:
             self._refuse_images(each.ids)

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.errors import UsageError
+from attnviz.errors import CorpusError, UsageError
 from attnviz.measures.spans import SpanLayout, SpanTally
 from attnviz.models.spans import Span
 from tests.support.blocks import in_blocks
-from tests.support.chats import MESSAGES, chat_model, chat_tokenizer
+from tests.support.chats import CHATML, MESSAGES, chat_model, chat_tokenizer
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
@@ -197,3 +197,57 @@ def test_the_command_writes_and_prints_what_was_measured(tmp_path: Path) -> None
 @pytest.mark.parametrize("words", [[], ["the cat", "--chat", "chat.json"], ["the cat", "--span", "cat"]])
 def test_a_mistake_on_the_command_line_is_one_of_usage(words: list[str]) -> None:
     assert CliRunner().invoke(app, ["heads", *words, "-m", "tiny-gpt2", "--figures", "none"]).exit_code == 2
+
+
+def test_a_profile_of_chats_is_the_mean_over_chats(tmp_path: Path) -> None:
+    """All messages of a role are one span; a chat without a role does not count; the control is measured, too."""
+    more = [*MESSAGES, {"role": "user", "content": "and the house ?"}, {"role": "assistant", "content": "away"}]
+    chats = [MESSAGES, more, MESSAGES[1:], [*MESSAGES[:2]]]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)), encoding="utf-8")
+    folder = save_checkpoint(chat_model(), chat_tokenizer(), tmp_path / "model")
+    profile = attnviz.profile_heads(folder, [tmp_path / "chats.jsonl"], batch_size=3, device="cpu", syntax=False)
+    assert profile is not None
+    found = {(each.measure, each.source, each.target): each.scores for each in profile.chats}
+    expected, ratios = list[np.ndarray](), list[list[float | None]]()
+    for chat in chats:
+        analysis = attnviz.analyze(chat=chat, model=folder, device="cpu", syntax=False)
+        assert analysis.spans is not None
+        of_role: dict[str, list[int]] = {}
+        for span in analysis.spans.spans:
+            of_role.setdefault(span.name.partition("#")[0], []).extend(span.tokens)
+        weights = torch.stack([analysis.layer_patterns(layer) for layer in range(3)]).double().numpy()
+        if {"assistant", "system"} <= set(of_role):
+            rows, columns = of_role["assistant"], of_role["system"]
+            expected.append(weights[:, :, rows][..., columns].sum(-1).mean(-1))
+        ratios.append([analysis.spans.lookback(head.id) for head in analysis.heads])
+    shares = found["share", "assistant", "system"]
+    assert shares.texts == len(expected) == 2
+    np.testing.assert_allclose(shares.scores[0], np.mean(expected, 0), atol=1e-5)
+    known = [ratio for ratio in ratios if None not in ratio]
+    assert found["lookback", "", ""].texts == len(known) == 3
+    np.testing.assert_allclose(
+        found["lookback", "", ""].scores.flatten(), np.mean(np.array(known, float), 0), atol=1e-5
+    )
+    assert ("share", "system", "assistant") not in found
+    assert "assistant" in profile.report(100)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"), [("{}", "chats.jsonl:2"), ('[{"role": "user", "content": "x"}]', "chats.jsonl:2.*alternate")]
+)
+def test_a_chat_of_a_corpus_that_cannot_be_read_is_named_by_its_line(line: str, word: str, tmp_path: Path) -> None:
+    template = "{% if messages | length < 2 %}{{ raise_exception('must alternate') }}{% endif %}" + CHATML
+    folder = save_checkpoint(chat_model(), chat_tokenizer(template), tmp_path / "model")
+    (tmp_path / "chats.jsonl").write_text(f"{json.dumps(MESSAGES)}\n{line}\n", encoding="utf-8")
+    with pytest.raises(CorpusError, match=word):
+        attnviz.profile_heads(folder, [tmp_path / "chats.jsonl"], control=False, device="cpu")
+
+
+def test_each_line_of_a_file_of_chats_is_analysed(tmp_path: Path) -> None:
+    folder = save_checkpoint(chat_model(), chat_tokenizer(), tmp_path / "model")
+    (tmp_path / "chats.jsonl").write_text(f"{json.dumps(MESSAGES)}\n{json.dumps(MESSAGES[:2])}\n", encoding="utf-8")
+    words = ["heads", "--chat", str(tmp_path / "chats.jsonl"), "--each-line", "-m", str(folder)]
+    result = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "out"), "--figures", "none", "--no-syntax"])
+    assert result.exit_code == 0, result.output
+    spans = [json.loads(path.read_text())["spans"] for path in (tmp_path / "out").glob("*/heads.json")]
+    assert sorted(map(len, spans)) == [2, 3]

@@ -104,6 +104,7 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     cached_smollm2(folder / "cache")
     (chat,) = [block["body"] for name, block in BLOCKS if (name, block["kind"]) == ("spans", "json")]
     (folder / "chat.json").write_text(chat, encoding="utf-8")
+    (folder / "chats.jsonl").write_text(f"{' '.join(chat.split())}\n" * 2, encoding="utf-8")
     save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
     (folder / "reviews.tsv").write_text("text\tlabel\nthe cat ran away\tgood\nit was in the house\tbad\n")
     tuned = folder / "my-fine-tuned-bert"

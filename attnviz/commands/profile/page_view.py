@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
+from attnviz.commands.profile.report import ROLE_FIELDS, chat_fields, chat_rows, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
 from attnviz.figures.families import UNNAMED, Family, brief_name, family_of_label
 from attnviz.judge.roles import Role
@@ -119,6 +119,9 @@ def _tables(profile: Profile) -> Iterator[dict[str, Any]]:
         note = "The head that is right most often, beside the largest of its baselines."
         title = f"Relations ({len(profile.relations)})"
         yield page_table(title, note, relation_fields(profile), profile.relations, head=1)
+    if profile.chats:
+        note = "The heads that read most above uniform attention, means over chats."
+        yield page_table("Chats", note, chat_fields(profile), chat_rows(profile), head=-1)
 
 
 def sentences_entry(of: RoleExamples, role: Role | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
+from attnviz.models.chats import Chat, rendered_chat
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
@@ -175,8 +176,8 @@ def analyze_each(
     ... )
 
     Args:
-        texts: a list of texts, or a ``.txt`` file with a text a line; blank lines of a file are skipped. A ``Text`` of
-            :mod:`attnviz.texts.reading` says where it stands.
+        texts: a list of texts, a ``.txt`` file with a text a line, or a ``.jsonl`` file with a chat a line; blank lines
+            of a file are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands.
         model: as for :func:`analyze`.
         words: likewise.
         syntax: likewise.
@@ -195,7 +196,7 @@ def analyze_each(
         AttnvizError: as :func:`analyze`.
     """
     if isinstance(texts, str | Path):
-        corpus = open_corpus(Path(texts), ("txt",))
+        corpus = open_corpus(Path(texts), ("txt", "chats"))
         lines = list(read_texts(corpus))
     else:
         corpus, lines = None, _listed(texts)
@@ -211,12 +212,12 @@ def analyze_each(
     for number, line in enumerate(lines):
         tell(progress, "texts", number, len(lines))
         with _located(line):
-            analysis = reader.read(line.text, None, None, None)
+            analysis = reader.read(line.text, None, None, None, Chat(line.messages) if line.messages else None)
         checks = analysis.verification.layers
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
         rows.append([_row(head, analysis) for head in analysis.heads])
         errors = analysis.verification.pattern_error, analysis.verification.output_error
-        one = OneText(line.text, line.place, len(analysis.tokens), analysis.tokens.truncated, *errors)
+        one = OneText(analysis.text, line.place, len(analysis.tokens), analysis.tokens.truncated, *errors)
         done.append(one)
         n_unknown += analysis.tokens.n_unknown
         if visit is not None:
@@ -242,7 +243,9 @@ def _check(reader: Reader, lines: Sequence[Text]) -> None:
     """Raise TextError for the first text that the model cannot read."""
     for line in lines:
         with _located(line, " No text was analysed: all are checked first."):
-            reader.checkpoint.tokenize(line.text, truncate=reader.truncate)
+            checkpoint, is_chat = reader.checkpoint, bool(line.messages)
+            text = rendered_chat(checkpoint.tokenizer, line.messages).text if is_chat else line.text
+            checkpoint.tokenize(text, truncate=reader.truncate, rendered=is_chat)
 
 
 @contextmanager
