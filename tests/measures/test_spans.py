@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ def test_a_profile_of_chats_is_the_mean_over_chats(tmp_path: Path) -> None:
     profile = attnviz.profile_heads(folder, [tmp_path / "chats.jsonl"], batch_size=3, device="cpu", syntax=False)
     assert profile is not None
     found = {(each.measure, each.source, each.target): each.scores for each in profile.chats}
-    expected, ratios = list[np.ndarray](), list[list[float | None]]()
+    expected, uniform, ratios = list[np.ndarray](), list[float](), list[list[float | None]]()
     for chat in chats:
         analysis = attnviz.analyze(chat=chat, model=folder, device="cpu", syntax=False)
         assert analysis.spans is not None
@@ -219,10 +220,12 @@ def test_a_profile_of_chats_is_the_mean_over_chats(tmp_path: Path) -> None:
         if {"assistant", "system"} <= set(of_role):
             rows, columns = of_role["assistant"], of_role["system"]
             expected.append(weights[:, :, rows][..., columns].sum(-1).mean(-1))
+            uniform.append(np.mean([sum(key <= query for key in columns) / (query + 1) for query in rows]))
         ratios.append([analysis.spans.lookback(head.id) for head in analysis.heads])
     shares = found["share", "assistant", "system"]
     assert shares.texts == len(expected) == 2
     np.testing.assert_allclose(shares.scores[0], np.mean(expected, 0), atol=1e-5)
+    np.testing.assert_allclose(shares.baseline[0], np.mean(uniform))
     known = [ratio for ratio in ratios if None not in ratio]
     assert found["lookback", "", ""].texts == len(known) == 3
     np.testing.assert_allclose(
@@ -230,6 +233,12 @@ def test_a_profile_of_chats_is_the_mean_over_chats(tmp_path: Path) -> None:
     )
     assert ("share", "system", "assistant") not in found
     assert "assistant" in profile.report(100)
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', profile.page(), re.DOTALL)
+    assert data is not None
+    spans = json.loads(data[1])["spans"]
+    named = {(spans["names"][each["from"]], spans["names"][each["to"]]): each for each in spans["pairs"]}
+    pair = named["assistant", "system"]
+    np.testing.assert_allclose(pair["values"], shares.scores.flatten(), atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
-from attnviz.commands.heads.spans import LOOKBACK, page_spans
+from attnviz.commands.heads.spans import page_spans
 from attnviz.commands.heads.summary import role_text, unless_seen
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
@@ -22,6 +22,7 @@ from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, statistic_entry
 from attnviz.present.figure_context import STACK_LEGEND, capital, sentence
 from attnviz.present.published import role_name, role_numbers
+from attnviz.present.statistics import LOOKBACK
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS

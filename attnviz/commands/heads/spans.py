@@ -15,9 +15,6 @@ from attnviz.page.page import short_float
 from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.tables import RowTable, glued, listed_of
 
-LOOKBACK = "mean attention of new tokens to a token of the prompt, over that and their mean attention to a new token"
-"""What the lookback ratio is."""
-
 _STRONGEST, _MOST_PAIRS = 4, 8
 """Heads that a row of the terminal's table names, and rows that it has without ``--top``."""
 

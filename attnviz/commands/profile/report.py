@@ -139,7 +139,7 @@ def _chat_scores(each: ChatScores) -> dict[str, Any]:
     return named | {name: _numbers(values[0]) for name, values in numbers.items()}
 
 
-def chat_fields(profile: Profile) -> list[Field[ChatScores]]:
+def _chat_fields(profile: Profile) -> list[Field[ChatScores]]:
     """The columns of the table of attention between the roles of chats."""
 
     def strongest(each: ChatScores) -> Text:
@@ -160,11 +160,6 @@ def chat_fields(profile: Profile) -> list[Field[ChatScores]]:
 
 _STRONGEST = 4
 _MEASURES = {SHARE: "share", LAST: "of the last token", LOOKBACK: "lookback ratio"}
-
-
-def chat_rows(profile: Profile) -> list[ChatScores]:
-    """Attention from a role to another, and the lookback ratio."""
-    return [each for each in profile.chats if each.measure == LOOKBACK or each.source != each.target]
 
 
 def _published(profile: Profile) -> tuple[PublishedHead, ...]:
@@ -188,8 +183,9 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
             "Relations", columns, profile.relations, choices.top, "profile.json", noun="relation", order=order
         )
     if profile.chats:
-        order, rows = "shares of attention, means over chats", chat_rows(profile)
-        yield first_rows("Chats", chat_fields(profile), rows, choices.top, "profile.json", noun="pair", order=order)
+        order = "shares of attention, means over chats"
+        rows = [each for each in profile.chats if each.measure == LOOKBACK or each.source != each.target]
+        yield first_rows("Chats", _chat_fields(profile), rows, choices.top, "profile.json", noun="pair", order=order)
     control = profile.control_texts is not None
     yield by_head(profile.passed_roles(), choices.top or 0, "profile.csv", control=control)
     if profile.statistics is not None:
