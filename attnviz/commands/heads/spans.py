@@ -71,8 +71,9 @@ def span_tables(analysis: Analysis, heads: Sequence[HeadFindings], top: int | No
     found = analysis.spans
     if found is None or not heads:
         return
-    # those from the last span first: in a chat, from the answer
-    pairs = sorted((pair for pair in found.pairs if pair[0] != pair[1]), key=lambda pair: (-pair[0], pair[1]))
+    tokens = [set(span.tokens) for span in found.spans]
+    apart = [pair for pair in found.pairs if not tokens[pair[0]] <= tokens[pair[1]]]
+    pairs = sorted(apart, key=lambda pair: (-pair[0], pair[1]))  # from the last span first: in a chat, from the answer
     most = len(pairs) if top == 0 else top or _MOST_PAIRS
     listed = [_ranked(found, heads, source, target) for source, target in pairs[:most]]
     if not listed:
