@@ -141,7 +141,8 @@ class Command:
         ]
         return [
             word
-            for option, value in changed
+            for option, given in changed
+            for value in (given if isinstance(given, list) else [given])
             for word in (option.spelled(value), *([] if isinstance(value, bool) else [str(value)]))
         ]
 
@@ -244,7 +245,10 @@ COMMANDS = {
     "heads": Command(
         ("analyze", "analyze_each"),
         text=(
-            replace(_TEXT, help=f"{_TEXT.help} With --each-line: a file (.txt) with a text on each line, or -."),
+            replace(_TEXT, help=f"{_TEXT.help} With --each-line: a file (.txt) with a text on each line, or -. None "
+                    "with --chat.", default=None),
+            Option("chat", Path, "Instead of TEXT a chat: a file (.json, .jsonl) of messages with role and content, "
+                   "which the tokenizer's own chat template renders.", None, "FILE"),
             *_MODEL,
             _switch("each_line", "Analyse every line of a file by itself, and how much the heads vary between them."),
             _PAIR,
@@ -258,6 +262,10 @@ COMMANDS = {
         ),
         measurement=(
             _WORDS,
+            Option("spans", list[str], "Measure attention between stretches of the text: instruction=\"in one word\", "
+                   "its second occurrence as doc=cat#2, or positions doc=#10-#40. May be given more than once. The "
+                   "messages of a chat, both texts of a pair, prompt and new text of --generate are spans without it.",
+                   (), "NAME=TEXT", ("--span",), any_language=True),
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
             _PARSER,
             _MEMORY,
@@ -283,7 +291,7 @@ COMMANDS = {
                  "a few heads of each kind.", None),
             _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "token", "generate", "relation", "queries"),
+        of_one=("pair", "target", "token", "generate", "relation", "queries", "spans"),
     ),
     "compare": Command(
         ("analyze", "compare_corpus"),
@@ -324,8 +332,8 @@ COMMANDS = {
     "profile": Command(
         ("profile_heads",),
         text=(
-            Option("corpora", list[Path], "Text files (.txt, one sentence per line), treebanks (.conllu), or GAP files "
-                   "for coreference (.tsv).", (), "CORPUS", positional=True),
+            Option("corpora", list[Path], "Text files (.txt, one sentence per line), treebanks (.conllu), GAP files "
+                   "for coreference (.tsv), or chats (.jsonl, one per line).", (), "CORPUS", positional=True),
             *_MODEL,
             *_DEVICE,
         ),
@@ -606,6 +614,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError as error:
             raise UsageError(f"{function.__name__}(): {error}.") from error
         arguments |= arguments.pop(more, {})
+        if arguments.get("text", "") is None and signature.parameters["text"].default is None:
+            del arguments["text"]
         if "text" in arguments and (kinds["text"] is str or isinstance(arguments["text"], str)):
             check_texts(arguments.pop("text"), arguments.pop("pair", None))
         for name, value in arguments.items():

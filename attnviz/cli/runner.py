@@ -326,7 +326,9 @@ def _checked(option: Option, value: Any) -> Any:
     """Check and convert a typed value: lists to tuples, texts to UTF-8, ``--out`` to a folder's path."""
     if option.default == () or isinstance(value, list):
         value = tuple(value or ())
-    if option.any_language and value is not None:
+    if option.any_language and isinstance(value, tuple):
+        value = tuple(decoded(option.spelled(value), each) for each in value)
+    elif option.any_language and value is not None:
         value = decoded(option.spelled(value), value)
     if option.name == "out":
         value = _folder(value)

@@ -244,8 +244,15 @@ class Checkpoint:
         """The parameters of one of the model's norms."""
         return norm_of(self.architecture, self.config, module)
 
-    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
-        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.models.encoding.tokenize`."""
+    def tokenize(
+        self,
+        text: str,
+        pair: str | None = None,
+        truncate: bool = False,
+        target: bool = False,
+        rendered: bool = False,
+    ) -> Tokens:
+        """Tokenize a text, a pair, a target or a chat; see :func:`attnviz.models.encoding.tokenize`."""
         size = getattr(self.config, "decoder_vocab_size", None) if target else None
         tokens = tokenize(
             self.tokenizer,
@@ -259,6 +266,7 @@ class Checkpoint:
             token_types=getattr(self.config, "type_vocab_size", None),
             target=target,
             has_words=self.architecture.has_words,
+            rendered=rendered,
         )
         self._refuse_images(tokens.ids)
         return tokens
@@ -290,10 +298,10 @@ class Checkpoint:
         self._refuse_images(tokens.ids)
         return text, pair, tokens
 
-    def encode(self, texts: Sequence[str], truncate: bool = False) -> Sequence[Any]:
+    def encode(self, texts: Sequence[str], truncate: bool = False, rendered: bool = False) -> Sequence[Any]:
         """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`.
 
-        ``truncate`` cuts texts that are longer than the model.
+        ``truncate`` cuts texts that are longer than the model; ``rendered`` are chats.
         """
         encoded = encodings(
             self.tokenizer,
@@ -302,6 +310,7 @@ class Checkpoint:
             token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
             max_length=self.positions if truncate else None,
             has_words=self.architecture.has_words,
+            rendered=rendered,
         )
         for each in encoded:
             self._refuse_images(each.ids)

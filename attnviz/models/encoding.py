@@ -110,12 +110,13 @@ def tokenize(
     token_types: int | None = None,
     target: bool = False,
     has_words: bool = True,
+    rendered: bool = False,
 ) -> Tokens:
     """Tokenize a text, or a pair, with the checkpoint's own tokenizer; see :func:`encodings`.
 
     ``max_positions`` is the model's limit with special tokens, to which ``truncate`` cuts instead of raising.
     ``segments`` is whether the model takes token types: without them the tokenizer must put a separator between a pair.
-    ``sink_first`` is whether position 0 is a sink without being special.
+    ``sink_first`` is whether position 0 is a sink without being special. ``rendered`` as for :func:`encodings`.
 
     Raises:
         TextError: no text, blank, not valid Unicode, no tokens left, too long for the model, or a pair without a
@@ -128,7 +129,13 @@ def tokenize(
         _check_text(pair, "pair")
     types = token_types if segments else None
     encode = partial(
-        encodings, tokenizer, vocabulary_size=vocabulary_size, token_types=types, target=target, has_words=has_words
+        encodings,
+        tokenizer,
+        vocabulary_size=vocabulary_size,
+        token_types=types,
+        target=target,
+        has_words=has_words,
+        rendered=rendered,
     )
     [encoding] = encode([text], pair=pair)
     if pair is not None and not segments and not _separated(encoding):
@@ -231,13 +238,15 @@ def encodings(
     max_length: int | None = None,
     target: bool = False,
     has_words: bool = True,
+    rendered: bool = False,
 ) -> list[Encoding]:
     """A tokenizer's encodings of texts, with special tokens, checked against the model's embedding tables.
 
     ``vocabulary_size`` and ``token_types`` are the rows of these tables (None without token types). Texts of more than
     ``max_length`` tokens are cut; one text may have a ``pair``, a second segment. ``target`` is for the decoder of an
     encoder-decoder, whose tokenizer may have a vocabulary of its own for it. The tokenizer is a fast one, or for texts
-    without words (``has_words``) one of pieces alone, which stand in the text as they are.
+    without words (``has_words``) one of pieces alone, which stand in the text as they are. ``rendered`` are chats, in
+    which a template wrote all control tokens: they are special, and no others are added.
 
     Raises:
         CheckpointError: the tokenizer is another one, fails on a text, or gives ids beyond the model's vocabulary.
@@ -268,10 +277,20 @@ def encodings(
         else:
             named: dict[str, Any] = {"text_target" if target else "text": list(texts)}
             second = None if pair is None else [pair]
-            found = tokenizer(**named, text_pair=second, **cut, return_token_type_ids=True, verbose=False).encodings
+            found = tokenizer(
+                **named,
+                text_pair=second,
+                **cut,
+                add_special_tokens=not rendered,
+                return_token_type_ids=True,
+                verbose=False,
+            ).encodings
             results = [_of_fast(each) for each in found]
     for encoding in results:
         _check_ids(encoding, vocabulary_size, token_types)
+    if rendered:
+        control = _control_ids(tokenizer)
+        return [encoding.with_special([token in control for token in encoding.ids]) for encoding in results]
     return [_with_doubled(encoding) for encoding in results]
 
 
@@ -364,6 +383,12 @@ def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Encoding:
 
 def _special_ids(tokenizer: Any) -> set[int]:
     return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+def _control_ids(tokenizer: Any) -> set[int]:
+    """Special tokens, and those that a vocabulary has for chats alone (``<|start_header_id|>``)."""
+    added = tokenizer.added_tokens_decoder.items()
+    return _special_ids(tokenizer) | {number for number, token in added if token.special}
 
 
 def lost_segments(encoding: Encoding, n_segments: int) -> bool:

@@ -85,7 +85,7 @@ def measured_on(part: dict[str, Any]) -> str:
 
 def corpora_of(part: str, document: dict[str, Any]) -> list[dict[str, Any]]:
     """The corpora of a document's part, by their suffix; those of ``syntax`` by whether its trees are gold."""
-    suffixes = {"statistics": {".conllu", ".txt"}, "coreference": {".tsv"}, "repeats": set[str]()}
+    suffixes = {"statistics": {".conllu", ".txt", ".jsonl"}, "coreference": {".tsv"}, "repeats": set[str]()}
     if part == "syntax":
         suffixes["syntax"] = {".conllu" if document["syntax"].get("gold") else ".txt"}
     return [each for each in document["corpora"] if PurePath(each["path"]).suffix.lower() in suffixes[part]]

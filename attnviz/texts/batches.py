@@ -117,9 +117,10 @@ def encode(
     if not texts:
         return items
     limit, unknown = checkpoint.positions, unknown_id(checkpoint.tokenizer)
-    for text, whole in zip(texts, checkpoint.encode([text.text for text in texts]), strict=True):
+    rendered = texts[0].chat is not None  # those of one corpus are of one kind
+    for text, whole in zip(texts, checkpoint.encode([text.text for text in texts], rendered=rendered), strict=True):
         cut = truncate and len(whole.ids) > limit
-        encoding = checkpoint.encode([text.text], truncate=True)[0] if cut else whole
+        encoding = checkpoint.encode([text.text], True, rendered)[0] if cut else whole
         special = [segment is None for segment in encoding.sequence_ids]
         offsets = [(0, 0) if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]
         members = overlapping(offsets, text.spans)

@@ -12,16 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnviz.errors import CorpusError
+from attnviz.errors import CorpusError, TextError
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
+from attnviz.models.chats import Message, RenderedChat, messages_of, rendered_chat
 
 SHORTEST, LONGEST = 3, 60
 """Fewest and most words of a treebank's sentence that is measured (contract)."""
 
 _KINDS = {"conllu": ".conllu (a treebank)", "txt": ".txt (one sentence a line)"}
-_KINDS |= {"gap": ".tsv (GAP, or texts with labels)"}
+_KINDS |= {"gap": ".tsv (GAP, or texts with labels)", "chats": ".jsonl (a chat a line)"}
 """By kind of corpus, the suffix of its files and what they hold."""
+
+OF_TEXTS = ("conllu", "txt", "gap")
+"""The kinds of corpora that hold texts; ``chats`` have to be rendered first."""
 
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 _TEXT_COLUMNS, _LABEL_COLUMN = ("text", "sentence"), "label"
@@ -65,6 +69,8 @@ class Text:
         contrast: an answer and a foil, tokens or classes, whose logits are compared.
         target: for an encoder-decoder, what its decoder predicts.
         ids: of random tokens, which have no text.
+        messages: of a chat, which has no text before it is rendered.
+        chat: the rendered chat, of which ``text`` is the text.
     """
 
     text: str
@@ -78,13 +84,15 @@ class Text:
     contrast: tuple[str | int, str | int] | None = None
     target: DecoderTarget | None = None
     ids: tuple[int, ...] = ()
+    messages: tuple[Message, ...] = ()
+    chat: RenderedChat | None = None
 
 
 @dataclass(frozen=True)
 class Corpus:
     """A file to read, with its hexadecimal ``sha256``; ``size`` is its approximate number of texts, for progress.
 
-    ``kind`` is ``conllu``, ``txt`` or ``gap``; ``labelled`` by :func:`as_labelled`.
+    ``kind`` is ``conllu``, ``txt``, ``gap`` or ``chats``; ``labelled`` by :func:`as_labelled`.
     """
 
     path: Path
@@ -102,7 +110,7 @@ class _Word(NamedTuple):
     place: Place
 
 
-def open_corpus(path: Path, kinds: Sequence[str] = tuple(_KINDS)) -> Corpus:
+def open_corpus(path: Path, kinds: Sequence[str] = OF_TEXTS) -> Corpus:
     """A corpus from its file: its kind by the suffix, one of ``kinds``, its hash and size.
 
     Raises:
@@ -162,6 +170,14 @@ def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
 def _sentences(corpus: Corpus) -> Iterator[Text]:
     for number, (place, line) in enumerate(_filled_lines(corpus)):
         yield Text(line.strip(), place=place, number=number)
+
+
+def _chats(corpus: Corpus) -> Iterator[Text]:
+    for number, (place, line) in enumerate(_filled_lines(corpus)):
+        try:
+            yield Text("", place=place, number=number, messages=messages_of(str(place), line))
+        except TextError as error:
+            raise CorpusError(str(error)) from error
 
 
 def _trees(corpus: Corpus) -> Iterator[Text]:
@@ -354,6 +370,7 @@ _READERS = {
     "conllu": (_trees, "a sentence in CoNLL-U"),
     "txt": (_sentences, "a sentence"),
     "gap": (_rows, "a row of GAP with exactly one right name"),
+    "chats": (_chats, "a chat"),
     "labelled": (_labelled, "a text with its label"),
     "contrasted": (_contrasted, "a text with its answer and foil"),
 }
@@ -399,6 +416,15 @@ def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
         return None
     pipeline = load_parser(name)
     return None if pipeline is None else Parser(pipeline)
+
+
+def rendered(text: Text, tokenizer: Any) -> Text:
+    """A chat with the text that the tokenizer's template makes of its messages; CorpusError where it refuses them."""
+    try:
+        chat = rendered_chat(tokenizer, text.messages)
+    except TextError as error:
+        raise CorpusError(f"{text.place}: {error}") from error
+    return replace(text, text=chat.text, chat=chat)
 
 
 def ready(text: Text, parse: Parser | None) -> Text | None:

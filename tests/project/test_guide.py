@@ -103,6 +103,9 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         (snapshot.parents[1] / "refs").mkdir()
         (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
     cached_smollm2(folder / "cache")
+    (chat,) = [block["body"] for name, block in BLOCKS if (name, block["kind"]) == ("spans", "json")]
+    (folder / "chat.json").write_text(chat, encoding="utf-8")
+    (folder / "chats.jsonl").write_text(f"{' '.join(chat.split())}\n" * 2, encoding="utf-8")
     save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
     save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), folder / "my-gpt2")
     (folder / "reviews.tsv").write_text("text\tlabel\nthe cat ran away\tgood\nit was in the house\tbad\n")

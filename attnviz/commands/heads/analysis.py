@@ -13,7 +13,9 @@ from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
 from attnviz.language.syntax import Parse
+from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import TextContext
+from attnviz.models.chats import Chat
 from attnviz.models.head_ids import HeadId, Stack, ids_and_names
 from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.models.wording import counted, quoted, visible
@@ -108,6 +110,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             and baselines over the keys within it.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
         continuation: of a decoder, what it wrote after the text, if requested; ``tokens`` are of both.
+        chat: the messages that ``text`` was rendered from, if any.
+        spans: attention between the spans of the text, such as the messages of a chat; None without spans.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
         all_heads: of such a part, the heads of the whole.
         without_sinks: whether sinks are left out of patterns, for drawing (:meth:`drawn`).
@@ -125,6 +129,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     contexts: dict[int, TextContext] = field(default_factory=dict)
     target: Target | None = None
     continuation: Continuation | None = None
+    chat: Chat | None = None
+    spans: SpanShares | None = None
     stack: Stack | None = None
     all_heads: tuple[HeadFindings, ...] = ()
     without_sinks: bool = False

@@ -8,6 +8,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
+from attnviz.commands.heads.spans import page_spans
 from attnviz.commands.heads.summary import role_text, unless_seen
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
@@ -21,6 +22,7 @@ from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, statistic_entry
 from attnviz.present.figure_context import STACK_LEGEND, capital, sentence
 from attnviz.present.published import role_name, role_numbers
+from attnviz.present.statistics import LOOKBACK
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS
@@ -83,12 +85,13 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "colours": colours_entry(),
         "command_line": {
             "program": ["heads"] if analysis.verification.level else [],
-            "texts": [analysis.text],
+            "texts": [] if analysis.chat is not None else [analysis.text],
             "options": command_options(analysis),
             "scale": PLAIN.scaled_for(analysis.longest).scale,
         },
         "start": _start(analysis, choices, ranked[0]),
         "tables": [],
+        **page_spans(analysis),
     }
 
 
@@ -178,7 +181,10 @@ def command_options(analysis: Analysis) -> list[str]:
     model, options, target = analysis.checkpoint, analysis.options, analysis.target
     written = target is not None and target.generated
     longest = target.longest if target is not None and written else MOST_NEW_TOKENS
+    spans = () if analysis.spans is None else analysis.spans.spans
     others = model_settings(model) | {
+        "chat": analysis.chat and (analysis.chat.file or "chat.json"),
+        "spans": [f"{span.name}={span.given}" for span in spans if span.given],
         "pair": analysis.pair,
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
         "target": None if target is None or written else target.text,
@@ -209,6 +215,11 @@ def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
         uniform = (uniform_value(part, name) for part in analysis.parts)
         values = (head.statistics.get(name) for head in analysis.heads)
         yield statistic_entry(name, *statistic_meaning(analysis, name), uniform, values)
+    spans = analysis.spans
+    if spans is not None and spans.layout.first_new is not None:
+        ratios = [spans.lookback(head.id) for head in analysis.heads]
+        even = [spans.lookback_uniform(analysis.heads[0].id)]
+        yield statistic_entry("lookback", "lookback ratio", LOOKBACK, "", even, ratios)
 
 
 def _start(analysis: Analysis, choices: ViewOptions, head: HeadId) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from attnviz.commands.profile.examples import find_examples
 from attnviz.errors import UsageError
 from attnviz.judge import roles as judged
 from attnviz.judge.roles import Candidate, Role
+from attnviz.measures.chats import ChatScores
 from attnviz.measures.names import NameCount
 from attnviz.measures.patterns import REGISTRY, ROLES_ON_REPEATS
 from attnviz.measures.relations import RelationCount
@@ -31,7 +32,7 @@ from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
-from attnviz.texts.reading import Corpus, find_parser, open_corpus
+from attnviz.texts.reading import OF_TEXTS, Corpus, find_parser, open_corpus
 from attnviz.texts.runs import RunSettings, open_for, text_notes
 from attnviz.trace.checks import Verification
 from attnviz.trace.contributions import why_not_linear
@@ -72,6 +73,7 @@ class Profile(Result):
         examples: of the roles that a head passes, and of its best relation.
         why_no_copying: the reason why copying was not measured on sentences, or ''.
         text_notes: sentences on how the corpora were read.
+        chats: attention between the roles of chats, and the lookback ratio of their answers.
     """
 
     command: ClassVar[str] = "profile"
@@ -93,6 +95,7 @@ class Profile(Result):
     examples: tuple[RoleExamples, ...] = ()
     why_no_copying: str = ""
     text_notes: tuple[str, ...] = ()
+    chats: tuple[ChatScores, ...] = ()
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
         """Roles that each head passes, by error reduction; heads without roles included."""
@@ -107,7 +110,7 @@ class Profile(Result):
     @checked
     def source(self, role: str = "", *more: str) -> str:
         """One line: the model, the corpora (of one role, or of ``statistics``; default all), and ``more``."""
-        kinds = {"conllu", "txt"}
+        kinds = {"conllu", "txt", "chats"}
         if not role:
             kinds |= {"gap", "repeats"}
         elif role == "coreference":
@@ -160,7 +163,8 @@ def profile_heads(
 
     Args:
         model: a built-in name, folder or hub id, a Source found before, a Checkpoint; of encoder-decoders the encoder.
-        paths: ``.conllu`` (gold trees), ``.txt`` (a sentence a line), GAP ``.tsv`` (coreference).
+        paths: ``.conllu`` (gold trees), ``.txt`` (a sentence a line), GAP ``.tsv`` (coreference), ``.jsonl``
+            (a chat a line).
         repeats: also random tokens, repeated.
         limit: sentences, or rows, of each corpus that are read.
         batch_size: texts that the model reads at once.
@@ -193,9 +197,9 @@ def profile_heads(
         VerificationError: the heads do not reproduce the model.
     """
     if not paths and not repeats:
-        raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
+        raise UsageError("nothing to measure: expected a corpus (.conllu, .txt, GAP .tsv or .jsonl), or --repeats.")
     process = this_process()
-    corpora = [open_corpus(Path(path)) for path in paths]
+    corpora = [open_corpus(Path(path), (*OF_TEXTS, "chats")) for path in paths]
     for one, other in combinations(corpora, 2):
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
@@ -302,6 +306,7 @@ def _profile(
         _renumbered(roles, checkpoint),
         _renumbered(find_examples(run, roles, examples), checkpoint),
         run.writing.why_no_copying if run.sentences else "", text_notes(run.settings, run.measured),
+        tuple(run.chats.results()),
     )  # fmt: skip
 
 

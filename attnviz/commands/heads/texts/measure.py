@@ -172,8 +172,8 @@ def analyze_each(
     ... )
 
     Args:
-        texts: a list of texts, or a ``.txt`` file with a text a line; blank lines of a file are skipped. A ``Text`` of
-            :mod:`attnviz.texts.reading` says where it stands.
+        texts: a list of texts, a ``.txt`` file with a text a line, or a ``.jsonl`` file with a chat a line; blank lines
+            of a file are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands.
         model: as for :func:`analyze`.
         words: likewise.
         syntax: likewise.
@@ -192,7 +192,7 @@ def analyze_each(
         AttnvizError: as :func:`analyze`.
     """
     if isinstance(texts, str | Path):
-        corpus = open_corpus(Path(texts), ("txt",))
+        corpus = open_corpus(Path(texts), ("txt", "chats"))
         lines = list(read_texts(corpus))
     else:
         corpus, lines = None, listed(texts)
@@ -209,7 +209,7 @@ def analyze_each(
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
         rows.append([_row(head, analysis) for head in analysis.heads])
         errors = analysis.verification.pattern_error, analysis.verification.output_error
-        one = OneText(line.text, line.place, len(analysis.tokens), analysis.tokens.truncated, *errors)
+        one = OneText(analysis.text, line.place, len(analysis.tokens), analysis.tokens.truncated, *errors)
         done.append(one)
         n_unknown += analysis.tokens.n_unknown
         if visit is not None:
