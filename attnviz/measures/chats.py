@@ -13,7 +13,7 @@ from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.spans import SpanLayout, SpanTally
-from attnviz.measures.sums import SumTally
+from attnviz.measures.sums import SumTally, copy_to_host
 from attnviz.measures.tallies import different_windows
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.spans import Span
