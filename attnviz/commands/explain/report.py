@@ -8,17 +8,21 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from attnviz.commands.explain.followed_row import RowKey
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
-from attnviz.models.wording import counted, error, visible
+from attnviz.models.wording import counted, error, rounded, visible
 from attnviz.present.documents import text_entry
-from attnviz.present.fields import Field, NamedTable, plain
+from attnviz.present.fields import Field, NamedTable, entry, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, notes
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
+
+_FIRST = 4
+"""Numbers of a vector that the table of the row has room for."""
 
 
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
@@ -38,8 +42,29 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             "pattern_tolerance": checks["pattern"].tolerance,
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
         },
+        "followed": _followed(result),
         "positions": result.positions and _positions(result.positions),
     }
+
+
+def _followed(result: Explanation) -> dict[str, Any]:
+    """Entry of the followed row; of a long text with the vectors of its strongest keys."""
+    row = result.row
+    with_vectors = {key.position for key in row.strongest}
+    keys = []
+    for key in row.keys:
+        content = entry(_KEY, key) | {"token": result.tokens.labels[key.position]}
+        if key.position in with_vectors:
+            content |= {name: getattr(key, name).tolist() for name in ("key", "value", "weighted_value")}
+        keys.append(content)
+    numbers = {name: getattr(row, name) for name in ("scale", "largest", "sink", "total")}
+    return {"head": str(result.head), "token": result.token, **numbers, "keys": keys} | {
+        "query": row.query.tolist(),
+        "output": row.output.tolist(),
+    }
+
+
+_KEY: tuple[Field[RowKey], ...] = plain("position", "product", "score", "capped", "allowed", "exponential", "weight")
 
 
 def _token(result: Explanation, position: int, whole: dict[str, Any]) -> dict[str, Any]:
@@ -88,19 +113,68 @@ def _positions(shares: PositionShares) -> dict[str, Any]:
     }
 
 
-def _tables(result: Explanation, _: ViewOptions) -> Iterator[RenderableType]:
+def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableType]:
     yield _heading(result)
     yield _walk_through(result)
-    if result.positions is None:
-        why = "for the first layer only (--layer 0), because the embeddings enter there"
-        if not embeds_positions(result.checkpoint):
-            why = "not told apart: this model has no position embeddings, but turns queries and keys in every layer"
-        yield notes(f"Content and position: {why}.")
-    else:
+    yield _row(result)
+    if choices.verbose:
+        yield from _content_and_position(result)
+    yield verified_line(result)
+
+
+def _row(result: Explanation) -> RowTable[RowKey]:
+    """Table of the followed row, with all that its softmax is computed from."""
+    row, token = result.row, visible(result.tokens.labels[result.token])
+    keys, total, first = row.strongest, len(row.keys), row.output[:_FIRST].tolist()
+    columns = [
+        Field[RowKey]("Key", lambda key: visible(result.tokens.labels[key.position])),
+        Field[RowKey]("q · k", lambda key: key.product, write=_digits),
+        Field[RowKey]("Score", lambda key: key.score, write=_digits),
+        Field[RowKey]("exp", lambda key: key.exponential if key.allowed else None, write=_digits),
+        Field[RowKey]("Weight w", lambda key: key.weight, write=_digits),
+    ]
+    if "capped" in result.stages:
+        columns.insert(3, Field("Capped", lambda key: key.capped, write=_digits))
+    blank = [""] * (len(columns) - 3)
+    weights = sum(key.weight for key in row.keys)
+    for number in range(len(first)):
+        value = lambda key, number=number: float(key.weighted_value[number])  # noqa: E731
+        columns.append(Field(f"w · v{number + 1}", value, write=_digits, detail=True))
+    which = f"{len(keys)} keys of {total}, with the largest weights" if len(keys) < total else f"all {total} keys"
+    masked = "" if all(key.allowed for key in keys) else " –: masked."
+    sink = "" if row.sink is None else f" The sum has {_digits(row.sink)} of a learned sink, which is no token."
+    return RowTable(
+        f"The row of ‘{token}’ in {result.head}, to redo by hand ({which})",
+        columns,
+        keys,
+        ["Sum", *blank, *map(_digits, (row.total, weights, *first))],
+        f"Score: {step_of(result, 'scores').formula}. exp: of the score less the largest, {_digits(row.largest)}."
+        f"{masked} w: exp / {_digits(row.total)}.{sink} w · v: the first {len(first)} of {len(row.output)} numbers of "
+        "the value times w; their sums are A V. explain.json has whole vectors (followed).",
+    )
+
+
+def _digits(value: float | None) -> str:
+    """As many digits as a computation by hand needs."""
+    return rounded(value, 4)
+
+
+def _content_and_position(result: Explanation) -> Iterator[RenderableType]:
+    """What of the scores comes from content and what from positions, or why this is not told."""
+    if result.positions is not None:
         yield from _shares(result.positions)
+        return
+    why = "for the first layer only (--layer 0), because the embeddings enter there"
+    if not embeds_positions(result.checkpoint):
+        why = "not told apart: this model has no position embeddings, but turns queries and keys in every layer"
+    yield notes(f"Content and position: {why}.")
+
+
+def verified_line(result: Explanation) -> Text:
+    """How many steps were compared with the model, and how closely the output is its own."""
     stages, model, output = result.stages, result.checkpoint, result.output
     start = f"the output of layer {result.layer - 1}" if result.layer else "the embedding tables"
-    yield Text.assemble(
+    return Text.assemble(
         ("Verified", "bold green"),
         f" {len(stages.checks)} of {len(stages)} steps against the running model "
         f"({model.runs_as}), each recomputed from the step before it, "
@@ -128,11 +202,12 @@ def _walk_through(result: Explanation) -> Group:
         shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
         lines.append(Text.assemble(f"{count:2d}  ", (step.title, "bold"), (f"  {shape}", "cyan")))
         below = [Text(words) for words in (step.formula, step.sentence, numbers_of(result, stage.name)) if words]
-        lines += [Padding.indent(text, 4) for text in (*below, Text(*_check(stage, step.unseen)))]
+        lines += [Padding.indent(text, 4) for text in (*below, Text(*check_line(stage, step.unseen)))]
     return Group(*lines)
 
 
-def _check(stage: Stage, unseen: str) -> tuple[str, str]:
+def check_line(stage: Stage, unseen: str) -> tuple[str, str]:
+    """What the comparison of a step with the model gave, and its style; ``unseen`` says why there is none."""
     check = stage.check
     if check is None:
         return f"– not compared: {unseen}", "dim"
