@@ -57,13 +57,12 @@ def test_above_the_bounds_the_page_says_what_is_left_out() -> None:
     weights = unpacked(data["numbers"]["pattern"])
     first = data["tokens"]["first"]
     np.testing.assert_array_equal(weights, result.tensor("pattern")[:, first : first + 48, first : first + 48])
-    data = page_data(explained(), ViewOptions(budget=24_000))
-    shown = data["vectors"]["attention_output"]["numbers"]["shape"][1]
-    assert 4 <= shown < 32
-    assert f"the first {shown} are" in " ".join(data["notes"])
-    at = slice(data["tokens"]["first"], data["tokens"]["first"] + len(data["tokens"]["labels"]))
-    lengths = explained().tensor("attention_output").norm(dim=-1)[at]  # of all numbers
-    np.testing.assert_allclose(unpacked(data["vectors"]["attention_output"]["lengths"]), lengths, rtol=1e-5)
+    wide = of_bert(changes={"intermediate_size": 600})
+    data = page_data(wide, ViewOptions())
+    assert data["vectors"]["expanded"]["numbers"]["shape"] == [len(wide.tokens), 512]
+    assert "first 512" in " ".join(data["notes"])
+    lengths = wide.tensor("expanded").norm(dim=-1)  # of all numbers
+    np.testing.assert_allclose(unpacked(data["vectors"]["expanded"]["lengths"]), lengths, rtol=1e-5)
 
 
 @needs_minilm

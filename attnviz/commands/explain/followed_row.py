@@ -1,6 +1,5 @@
-"""One row of one head, number by number: what a softmax and a weighted sum are made of, to compute by hand."""
+"""One row of one head, number by number: what its softmax and its weighted sum are made of, to redo them by hand."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,46 +9,37 @@ from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.reference.attention import HeadParameters, upcast
 
 MOST_KEYS = 64
-"""Keys of which vectors are listed: those with the largest weights."""
+"""Keys that are listed with their vectors: those with the largest weights."""
 
 
-@dataclass(frozen=True)
-class RowKey:
-    """What one key gives to the row."""
-
-    position: int
-    product: float  # query · key
-    score: float  # scaled, and with a bias by distance
-    capped: float | None  # the score after a cap; None without
-    allowed: bool
-    exponential: float  # of the (capped) score less the largest one; 0 of a masked key
-    weight: float
-    key: Tensor  # [d_head], as it enters the product
-    value: Tensor  # [d_head]
-
-    @property
-    def weighted_value(self) -> Tensor:
-        """The value times the weight, [d_head]."""
-        return self.weight * self.value
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FollowedRow:
-    """The row of a token in a head: ``weight = exponential / total``, ``output = sum of the weighted values``."""
+    """The row of a token in a head: ``weight = exponential / total``, ``output = weight @ value``.
 
-    query: Tensor  # [d_head], as it enters the products
+    [n] are ``product`` (key @ query), ``score`` (scaled, and with a bias by distance), ``capped`` (None without a cap),
+    ``allowed``, ``exponential`` (of the score less the largest; 0 of masked keys) and ``weight``; ``key`` and ``value``
+    are [n, d_head], ``query`` and ``output`` [d_head].
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    product: Tensor
     scale: float  # what products are multiplied by
-    largest: float  # the largest score that enters the softmax
+    score: Tensor
+    capped: Tensor | None
+    allowed: Tensor
+    largest: float  # score that enters the softmax
+    exponential: Tensor
     sink: float | None  # exponential of a learned sink, which is no token; None without
     total: float  # sum of all exponentials
-    keys: Sequence[RowKey]
-    output: Tensor  # [d_head]
+    weight: Tensor
+    output: Tensor
 
     @property
-    def strongest(self) -> list[RowKey]:
-        """The keys whose vectors are listed, in the order of the text."""
-        ranked = sorted(self.keys, key=lambda key: -key.weight)[:MOST_KEYS]
-        return sorted(ranked, key=lambda key: key.position)
+    def strongest(self) -> list[int]:
+        """The keys that are listed with their vectors, in the order of the text."""
+        return sorted(self.weight.argsort(descending=True, stable=True)[:MOST_KEYS].tolist())
 
 
 def queries_and_keys(stages: VerifiedStages, parameters: HeadParameters) -> Tensor:
@@ -62,35 +52,26 @@ def queries_and_keys(stages: VerifiedStages, parameters: HeadParameters) -> Tens
 
 def row_of(stages: VerifiedStages, parameters: HeadParameters, head: int, token: int) -> FollowedRow:
     """The row of a token in a head, from the verified steps of its layer."""
-    both, values = queries_and_keys(stages, parameters)[:, head], stages["split"].wide[2, head]
-    query, keys = both[0, token], both[1]
-    scores, allowed = stages["scores"].wide[head, token], stages["mask"].tensor[token].cpu()
+    queries, keys = queries_and_keys(stages, parameters)[:, head]
+    score, allowed = stages["scores"].wide[head, token], stages["mask"].tensor[token].cpu()
     capped = stages["capped"].wide[head, token] if "capped" in stages else None
-    entering = scores if capped is None else capped
-    sink = None if parameters.sinks is None else float(upcast(parameters.sinks[head].detach()))
-    largest = max(float(entering[allowed].max()), -torch.inf if sink is None else sink)
-    exponentials = torch.where(allowed, (entering - largest).exp(), 0)
-    weights, products = stages["pattern"].wide[head, token], keys @ query
-    of_sink = None if sink is None else float(torch.tensor(sink - largest).exp())
+    entering = score if capped is None else capped
+    sinks = torch.empty(0) if parameters.sinks is None else upcast(parameters.sinks.detach()[head : head + 1]).cpu()
+    largest = torch.cat([entering[allowed], sinks]).max()
+    exponential, of_sink = torch.where(allowed, (entering - largest).exp(), 0), (sinks - largest).exp()
     return FollowedRow(
-        query=query,
+        query=queries[token],
+        key=keys,
+        value=stages["split"].wide[2, head],
+        product=keys @ queries[token],
         scale=float(parameters.scale),
-        largest=largest,
-        sink=of_sink,
-        total=float(exponentials.sum()) + (of_sink or 0.0),
-        keys=[
-            RowKey(
-                position=at,
-                product=float(products[at]),
-                score=float(scores[at]),
-                capped=None if capped is None else float(capped[at]),
-                allowed=bool(allowed[at]),
-                exponential=float(exponentials[at]),
-                weight=float(weights[at]),
-                key=keys[at],
-                value=values[at],
-            )
-            for at in range(len(keys))
-        ],
+        score=score,
+        capped=capped,
+        allowed=allowed,
+        largest=float(largest),
+        exponential=exponential,
+        sink=None if parameters.sinks is None else float(of_sink),
+        total=float(exponential.sum() + of_sink.sum()),
+        weight=stages["pattern"].wide[head, token],
         output=stages["weighted"].wide[head, token],
     )

@@ -1,13 +1,10 @@
 """The view ``page`` of ``attnviz explain``: the steps of the layer as panels, for every head and token."""
 
 import math
-from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.commands.explain.followed_row import queries_and_keys
@@ -22,50 +19,31 @@ from attnviz.page.page import colours_entry, packed_numbers
 from attnviz.present.view import ViewOptions
 from attnviz.reference.attention import upcast
 
-_MOST_TOKENS = 48
-"""Tokens on the page: a table with more rows is not read."""
+_MOST_TOKENS, _MOST_NUMBERS = 48, 512
+"""Tokens on the page, and numbers of a vector in the residual stream."""
 
-_BYTES = 6
-"""Of the page, for a number in float32 and its share of the rest."""
+_ALONG, _ACROSS = 384, 64
+"""Most rows or columns of the picture of a weight matrix, along its heads and across them."""
 
-_LONG_SIDE, _SHORT_SIDE = 384, 128
-"""Most columns and rows of the picture of a weight matrix, along the heads and across them."""
-
-_PANELS = {"query": "projections", "key": "projections", "value": "projections"}
-_PANELS |= {"split": "heads", "head_norm": "heads", "rotated": "heads"}
+_PANELS = dict.fromkeys(("query", "key", "value"), "projections")
+_PANELS |= dict.fromkeys(("split", "head_norm", "rotated"), "heads")
 """The panels of several steps."""
 
-_OF_HEADS = ("scores", "capped", "pattern", "weighted")
-_IN_PANELS = {*_PANELS, *_OF_HEADS, "mask"}
-"""Steps that are not shown as one vector for each token."""
+_NOT_VECTORS = {*_PANELS, "scores", "capped", "mask", "pattern", "weighted"}
+"""Steps that are not one vector for each token."""
 
 
-def page_data(result: Explanation, choices: ViewOptions) -> dict[str, Any]:
-    """``LayerData`` as in ``attnviz/page/steps.js``; ``choices.budget`` bounds what is on the page."""
-    about, model, stages = result.figure_context, result.checkpoint, result.stages
-    vectors = [stage for name, stage in stages.items() if name not in _IN_PANELS]
-    kept, width = _room(result, len(vectors), choices.budget)
-    rows, whole = slice(kept.start, kept.stop), len(result.tokens)
+def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
+    """``LayerData`` as in ``attnviz/page/steps.js``."""
+    about, model = result.figure_context, result.checkpoint
+    kept = _kept(result)
     labels = [visible(result.tokens.labels[at]) for at in kept]
+    rows, vectors = (
+        slice(kept.start, kept.stop),
+        [each for name, each in result.stages.items() if name not in _NOT_VECTORS],
+    )
     parameters = result.parameters
-    outputs = torch.matmul(stages["weighted"].wide[:, rows], _plain(parameters.output_weight))
-    both, of_heads = queries_and_keys(stages, parameters)[:, :, rows], {}
-    for name in _OF_HEADS:
-        if name in stages:
-            tensor = stages[name].wide[:, rows]
-            of_heads[name] = tensor if name == "weighted" else tensor[..., rows]
-    numbers = {
-        **dict(zip(("query", "key"), both, strict=True)),
-        "value": stages["split"].wide[2, :, rows],
-        **of_heads,
-        "mask": stages["mask"].wide[rows, rows],
-        "outputs": outputs[..., :width],
-        "output_lengths": torch.linalg.vector_norm(outputs, dim=-1),
-    }
-    if parameters.output_bias is not None:
-        numbers["output_bias"] = _plain(parameters.output_bias)[:width]
-    if parameters.sinks is not None:
-        numbers["sinks"] = _plain(parameters.sinks)
+    projections = {name: getattr(parameters, name).weight for name in ("query", "key", "value")}
     return {
         "command": "explain",
         "title": f"Layer {result.layer} of {about.model} on {about.text_line}",
@@ -74,7 +52,7 @@ def page_data(result: Explanation, choices: ViewOptions) -> dict[str, Any]:
             f"{counted(model.n_heads, 'head')}; opens from disk, without network."
         ),
         "verification": verified_line(result).plain,
-        "notes": list(_notes(result, kept, width)),
+        "notes": list(_notes(result, kept)),
         "tables": [],
         "colours": colours_entry(),
         "heads": [str(HeadId(result.layer, head)) for head in range(model.n_heads)],
@@ -82,21 +60,29 @@ def page_data(result: Explanation, choices: ViewOptions) -> dict[str, Any]:
             "labels": labels,
             "muted": [bool(result.tokens.special[at]) for at in kept],
             "first": kept.start,
-            "left_out": whole - len(kept),
+            "left_out": len(result.tokens) - len(kept),
             "rtl": right_to_left("".join(labels)),
         },
         "steps": list(_steps(result)),
-        "numbers": {name: packed_numbers(tensor) for name, tensor in numbers.items()},
-        "vectors": {stage.name: _vectors(stage, rows, width) for stage in vectors},
+        "numbers": {name: packed_numbers(tensor) for name, tensor in _numbers(result, rows)},
+        "vectors": {stage.name: _vectors(stage, rows) for stage in vectors},
         "sums": _sums(result),
         "scale": float(parameters.scale),
         "bias": parameters.position_bias is not None,
         "weights": {
-            **{name: _weights(getattr(parameters, name).weight) for name in ("query", "key", "value")},
-            "output": _weights(parameters.output_weight, down=True),
+            **{name: _weights(weight.transpose(0, 1), len(weight)) for name, weight in projections.items()},
+            "output": _weights(parameters.output_weight, model.n_heads, down=True),
         },
         "start": {"head": result.head.head, "token": result.token - kept.start},
     }
+
+
+def _kept(result: Explanation) -> range:
+    """The positions on the page: as many as it has room for, the followed one among them."""
+    whole = len(result.tokens)
+    kept = min(_MOST_TOKENS, whole)
+    first = min(max(0, result.token + 1 - kept), whole - kept)
+    return range(first, first + kept)
 
 
 def _plain(parameter: Tensor) -> Tensor:
@@ -104,19 +90,23 @@ def _plain(parameter: Tensor) -> Tensor:
     return upcast(parameter.detach()).cpu()
 
 
-def _room(result: Explanation, n_vectors: int, budget: int) -> tuple[range, int]:
-    """The positions on the page, the followed one among them, and how many numbers of each vector."""
-    model, n = result.checkpoint, min(_MOST_TOKENS, len(result.tokens))
-    numbers = budget // _BYTES
-
-    def of_heads(n: int) -> int:
-        return model.n_heads * n * (4 * model.d_head + 3 * n)
-
-    while n > 1 and of_heads(n) > numbers // 2:
-        n -= 1
-    width = (numbers - of_heads(n)) // (n * (model.n_heads + n_vectors))
-    first = min(max(0, result.token + 1 - n), len(result.tokens) - n)
-    return range(first, first + n), max(4, min(width, model.d_model))
+def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of every head, and what its result times its rows of W_O gives."""
+    stages, parameters = result.stages, result.parameters
+    yield from zip(("query", "key"), queries_and_keys(stages, parameters)[:, :, rows], strict=True)
+    yield "value", stages["split"].wide[2, :, rows]
+    yield "mask", stages["mask"].wide[rows, rows]
+    for name in {"scores", "capped", "pattern"} & set(stages):
+        yield name, stages[name].wide[:, rows, rows]
+    weighted = stages["weighted"].wide[:, rows]
+    outputs = torch.matmul(weighted, _plain(parameters.output_weight))
+    yield "weighted", weighted
+    yield "outputs", outputs[..., :_MOST_NUMBERS]
+    yield "output_lengths", torch.linalg.vector_norm(outputs, dim=-1)
+    if parameters.output_bias is not None:
+        yield "output_bias", _plain(parameters.output_bias)[:_MOST_NUMBERS]
+    if parameters.sinks is not None:
+        yield "sinks", _plain(parameters.sinks)
 
 
 def _steps(result: Explanation) -> Iterator[dict[str, Any]]:
@@ -126,11 +116,8 @@ def _steps(result: Explanation) -> Iterator[dict[str, Any]]:
         groups.setdefault(_PANELS.get(stage.name, stage.name), []).append(stage)
     for name, stages in groups.items():
         steps = [step_of(result, stage.name) for stage in stages]
-        title, told = steps[0].title, steps[0].sentence
-        if name not in result.stages:
-            title, told = panel_words(name)
-        compared = [stage for stage in stages if stage.check is not None]
-        worst = max(compared, key=lambda stage: stage.check.error if stage.check else 0.0, default=stages[-1])
+        title, told = panel_words(name) if name in _PANELS.values() else (steps[0].title, steps[0].sentence)
+        worst = max(stages, key=lambda stage: stage.check.error if stage.check else -1)
         yield {
             "name": name,
             "title": title,
@@ -141,11 +128,12 @@ def _steps(result: Explanation) -> Iterator[dict[str, Any]]:
         }
 
 
-def _vectors(stage: Stage, rows: slice, width: int) -> dict[str, Any]:
+def _vectors(stage: Stage, rows: slice) -> dict[str, Any]:
     """Entry of a step with one vector for each token."""
     tensor = stage.wide[rows]
-    numbers, lengths = packed_numbers(tensor[:, :width]), packed_numbers(torch.linalg.vector_norm(tensor, dim=-1))
-    return {"numbers": numbers, "lengths": lengths, "width": tensor.shape[1]}
+    lengths = torch.linalg.vector_norm(tensor, dim=-1)
+    packed = packed_numbers(tensor[:, :_MOST_NUMBERS])
+    return {"numbers": packed, "lengths": packed_numbers(lengths), "width": tensor.shape[1]}
 
 
 def _sums(result: Explanation) -> dict[str, list[tuple[str, float]]]:
@@ -163,37 +151,26 @@ def _sums(result: Explanation) -> dict[str, list[tuple[str, float]]]:
     return {"attention_residual": [("input", 1.0), attention], second: [(entered, 1.0), network]}
 
 
-def _weights(weight: Tensor, down: bool = False) -> dict[str, Any]:
-    """A matrix of all heads as places among the colours, heads side by side, or of W_O one below the other."""
-    wide = _plain(weight)
-    matrix = wide.flatten(0, 1) if down else wide.transpose(0, 1).flatten(1)
-    limits = (_LONG_SIDE, _SHORT_SIDE) if down else (_SHORT_SIDE, _LONG_SIDE)
+def _weights(weight: Tensor, n_heads: int, down: bool = False) -> dict[str, Any]:
+    """A weight matrix, pooled: a projection, [d_model, heads, d_head], or W_O (``down``), [heads, d_head, d_model]."""
+    matrix = _plain(weight).float()
+    matrix = matrix.flatten(0, 1) if down else matrix.flatten(1, 2)
+    limits = (_ALONG, _ACROSS) if down else (_ACROSS, _ALONG)
     factors = [math.ceil(size / limit) for size, limit in zip(matrix.shape, limits, strict=True)]
-    pooled = max_pool(matrix.float().numpy(), *factors)
-    largest = float(np.abs(pooled).max()) or 1.0
-    places: NDArray[np.uint8] = np.rint(127.5 * (1 + np.sign(pooled) * np.sqrt(np.abs(pooled) / largest))).astype(
-        np.uint8
-    )
-    return {
-        "shape": list(pooled.shape),
-        "data": b64encode(places.tobytes()).decode("ascii"),
-        "of": list(matrix.shape),
-        "largest": largest,
-        "heads": len(wide),
-        "down": down,
-    }
+    pooled = packed_numbers(torch.from_numpy(max_pool(matrix.numpy(), *factors)))
+    return {"numbers": pooled, "shape": list(matrix.shape), "heads": n_heads}
 
 
-def _notes(result: Explanation, kept: range, width: int) -> Iterator[str]:
+def _notes(result: Explanation, kept: range) -> Iterator[str]:
     """What is left out of the page, and how it is drawn."""
-    whole, model = len(result.tokens), result.checkpoint
+    whole, width = len(result.tokens), max(result.checkpoint.d_model, result.d_ff)
     if len(kept) < whole:
         yield (
             f"{len(kept)} of {counted(whole, 'token')} are on this page, those up to the followed one; the others are "
             "summed in one line of each table."
         )
-    if width < model.d_model:
-        yield f"Of the {model.d_model} numbers of a vector the first {width} are on this page; lengths are of all."
+    if width > _MOST_NUMBERS:
+        yield f"Of vectors of up to {width} numbers the first {_MOST_NUMBERS} are on this page; lengths are of all."
     yield (
         "Numbers are those of explain.json and of the tensors in Python, in float32. Colours: blue below 0, orange "
         "above, by the root, to the largest number of a picture; patterns 0 to 1. The pictures of weights are pooled "

@@ -7,15 +7,15 @@ import torch
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
+from torch import Tensor
 
-from attnviz.commands.explain.followed_row import RowKey
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.models.wording import counted, error, rounded, visible
 from attnviz.present.documents import text_entry
-from attnviz.present.fields import Field, NamedTable, entry, plain
+from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, notes
 from attnviz.present.view import ViewOptions
@@ -49,22 +49,24 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
 
 def _followed(result: Explanation) -> dict[str, Any]:
     """Entry of the followed row; of a long text with the vectors of its strongest keys."""
-    row = result.row
-    with_vectors = {key.position for key in row.strongest}
-    keys = []
-    for key in row.keys:
-        content = entry(_KEY, key) | {"token": result.tokens.labels[key.position]}
-        if key.position in with_vectors:
-            content |= {name: getattr(key, name).tolist() for name in ("key", "value", "weighted_value")}
-        keys.append(content)
-    numbers = {name: getattr(row, name) for name in ("scale", "largest", "sink", "total")}
-    return {"head": str(result.head), "token": result.token, **numbers, "keys": keys} | {
+    row, listed = result.row, set(result.row.strongest)
+    keys: list[dict[str, Any]] = []
+    for at, label in enumerate(result.tokens.labels):
+        numbers = {name: getattr(row, name)[at].item() for name in ("product", "score", "allowed", "exponential")}
+        capped = None if row.capped is None else float(row.capped[at])
+        keys.append({"position": at, "token": label, **numbers, "capped": capped, "weight": float(row.weight[at])})
+        if at in listed:
+            weighted = row.weight[at] * row.value[at]
+            vectors = {"key": row.key[at], "value": row.value[at], "weighted_value": weighted}
+            keys[at] |= {name: vector.tolist() for name, vector in vectors.items()}
+    return {
+        "head": str(result.head),
+        "token": result.token,
         "query": row.query.tolist(),
+        **{name: getattr(row, name) for name in ("scale", "largest", "sink", "total")},
+        "keys": keys,
         "output": row.output.tolist(),
     }
-
-
-_KEY: tuple[Field[RowKey], ...] = plain("position", "product", "score", "capped", "allowed", "exponential", "weight")
 
 
 def _token(result: Explanation, position: int, whole: dict[str, Any]) -> dict[str, Any]:
@@ -122,32 +124,34 @@ def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableTyp
     yield verified_line(result)
 
 
-def _row(result: Explanation) -> RowTable[RowKey]:
-    """Table of the followed row, with all that its softmax is computed from."""
-    row, token = result.row, visible(result.tokens.labels[result.token])
-    keys, total, first = row.strongest, len(row.keys), row.output[:_FIRST].tolist()
-    columns = [
-        Field[RowKey]("Key", lambda key: visible(result.tokens.labels[key.position])),
-        Field[RowKey]("q · k", lambda key: key.product, write=_digits),
-        Field[RowKey]("Score", lambda key: key.score, write=_digits),
-        Field[RowKey]("exp", lambda key: key.exponential if key.allowed else None, write=_digits),
-        Field[RowKey]("Weight w", lambda key: key.weight, write=_digits),
+def _row(result: Explanation) -> RowTable[int]:
+    """Table of the followed row, a line a key, with all that its softmax is computed from."""
+    row, labels, first = result.row, result.tokens.labels, result.row.output[:_FIRST].tolist()
+    keys, weighted = row.strongest, row.weight[:, None] * row.value
+
+    def numbers(title: str, of: Tensor, detail: bool = False) -> Field[int]:
+        return Field(title, lambda at: float(of[at]), write=_digits, detail=detail)
+
+    columns: list[Field[int]] = [
+        Field("Key", lambda at: visible(labels[at])),
+        numbers("q · k", row.product),
+        numbers("Score", row.score),
+        *([] if row.capped is None else [numbers("Capped", row.capped)]),
+        Field("exp", lambda at: float(row.exponential[at]) if row.allowed[at] else None, write=_digits),
+        numbers("Weight w", row.weight),
+        *(numbers(f"w · v{number + 1}", weighted[:, number], detail=True) for number in range(len(first))),
     ]
-    if "capped" in result.stages:
-        columns.insert(3, Field("Capped", lambda key: key.capped, write=_digits))
-    blank = [""] * (len(columns) - 3)
-    weights = sum(key.weight for key in row.keys)
-    for number in range(len(first)):
-        value = lambda key, number=number: float(key.weighted_value[number])  # noqa: E731
-        columns.append(Field(f"w · v{number + 1}", value, write=_digits, detail=True))
-    which = f"{len(keys)} keys of {total}, with the largest weights" if len(keys) < total else f"all {total} keys"
-    masked = "" if all(key.allowed for key in keys) else " –: masked."
+    blank = [""] * (len(columns) - 3 - len(first))
+    which = f"all {len(labels)} keys"
+    if len(keys) < len(labels):
+        which = f"{len(keys)} keys of {len(labels)}, with the largest weights"
+    masked = "" if row.allowed.all() else " –: masked."
     sink = "" if row.sink is None else f" The sum has {_digits(row.sink)} of a learned sink, which is no token."
     return RowTable(
-        f"The row of ‘{token}’ in {result.head}, to redo by hand ({which})",
+        f"The row of ‘{visible(labels[result.token])}’ in {result.head}, to redo by hand ({which})",
         columns,
         keys,
-        ["Sum", *blank, *map(_digits, (row.total, weights, *first))],
+        ["Sum", *blank, *map(_digits, (row.total, float(row.weight.sum()), *first))],
         f"Score: {step_of(result, 'scores').formula}. exp: of the score less the largest, {_digits(row.largest)}."
         f"{masked} w: exp / {_digits(row.total)}.{sink} w · v: the first {len(first)} of {len(row.output)} numbers of "
         "the value times w; their sums are A V. explain.json has whole vectors (followed).",
