@@ -104,7 +104,11 @@ class Layer {
       type: "button", class: "head", "data-head": id, onclick: () => this.choose({ head }),
     }, element("canvas", { class: "thumbnail", "aria-hidden": "true" }), element("span", { class: "id", text: id })));
     const links = steps.map(({ title }, at) => element("button", {
-      type: "button", class: "link", text: `${at + 1}  ${title}`, onclick: () => this.steps.children[at].scrollIntoView(),
+      type: "button", class: "link", text: `${at + 1}  ${title}`, onclick: () => {
+        const panel = /** @type {HTMLElement} */ (this.steps.children[at]);
+        panel.scrollIntoView();
+        panel.focus({ preventScroll: true });
+      },
     }));
     const root = /** @type {HTMLElement} */ (document.getElementById("heads"));
     root.setAttribute("aria-label", "Token and head");
@@ -137,7 +141,7 @@ class Layer {
     });
     this.title.textContent = `${this.name.id}, token ${this.name.token}`;
     this.reading.textContent = `${this.name.token} takes most from ${quoted(this.strongest(state))}: ${digits(Math.max(...this.row("pattern")), 2)}`;
-    this.steps.replaceChildren(...data.steps.map((step, at) => element("section", { class: "step", "data-step": step.name, "aria-label": step.title },
+    this.steps.replaceChildren(...data.steps.map((step, at) => element("section", { class: "step", tabindex: -1, "data-step": step.name, "aria-label": step.title },
       element("h3", { text: `${at + 1}  ${step.title}` }),
       element("p", { class: "formula" }, ...step.formulas.map((formula) => element("code", { text: formula }))),
       element("p", { text: step.sentence }),
@@ -265,10 +269,10 @@ class Layer {
    * @param {string[]} others of the keys that are not on the page @param {string[][]} last
    */
   keyTable(step, caption, columns, cells, others, last) {
+    const { first, left_out } = this.data.tokens;
     const rows = this.labels.map((label, key) => ({
-      cells: [this.button(step, "key", key, element("bdi", { text: label })), ...cells(key)], current: key === this.state.key,
+      cells: [this.button(step, "key", key, `#${first + key} `, element("bdi", { text: label })), ...cells(key)], current: key === this.state.key,
     }));
-    const { left_out } = this.data.tokens;
     return numberTable(caption, ["Key", ...columns], rows, [...(left_out && others.length ? [[`${left_out} other keys`, ...others]] : []), ...last]);
   }
 

@@ -149,9 +149,9 @@ def test_the_softmax_of_the_followed_row_can_be_done_by_hand(family: str) -> Non
 
 def test_the_report_has_the_followed_row_and_shares_of_variance_only_if_verbose() -> None:
     result = of_bert(head="L0H2", token="cat")
-    line = next(line for line in result.report().splitlines() if line.startswith("saw "))
+    line = next(line for line in result.report().splitlines() if line.startswith("#5 saw "))
     (saw,) = (key for key in result.document()["followed"]["keys"] if key["token"] == "saw")
-    assert [float(number.replace("−", "-")) for number in line.split()[1:5]] == pytest.approx(
+    assert [float(number.replace("−", "-")) for number in line.split()[2:6]] == pytest.approx(
         [saw[name] for name in ("product", "score", "exponential", "weight")], abs=1e-4
     )
     assert "variance" not in result.report()

@@ -142,6 +142,33 @@ def test_a_click_on_a_token_or_a_head_shows_the_numbers_of_another_computation(p
 
 
 @needs_browser
+@pytest.mark.parametrize("family", ["bert", "gpt_oss"])
+def test_what_goes_to_other_keys_or_to_a_learned_sink_has_a_line_of_its_own(page: Page, family: str) -> None:
+    if family == "bert":
+        result = of_bert("the cat saw a dog . " * 20, {"max_position_embeddings": 200}, token="#70", head="L1H2")
+    else:
+        result = explain("the cat saw", sharp_llama(family), tokenizer=sentencepiece_tokenizer(), head="L1H2")
+    kept = range(max(0, result.token - 47), result.token + 1)
+    (page.folder / "rest.html").write_text(result.page(), encoding="utf-8")
+    page.open("rest.html")
+    lines = "[...document.querySelectorAll('[data-step=' + arguments[0] + '] tfoot tr')]"
+    feet = f"{lines}.map(line => [...line.cells].map(cell => cell.innerText))"
+    rest, total = numbers_in(page.asked(feet, "pattern"))
+    missing = 1 - float(result.tensor("pattern")[2, result.token, kept.start : kept.stop].sum())
+    assert missing > 0.01
+    assert rest[-1] == pytest.approx(missing, abs=2e-4)
+    assert total[-1] == pytest.approx(1, abs=2e-4)
+    assert rest[-2] / total[-2] == pytest.approx(missing, abs=2e-4)
+    values = numbers_in(page.asked(feet, "weighted"))
+    np.testing.assert_allclose(values[-1], result.tensor("weighted")[2, result.token, :4], atol=2e-4)
+    if family == "bert":
+        rows = numbers_in(page.table("[data-step=weighted]"))
+        np.testing.assert_allclose(np.array(rows)[:, -4:].sum(0) + values[0], values[1], atol=5e-3)
+    else:
+        assert len(values) == 1  # a sink has no value
+
+
+@needs_browser
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_page_fits_every_width_and_can_be_walked_by_keys(page: Page, width: int) -> None:
     page.emulate(width)

@@ -8,7 +8,7 @@ from torch import Tensor
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.reference.attention import HeadParameters, upcast
 
-MOST_KEYS = 64
+MOST_KEYS = 32
 """Keys that are listed with their vectors: those with the largest weights."""
 
 

@@ -133,7 +133,7 @@ def _row(result: Explanation) -> RowTable[int]:
         return Field(title, lambda at: float(of[at]), write=_digits, detail=detail)
 
     columns: list[Field[int]] = [
-        Field("Key", lambda at: visible(labels[at])),
+        Field("Key", lambda at: f"#{at} {visible(labels[at])}"),
         numbers("q · k", row.product),
         numbers("Score", row.score),
         *([] if row.capped is None else [numbers("Capped", row.capped)]),
