@@ -17,6 +17,12 @@ function firstNumbers(values) {
   return Array.from(values).slice(0, FIRST).map((value) => digits(value));
 }
 
+/** On a phone the text and the heads are lines that scroll. @param {HTMLElement} [button] that is to be seen */
+function showInLine(button) {
+  const line = button?.parentElement;
+  if (button && line) line.scrollLeft = button.offsetLeft - (line.clientWidth - button.offsetWidth) / 2;
+}
+
 class Layer {
   /** @param {import("./steps.js").LayerData} data */
   constructor(data) {
@@ -139,6 +145,8 @@ class Layer {
       [canvas.width, canvas.height] = [pixels.width, pixels.height];
       canvas.getContext("2d")?.putImageData(pixels, 0, 0);
     });
+    showInLine(this.tokens?.[state.token]);
+    showInLine(this.heads?.[state.head]);
     this.title.textContent = `${this.name.id}, token ${this.name.token}`;
     this.reading.textContent = `${this.name.token} takes most from ${quoted(this.strongest(state))}: ${digits(Math.max(...this.row("pattern")), 2)}`;
     this.steps.replaceChildren(...data.steps.map((step, at) => element("section", { class: "step", tabindex: -1, "data-step": step.name, "aria-label": step.title },

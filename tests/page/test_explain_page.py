@@ -179,7 +179,11 @@ def test_the_page_fits_every_width_and_can_be_walked_by_keys(page: Page, width: 
     page.driver.execute_script("document.querySelector('.token[tabindex=\"0\"]').focus()")
     page.press("\ue014", "\ue007")  # right, Enter
     assert f"token={explained().token + 1}" in page.address
+    page.press("j", "j", "j")
     page.driver.execute_script("window.scrollTo(0, document.body.scrollHeight / 2)")
+    (head,) = page.boxes("button.head[aria-pressed=true]")
+    assert head["left"] >= 0
+    assert head["right"] <= width
     assert all(0 <= box["top"] < WIDTHS[width] for box in page.boxes(".token")[:3])  # they stay in view
 
 
