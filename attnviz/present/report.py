@@ -83,9 +83,9 @@ class View:
         return self.plugin and figure.startswith(tuple(f"{self.name}{end}" for end in "-/."))
 
 
-def page_view(shows: str) -> View:
+def page_view(shows: str, default: bool = False) -> View:
     """The view ``page`` of a command."""
-    return View("page", shows, default=False, suffix="html")
+    return View("page", shows, default=default, suffix="html")
 
 
 @dataclass(frozen=True)

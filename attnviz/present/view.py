@@ -30,6 +30,7 @@ class ViewOptions:
 
     Attributes:
         top: rows of a table; None for the command's own number.
+        verbose: whether every table is printed, with what the numbers mean; also where ``top`` is given.
         style: theme, scale and width of figures.
         budget: bytes that the patterns of a page may take.
     """
@@ -38,6 +39,7 @@ class ViewOptions:
     budget: int = BUDGET
     select: tuple[str, ...] = ()
     top: int | None = None
+    verbose: bool = False
     drop_special: bool = False
     token: str | int | None = None
     maps: tuple[str, ...] = ()
