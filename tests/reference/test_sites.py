@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnviz.trace.recorder import at_site
+from attnviz.trace.taps import at_site
 
 STATES, SOURCE = torch.ones(1, 2, 3), 5 * torch.ones(1, 4, 3)
 
