@@ -464,7 +464,7 @@ class Verifier(Observer):
         if self._keep:
             inputs = record.attention_input, record.source
             own = record.output if self._keep_outputs else None
-            self.kept[layer] = _KeptLayer(inputs, own, self._fingerprint, _numbers_of(self._parameters))
+            self.kept[layer] = _KeptLayer(inputs, own, self._fingerprint, _numbers_of(self._heads.scoring))
         if self._written is not None:
             self._written(layer, record.weighted)
         tell(self._progress, "verifying", len(self._comparisons), model.n_layers)
