@@ -34,7 +34,7 @@ from attnviz.models.checkpoint import EAGER_IN_BLOCKS, Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import LayerId
 from attnviz.models.weights import all_finite
-from attnviz.trace.taps import at_site, sites_of, taps
+from attnviz.trace.taps import Site, at_site, sites_of, taps
 
 _EAGER = "eager_attention_forward"
 """Name of the eager attention function in each of transformers' modeling files."""
@@ -240,10 +240,9 @@ class _BlockAttention:
         It runs as it is, all queries at once; queries, keys, values and weighted values are read around its maps.
         """
         maps = dict[str, Tensor]()
-        with ExitStack() as stack:
-            for name, module in zip(("query", "key", "value"), modules.projections, strict=True):
-                stack.enter_context(at_site(module, "output", partial(maps.__setitem__, name)))
-            stack.enter_context(at_site(modules.o_proj, "input", partial(maps.__setitem__, "weighted")))
+        projections = zip(("query", "key", "value"), modules.projections, strict=True)
+        sites = {name: Site(module, "output") for name, module in projections}
+        with taps({**sites, "weighted": Site(modules.o_proj, "input")}, maps.__setitem__):
             result = own(*args, **kwargs | {"output_attentions": True})
         weights: Any = result[1] if len(result) > 1 else None
         n, n_heads = maps["query"].shape[1], weights.shape[1] if isinstance(weights, Tensor) else 1
@@ -440,8 +439,7 @@ def record_attention(
             state.attending = None
         elif name == "end":
             visited.append(layer)
-            pre_norm = checkpoint.architecture.pre_norm
-            record = _record_of(layer, modules[layer], pre_norm, state.seen.pop(layer), tensor.device)
+            record = _record_of(layer, modules[layer], checkpoint.architecture.pre_norm, state.seen.pop(layer))
             if record.source is not None:
                 _refuse_other_source(record, encoded)
             observer.end(record)
@@ -469,10 +467,8 @@ def record_attention(
     return states
 
 
-def _record_of(
-    layer: int, of: LayerModules, pre_norm: bool, seen: dict[str, Tensor], device: torch.device
-) -> LayerRecord:
-    """The record of a layer that has run, on this device."""
+def _record_of(layer: int, of: LayerModules, pre_norm: bool, seen: dict[str, Tensor]) -> LayerRecord:
+    """The record of a layer that has run, all on one device."""
     wanted = {"attention_input", "weighted", "output", "summed", "normed"}
     if missing := (wanted | {"network_output"} if of.parallel else wanted) - set(seen):
         what = "whole" if of.parallel else "the norm after its attention"
@@ -480,6 +476,7 @@ def _record_of(
             f"layer {layer} of the model ran {what} without {' and '.join(sorted(missing))}; "
             "nothing can be verified against this model."
         )
+    device = seen["normed"].device
     tensors = {name: each if each.device == device else each.to(device) for name, each in seen.items()}
     return LayerRecord(layer, norm=of.after_attention(pre_norm), output_norm=of.attention_output_norm, **tensors)
 

@@ -4,7 +4,7 @@ What a head writes is decided where the heads' weighted values stand side by sid
 d_head columns is replaced there, and everything after it is the model's own. b_O belongs to no head and stays.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -83,23 +83,22 @@ def final_states(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
 
 def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
     """Run the model once inside :func:`running`, and keep every layer's input, optionally also that of attention."""
-    calls, sources, weighted = dict[int, _Arguments](), dict[int, Tensor](), dict[int, Tensor]()
-    by_name: dict[str, dict[int, Any]] = {"arguments": calls, "concatenated": weighted}
-    if inside:
-        by_name["source"] = sources
+    kept: dict[str, dict[int, Any]] = {"arguments": {}, "source": {}, "concatenated": {}}
+    names = [name for name in kept if inside or name != "source"]
     encoded: list[Tensor] = []
 
     def keep(site: tuple[int, str], value: Any) -> None:
         layer, name = site
-        by_name[name][layer] = value
+        kept[name][layer] = value
 
     with ExitStack() as stack:
-        stack.enter_context(taps(sites_of(checkpoint, by_name), keep))
+        stack.enter_context(taps(sites_of(checkpoint, names), keep))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
         final = final_states(checkpoint, inputs)
-    return KeptPass(calls, sources, weighted, final, inputs, encoded[0] if encoded else None)
+    seen = kept["arguments"], kept["source"], kept["concatenated"]
+    return KeptPass(*seen, final, inputs, encoded[0] if encoded else None)
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
@@ -209,14 +208,15 @@ def removed_heads(
 
 
 @contextmanager
-def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> Iterator[None]:
-    """Multiply the heads of a layer by gates, [rows, n_heads], inside the block."""
+def gated_heads(checkpoint: Checkpoint, gates: Mapping[int, Tensor]) -> Iterator[None]:
+    """Multiply the heads of some layers by gates, each [rows, n_heads], inside the block."""
 
-    def multiply(_: object, values: Tensor) -> Tensor:
-        heads = values.reshape(*values.shape[:2], checkpoint.n_heads_of(layer), -1)
-        return (heads * gates[:, None, :, None]).flatten(-2)
+    def multiply(site: tuple[int, str], values: Tensor) -> Tensor:
+        gate = gates[site[0]]
+        heads = values.reshape(*values.shape[:2], gate.shape[1], -1)
+        return (heads * gate[:, None, :, None]).flatten(-2)
 
-    with taps(sites_of(checkpoint, ("concatenated",), (layer,)), multiply):
+    with taps(sites_of(checkpoint, ("concatenated",), gates), multiply):
         yield
 
 

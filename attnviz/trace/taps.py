@@ -25,42 +25,35 @@ class Site:
     of: LayerModules | None = None
 
 
-def layer_sites(of: LayerModules, pre_norm: bool) -> dict[str, Site]:
-    """The sites of a layer by name, most as in :class:`attnviz.trace.recorder.LayerRecord`.
-
-    ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
-    applied to; at the ``end`` all that a record holds has been passed.
-    """
-    entered = of.sum_input(pre_norm)
-    summed, normed = Site(entered, "input", of), Site(entered, "output", of)
-    sites = {
-        "arguments": Site(of.block, "arguments", of),
-        "residual": Site(of.block, "input", of),
-        "attention_input": Site(of.pattern, "input", of),
-        "source": Site(of.pattern, "source", of),
-        "concatenated": Site(of.o_proj, "input", of),
-        "attended": Site(of.pattern, "output", of),
-        "output": Site(of.output, "output", of),
-        "summed": Site(of.block, "output", of) if of.parallel else summed,
-        "normed": summed if of.after_attention(pre_norm) is None else normed,
-    }
-    if of.parallel:
-        sites["network_output"] = Site(of.feed_forward_output_norm or of.network_output, "output", of)
-    return {**sites, "end": sites["summed" if of.parallel else "normed"]}
-
-
 def sites_of(
     checkpoint: Checkpoint, names: Collection[str], layers: Collection[int] | None = None
 ) -> dict[tuple[int, str], Site]:
-    """The sites with these names of all or some layers, by layer and name."""
-    pre_norm = checkpoint.architecture.pre_norm
-    return {
-        (layer, name): site
-        for layer, modules in zip(checkpoint.layers, checkpoint.modules, strict=True)
-        if layers is None or layer in layers
-        for name, site in layer_sites(modules, pre_norm).items()
-        if name in names
-    }
+    """Sites of all or some layers, by layer and name, most of these as in :class:`attnviz.trace.recorder.LayerRecord`.
+
+    ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
+    applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
+    """
+    pre_norm, sites = checkpoint.architecture.pre_norm, dict[tuple[int, str], Site]()
+    for layer, of in zip(checkpoint.layers, checkpoint.modules, strict=True):
+        if layers is not None and layer not in layers:
+            continue
+        entered, norm = of.sum_input(pre_norm), of.after_attention(pre_norm)
+        at: dict[str, tuple[nn.Module, str]] = {
+            "arguments": (of.block, "arguments"),
+            "residual": (of.block, "input"),
+            "attention_input": (of.pattern, "input"),
+            "source": (of.pattern, "source"),
+            "concatenated": (of.o_proj, "input"),
+            "attended": (of.pattern, "output"),
+            "output": (of.output, "output"),
+            "summed": (of.block, "output") if of.parallel else (entered, "input"),
+            "normed": (entered, "input" if norm is None else "output"),
+        }
+        if of.parallel:
+            at["network_output"] = of.feed_forward_output_norm or of.network_output, "output"
+        at["end"] = at["summed" if of.parallel else "normed"]
+        sites |= {(layer, name): Site(*at[name], of) for name in names if name in at}
+    return sites
 
 
 @contextmanager
@@ -76,9 +69,8 @@ def taps(sites: Mapping[Key, Site], visit: Callable[[Key, Any], Any]) -> Iterato
         runs[block] += 1
 
     def in_own_run(key: Key, of: LayerModules | None, tensor: Any) -> Any:
-        if of is None or of.n_runs == 1 or (runs[of.block] - 1) % of.n_runs == of.run:
-            return visit(key, tensor)
-        return None
+        own = of is None or of.n_runs == 1 or (runs[of.block] - 1) % of.n_runs == of.run
+        return visit(key, tensor) if own else None
 
     shared = {site.of.block for site in sites.values() if site.of is not None and site.of.n_runs > 1}
     with ExitStack() as stack:
@@ -93,11 +85,11 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
     """Call ``visit`` with the tensor at a site, whenever it is passed, until the handle is removed.
 
     ``side`` is ``input`` (the module's first argument), ``source`` (of attention what W_K and W_V are applied to: in
-    cross-attention the encoder's final states), ``arguments`` (all of them, positional and named), ``output`` (what it
-    returns, or the first of that) or ``pattern`` (the second; of the router of experts ``weights`` the second,
-    ``taken`` the third: their numbers). A tensor that ``visit`` returns replaces the one at the site.
+    cross-attention the encoder's final states), ``arguments`` (all of them, positional and named) or ``output`` (what
+    it returns, or the first of that; of the router of experts ``weights`` are the second, ``taken`` the third: their
+    numbers). A tensor that ``visit`` returns replaces the one at the site.
     """
-    at = {"pattern": 1, "weights": 1, "taken": 2}.get(side, 0)
+    at = {"weights": 1, "taken": 2}.get(side, 0)
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         crosses = side == "source" and kwargs.get("key_value_states") is not None

@@ -27,7 +27,7 @@ from attnviz.trace.recorder import (
     record_attention,
     refuse_not_finite,
 )
-from attnviz.trace.taps import Site, layer_sites, taps
+from attnviz.trace.taps import Site, taps
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Tolerances of an activation on the model's own input, by dtype; for others that of outputs."""
@@ -50,11 +50,14 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
     """
     architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules
     of, pre = modules[layer], architecture.pre_norm
-    at = layer_sites(of, pre)
     probed: list[tuple[str, nn.Module | None, str]] = [
+        ("input", of.block, "input"),
         *((name, module, "output") for name, module in _named(of.projections, "query", "key", "value")),
         *((f"head_norm.{number}", module, "output") for number, module in enumerate(of.head_norms)),
+        ("concatenated", of.o_proj, "input"),
+        ("attention_output", of.output, "output"),
         ("attention_output_norm", of.attention_output_norm, "output"),
+        ("attention_residual", None if of.parallel else of.sum_input(pre), "input"),
         ("attention_norm", of.attention_norm, "output"),
         *_network_probes(of),
         ("feed_forward_output", of.network_output, "output"),
@@ -62,10 +65,7 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
         ("feed_forward_norm", of.feed_forward_norm, "output") if pre
         else ("feed_forward_residual", of.feed_forward_norm, "input"),
     ]  # fmt: skip
-    probes = {"input": at["residual"], "concatenated": at["concatenated"], "attention_output": at["output"]}
-    if not of.parallel:
-        probes["attention_residual"] = at["summed"]
-    probes |= {name: Site(module, side, of) for name, module, side in probed if module is not None}
+    probes = {name: Site(module, side, of) for name, module, side in probed if module is not None}
     final, mapped = architecture.final_norm(model), architecture.output_map(model)
     if layer < len(modules) - 1:
         probes["output"] = Site(modules[layer + 1].block, "input", modules[layer + 1])
