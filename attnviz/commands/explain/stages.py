@@ -1,6 +1,6 @@
 """The steps of a layer, recomputed end to end, each compared with the running model.
 
-One forward pass with hooks on the modules of each layer gives the model's own steps.
+One forward pass with taps on each layer gives the model's own steps.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
