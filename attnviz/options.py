@@ -230,6 +230,7 @@ _FILES = (
     _OUT,
     _JSON,
     _switch("quiet", "Print no tables, no progress and no messages.", False, "--quiet", "-q"),
+    _switch("verbose", "Print every table, and what the numbers mean.", False, "--verbose", "-v"),
 )
 
 COMMANDS = {
@@ -531,6 +532,7 @@ class ViewOptionNames(TypedDict, total=False):
 
     select: "str | HeadId | Sequence[str | HeadId]"
     top: int | None
+    verbose: bool
     drop_special: bool
     token: str | int | None
     maps: Sequence[str]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 import typer
 
 from attnviz import plugins
-from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_what_was_written, split_names
+from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_where_to_look, split_names
 from attnviz.errors import (
     INTERRUPTED,
     AttnvizError,
@@ -190,7 +190,7 @@ class Run:
             for message in messages:
                 if message:
                     say(message, quiet)
-            say_what_was_written(output, quiet)
+            say_where_to_look(output, quiet)
 
         def only_measure() -> None:
             measure(output, raising(lambda *_: None), lambda _: None)

@@ -83,9 +83,9 @@ class View:
         return self.plugin and figure.startswith(tuple(f"{self.name}{end}" for end in "-/."))
 
 
-def page_view(shows: str) -> View:
+def page_view(shows: str, default: bool = False) -> View:
     """The view ``page`` of a command."""
-    return View("page", shows, default=False, suffix="html")
+    return View("page", shows, default=default, suffix="html")
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class CommandSpec(Generic[R]):
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
-        """Fill in the command's default of ``top``."""
+        """Fill in the command's default of ``top``; who gives it wants every table."""
         if choices.top is not None:
-            return choices
+            return replace(choices, verbose=True)
         return replace(choices, top=0 if self.all_selected and choices.select else self.top)
 
 

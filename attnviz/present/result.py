@@ -231,13 +231,14 @@ class Result:
             name, tensors = spec.tensors
             output.write(within + name, tensors(self, choices))
         formats = tuple(dict.fromkeys(formats))
-        planned = [(view, view.planned(self, choices)) for view in views] if formats else []
-        n_heads = len(self.select(choices.select)) if isinstance(self, OfHeads) else 1
-        total = sum(
-            1 if view.suffix else len(formats) * (n_heads if plans is None else len(plans)) for view, plans in planned
-        )
-        for view, plans in planned:
-            for name, picture, caption in view.render_files(self, choices, formats, plans):
+        drawn = [
+            (view, choices if figures is not None else view.drawing.by_default(self, choices))
+            for view in (views if formats else [])
+        ]
+        planned = [(view, wanted, view.planned(self, wanted)) for view, wanted in drawn]
+        total = sum(self._n_files(view, wanted, formats, plans) for view, wanted, plans in planned)
+        for view, wanted, plans in planned:
+            for name, picture, caption in view.render_files(self, wanted, formats, plans):
                 output.write(within + name, picture)
                 captions[name] = caption
                 tell(progress, "drawing", len(captions), total)
@@ -251,6 +252,15 @@ class Result:
         document["files"] = sorted({*files, f"{stem}.json"})
         output.write(f"{within}{stem}.json", json_text(document))
         return document
+
+    def _n_files(
+        self, view: View, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[Any] | None"
+    ) -> int:
+        if view.suffix:
+            return 1
+        if plans is not None:
+            return len(formats) * len(plans)
+        return len(formats) * (len(self.select(choices.select)) if isinstance(self, OfHeads) else 1)
 
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
         """The requested views; None for the default ones. UsageError for one that this result has no picture for."""

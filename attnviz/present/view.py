@@ -30,6 +30,7 @@ class ViewOptions:
 
     Attributes:
         top: rows of a table; None for the command's own number.
+        verbose: whether every table is printed, with what the numbers mean; also where ``top`` is given.
         style: theme, scale and width of figures.
         budget: bytes that the patterns of a page may take.
     """
@@ -38,6 +39,7 @@ class ViewOptions:
     budget: int = BUDGET
     select: tuple[str, ...] = ()
     top: int | None = None
+    verbose: bool = False
     drop_special: bool = False
     token: str | int | None = None
     maps: tuple[str, ...] = ()
@@ -90,6 +92,11 @@ def nothing_missing(_: object) -> str:
     return ""
 
 
+def as_asked(_: object, choices: ViewOptions) -> ViewOptions:
+    """The options as they are."""
+    return choices
+
+
 @dataclass(frozen=True)
 class Drawing(Generic[R, P]):
     """The functions that draw a view; see :attr:`attnviz.present.report.View.drawing`.
@@ -100,6 +107,7 @@ class Drawing(Generic[R, P]):
         draw: draws a plan on a caller's Axes; None for pictures of several panels.
         missing: reason why a result has no such picture, or ''.
         files: writes all pictures of a view in one format, if that is faster than figure by figure.
+        by_default: narrows the options for a view that was not asked for by name, such as to fewer heads.
     """
 
     plans: Callable[[R, ViewOptions], Iterator[P]]
@@ -107,6 +115,7 @@ class Drawing(Generic[R, P]):
     draw: "Callable[[Axes, P, Style], Artist] | None" = None
     missing: Callable[[R], str] = nothing_missing
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
+    by_default: Callable[[R, ViewOptions], ViewOptions] = as_asked
 
 
 def page_drawing(
