@@ -84,7 +84,7 @@ class Plan(Protocol):
 
     @property
     def caption(self) -> str:
-        """One sentence: model, text, what is shown, scale."""
+        """One sentence on model, text and what is shown; on a second line the details."""
 
 
 def nothing_missing(_: object) -> str:

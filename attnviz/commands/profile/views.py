@@ -27,7 +27,7 @@ from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.judge.rules import MARGIN as PASS_MARGIN
 from attnviz.measures.relations import RelationCount
 from attnviz.models.wording import counted, signed, visible
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 MOST_RELATIONS = 60
@@ -80,7 +80,7 @@ def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]
     instances = sum(each.n for each in relations if ":" not in each.relation)  # a subtype's count for its relation, too
     source = profile.source("syntactic", f"n = {instances:,} instances")
     rows.sort(key=lambda row: (-row.best.margin, row.relation.relation))
-    caption = sentence(title, profile.trees, source)
+    caption = caption_of(title, profile.trees, source)
     yield _RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
 
 
@@ -178,7 +178,7 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
         texts=tuple(tuple(texts[row : row + shape[1]]) for row in range(0, len(texts), shape[1])),
         legend=tuple(handles),
     )  # fmt: skip
-    yield HeadMapPlan("roles", sentence(title, source, clearest), title, (clearest, source), (each,))
+    yield HeadMapPlan("roles", caption_of(title, source, clearest), title, (clearest, source), (each,))
 
 
 def _names(roles: Sequence[Role]) -> str:
