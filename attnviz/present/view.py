@@ -47,6 +47,10 @@ class ViewOptions:
     relation: str | None = None
     table: str | None = None
 
+    def rows(self, few: int) -> int | None:
+        """Rows of a table: ``top``, on the first screen ``few`` at most."""
+        return self.top if self.verbose else min(few, self.top or few)
+
     @classmethod
     def of(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
         """Check options from Python, those of the style given as ``style`` or one by one."""

@@ -82,7 +82,7 @@ def test_a_run_writes_pictures_of_all_heads_and_prints_tables(heads):
     ]
     assert names_in("out") == [*others, *drawn, "overview.png"]
     assert "Verified 12 heads of " in result.stdout
-    assert result.stderr == "Open out/heads.html (one of 19 files)\n"
+    assert result.stderr == "Open out/heads.html (one of 19 files; more tables: --verbose)\n"
     for path in Path("out").rglob("*.png"):
         Image.open(path).verify()
     tensors = load_file("out/attention.safetensors")

@@ -147,7 +147,10 @@ def test_a_text_is_read_as_utf8_in_any_locale_and_a_pipe_gets_plain_text_with_st
     with Path("stdout").open("wb") as stdout, Path("stderr").open("wb") as stderr:
         process = started(stdout.fileno(), stderr.fileno(), "--figures", "none", locale="C")
         process.join(100)
-    assert (process.exitcode, Path("stderr").read_text()) == (0, "Open out/heads.csv (one of 2 files)\n")
+    assert (process.exitcode, Path("stderr").read_text()) == (
+        0,
+        "Open out/heads.csv (one of 2 files; more tables: --verbose)\n",
+    )
     assert json.loads(Path("out/heads.json").read_text(encoding="utf-8"))["text"] == "naïve cat"
     printed = Path("stdout").read_bytes()
     assert b"Verified 12 heads of " in printed
