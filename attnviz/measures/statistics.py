@@ -131,7 +131,7 @@ class PairWeights:
         return self.of_pairs.nbytes + sum(factors.nbytes for factors, _ in self.to_choose.values())
 
 
-_BLOCK_BYTES = 128 * 2**20
+_BLOCK_BYTES = 64 * 2**20
 """Bytes of a block of uniform attention."""
 
 
@@ -308,6 +308,7 @@ class TextContext:
             allowed = self.allowed_rows(first, last)
             visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
             statistics.add(first, uniform_pattern(visible, self.learned_sinks))
+        self._weights.clear()  # those of layers are of another number format
         copy_to_host([statistics])
         return statistics
 
