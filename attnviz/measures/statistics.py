@@ -131,7 +131,7 @@ class PairWeights:
         return self.of_pairs.nbytes + sum(factors.nbytes for factors, _ in self.to_choose.values())
 
 
-_BLOCK_BYTES = 64 * 2**20
+_BLOCK_BYTES = 128 * 2**20
 """Bytes of a block of uniform attention."""
 
 
