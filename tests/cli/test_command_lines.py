@@ -86,6 +86,7 @@ OF_THE_COMMAND_LINE = (
     "each_line",
     "show",
     "chat",  # instead of a text
+    "plugin",  # which is run before
 )
 USES = {
     "heads": "TEXT -m bert --no-syntax", "compare": "TEXT OTHER -m bert --no-syntax", "explain": "TEXT -m bert",

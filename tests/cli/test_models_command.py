@@ -155,7 +155,7 @@ def test_verify_proves_models_writes_what_it_found_and_fails_where_one_is_not_le
     versions = [document[name] for name in ("attnviz", "torch", "transformers", "python", "platform")]
     printed = "".join(ran.stdout.split())
     assert [
-        each for each in (*versions, "BertModel", "GPT2Model", "eager") if "".join(each.split()) not in printed
+        each for each in (*versions, "BertModel", "GPT2Model", "sdpa") if "".join(each.split()) not in printed
     ] == []
     for model in document["models"]:
         assert (model["level"], model["reason"], len(model["texts"]), len(model["tokens"])) == (4, None, 4, 4)

@@ -140,7 +140,7 @@ def test_objects_need_not_need_the_head_that_tracks_them(tmp_path: Path) -> None
     assert of is not None
     assert (of.role, len(of.best), len(of.failures)) == ("syntactic:obj", 3, 3)
     assert stored.text in {example.text for example in stored.examples[0].best}
-    assert "CC BY-SA 4.0" in stored.report(width=200)
+    assert "CC BY-SA 4.0" in stored.report(width=200, verbose=True)
 
 
 def test_cards_of_an_untrained_model_claim_nothing(tmp_path: Path) -> None:

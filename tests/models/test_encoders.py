@@ -49,7 +49,7 @@ def test_windows_are_on_both_sides_and_baselines_within_them():
         assert (pattern[..., ~near] == 0).all() == bool(layer)
         assert torch.equal(found.context_of(layer).allowed, near if layer else torch.ones(n, n, dtype=torch.bool))
         assert pattern.amax(-1).mean() > 0.3
-    assert "Windows: in 2 layers of 3" in " ".join(found.report().split())
+    assert "Windows: in 2 layers of 3" in " ".join(found.report(verbose=True).split())
     explained = attnviz.explain(TEXT, checkpoint, layer=1)
     assert step_of(explained, "mask").brief == "7 keys around"
 
@@ -232,8 +232,9 @@ def test_a_profile_of_proteins_has_no_roles_of_words(tmp_path):
     assert measured == {*positional, "local", "long-range", "sink", "broad", "inactive"}
     assert profile.relations is None
     found = attnviz.analyze(PROTEIN, checkpoint)
-    assert "Parser: texts of this model have no words." in " ".join(found.report().split())
-    assert "attnviz profile CORPUS.txt --model" in " ".join(found.report().split())
+    report = " ".join(found.report(verbose=True).split())
+    assert "Parser: texts of this model have no words." in report
+    assert "attnviz profile CORPUS.txt --model" in report
 
 
 @pytest.mark.parametrize(

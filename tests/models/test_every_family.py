@@ -333,4 +333,6 @@ def test_of_words_in_a_window_those_count_that_are_seen():
     found = attnviz.analyze("unbelievable cat that i saw", model, tokenizer=tokenizer, syntax=False, words=True)
     seen = found.context_of(0).allowed.int()  # <s> un ~believ ~able cat that i saw: 8 tokens, 6 words
     assert ["".join(map(str, row)) for row in seen.tolist()] == "100000 110000 011000 011100 011110 001111".split()
-    assert "in 1 layer of 2 a token sees the last 4 tokens alone" in " ".join(found.report(width=300).split())
+    assert "in 1 layer of 2 a token sees the last 4 tokens alone" in " ".join(
+        found.report(width=300, verbose=True).split()
+    )

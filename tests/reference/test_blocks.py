@@ -137,7 +137,7 @@ def test_every_number_of_every_head_is_the_same_whatever_the_blocks(monkeypatch,
             in_blocks(patch, size)
             found = analysis(patch, kind, dtype, words, pair)
             assert_same(findings(found), wanted, limit)
-            assert_same_layers(found.attention, expected.attention, limit, size)
+            assert_same_layers(found.verified, expected.verified, limit, size)
 
 
 def assert_same(found: dict[str, Any], wanted: dict[str, Any], limit: float) -> None:

@@ -132,10 +132,11 @@ def analyze(
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
-    if text is None or isinstance(text, str):
-        if text is not None:
-            check_texts(text, pair)
-        return reader.read(text or "", pair, target, progress, chat=messages)
+    if text is None:
+        return reader.read("", pair, target, progress, chat=messages)
+    if not isinstance(text, Mapping | list | tuple):
+        check_texts(text, pair)
+        return reader.read(str(text), pair, target, progress)
     inputs = isinstance(text, Mapping)
     of_one = {"pair": pair, "target": None if inputs else target, "generate": generate if inputs else None}
     for name, value in of_one.items():
