@@ -67,7 +67,7 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
         yield tell
 
 
-_OF_TEXTS = (".txt", ".conllu", ".tsv", ".csv", ".md", ".json", ".jsonl")
+_OF_TEXTS = (".txt", ".conllu", ".tsv", ".csv", ".md", ".json", ".jsonl", ".parquet")
 """Suffixes of files that hold texts."""
 
 

@@ -17,7 +17,7 @@ from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageE
 from attnviz.models.adapters import merge_adapter, saved_classes
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, empty_model, read_config, refuse_other_weights
-from attnviz.models.encoding import encodings, load_tokenizer, tokenize, unknown_id, without_sampling
+from attnviz.models.encoding import check_separated, encodings, load_tokenizer, tokenize, unknown_id, without_sampling
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
@@ -244,7 +244,7 @@ class Checkpoint:
         self._refuse_images(tokens.ids)
         return tokens
 
-    def encode(self, texts: Sequence[str], truncate: bool = False) -> Sequence[Any]:
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None, truncate: bool = False) -> Sequence[Any]:
         """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`.
 
         ``truncate`` cuts texts that are longer than the model.
@@ -252,6 +252,7 @@ class Checkpoint:
         encoded = encodings(
             self.tokenizer,
             texts,
+            pairs,
             vocabulary_size=int(self.config.vocab_size),
             token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
             max_length=self.positions if truncate else None,
@@ -259,6 +260,8 @@ class Checkpoint:
         )
         for each in encoded:
             self._refuse_images(each.ids)
+            if pairs is not None and not self.architecture.segments:
+                check_separated(each)
         return encoded
 
     def unknown_note(self, n_unknown: int, n_tokens: int, where: str = "") -> str:

@@ -227,6 +227,9 @@ class Result:
         captions: dict[str, str] = {}
         if choices.table:
             output.write(f"{within}{stem}.{choices.table}", self.paper_table(choices))
+        if spec.lines:
+            name, rows = spec.lines
+            output.write(within + name, "".join(json_text(row, None) for row in rows(self, choices)))
         if choices.tensors and spec.tensors:
             name, tensors = spec.tensors
             output.write(within + name, tensors(self, choices))
@@ -241,7 +244,7 @@ class Result:
                 output.write(within + name, picture)
                 captions[name] = caption
                 tell(progress, "drawing", len(captions), total)
-        if captions:
+        if any(captions and not view.suffix for view in views):
             for name, text in caption_files(captions.items()).items():
                 output.write(within + name, text)
         table = self.table(choices)

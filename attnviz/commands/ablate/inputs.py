@@ -30,7 +30,19 @@ from attnviz.models.classifier import Classifier
 from attnviz.models.encoding import mask_token
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.texts.batches import Batch, EncodedText, collate, encode
-from attnviz.texts.reading import Corpus, DecoderTarget, Parser, Text, as_labelled, open_corpus, read_texts, ready
+from attnviz.texts.reading import (
+    SUFFIXES,
+    Corpus,
+    DecoderTarget,
+    Parser,
+    Text,
+    check_columns,
+    is_table_folder,
+    open_corpus,
+    read_texts,
+    ready,
+)
+from attnviz.texts.tables import Columns
 from attnviz.trace.generation import target_tokens
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
@@ -49,8 +61,6 @@ Padding would cost more than large batches gain: a small batch is filled up with
 
 _LOGITS = 2**26
 """Predictions times vocabulary of a batch: 256 MiB of probabilities in float32."""
-
-_SUFFIXES = (".txt", ".conllu", ".tsv")
 
 Tell = Callable[[int, int], None]
 """Progress callback: texts or inputs done, and their total."""
@@ -105,46 +115,45 @@ class InputBatch(NamedTuple):
     batch: Batch
 
 
-def read_sources(items: Sequence[str | Path], limit: int | None, label: str | None = None) -> Sources:
+def read_sources(
+    items: Sequence[str | Path],
+    limit: int | None,
+    label: str | None = None,
+    columns: Columns = Columns(),  # noqa: B008 - it is frozen
+) -> Sources:
     """Read texts and, up to ``limit`` sentences of each, corpora: existing files, and words that end as such.
 
-    ``label`` is the class of all texts; a ``.tsv`` brings the class of each.
+    ``label`` is the class of all texts; a table may bring the class of each, in one of its ``columns``.
 
     Raises:
-        UsageError: nothing is given, or one corpus twice; some texts have a label, others none, or two.
+        UsageError: nothing is given, or one corpus twice; a text would have two labels.
         TextError: a text is blank.
         CorpusError: a corpus cannot be read or does not exist.
     """
     if not items:
-        raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .conllu; .tsv with labels).")
+        raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .csv, .conllu or another).")
     texts, plain, corpora = list[Text](), list[str](), list[tuple[Corpus, int]]()
     for each in items:
         kind = source_kind(each)
         if kind == "folder":
-            raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .conllu), or a text.")
+            raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .csv, .conllu), or a text.")
         if kind == "text":
             if not str(each).strip():
-                raise TextError("a text is empty or blank; expected a sentence, or a corpus (.txt, .conllu).")
+                raise TextError("a text is empty or blank; expected a sentence, or a corpus (.txt, .csv, .conllu).")
             plain.append(str(each))
             texts.append(Text(str(each), number=len(texts)))
             continue
-        corpus = open_corpus(Path(each))
+        corpus = open_corpus(Path(each), columns, gap=False)
         if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
-        if corpus.kind == "gap":
-            corpus = as_labelled(corpus)
-        if corpus.kind == "gap":
-            raise CorpusError(f"expected sentences in {corpus.path}, found a GAP table; give a .conllu or .txt file.")
-        if label is not None and corpus.kind == "labelled":
+        if label is not None and corpus.table is not None and corpus.table.label is not None:
             raise UsageError(f"{corpus.path} has labels of its own; --label (label=) is for texts without.")
         before = len(texts)
         texts += [replace(text, number=before + text.number) for text in read_texts(corpus, limit)]
         corpora.append((corpus, len(texts) - before))
+    check_columns([corpus for corpus, _ in corpora], columns)
     if label is not None:
         texts = [replace(text, label=label) for text in texts]
-    bare = [text for text in texts if text.label is None]
-    if 0 < len(bare) < len(texts):
-        raise UsageError(f"expected a label for every text or for none, found none for {bare[0].text[:60]!r}.")
     return Sources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
 
 
@@ -152,21 +161,27 @@ def source_kind(item: str | Path) -> str:
     """Classify an argument: ``folder``, ``corpus`` (also a missing file, or a wrong suffix), or ``text``."""
     name, is_path = str(item), isinstance(item, Path)
     one_word = not any(map(str.isspace, name))
+    if is_there(name, is_table_folder):
+        return "corpus"
     if is_there(name, Path.is_dir) and (is_path or name in {".", ".."} or ("/" in name and one_word)):
         return "folder"
     is_file = is_there(name, Path.is_file)
-    return "corpus" if is_path or is_file or (one_word and name.lower().endswith(_SUFFIXES)) else "text"
+    return "corpus" if is_path or is_file or (one_word and name.lower().endswith(SUFFIXES)) else "text"
 
 
-def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
+def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = False) -> str:
     """Kind of measurement: predictions, if the model has a head for classes or tokens, else final states.
 
-    UsageError for labelled texts of a model without classes.
+    UsageError where labels are ``wanted`` of a model without classes; CorpusError where some texts alone have one.
     """
-    why, labelled = checkpoint.why_no_classes, any(text.label is not None for text in texts)
+    why, bare = checkpoint.why_no_classes, [text for text in texts if text.label is None]
+    labelled = len(bare) < len(texts)
+    if not why and labelled and bare:
+        named = bare[0].place or repr(bare[0].text[:60])
+        raise CorpusError(f"{named}: expected a label for every text or for none, found none.")
     if not why:
         return LABELLED if labelled else CLASS
-    if labelled:
+    if wanted:
         raise UsageError(f"labels are for a checkpoint with a head for sequence classification; {why}.")
     if checkpoint.language_head is not None and (checkpoint.architecture.causal or checkpoint.stacks):
         return NEXT

@@ -25,7 +25,9 @@ from attnviz.options import ModelOptions, checked
 from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, tell
-from attnviz.texts.reading import Corpus, Place, Text, open_corpus, read_texts
+from attnviz.texts.lines import Place
+from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read_texts
+from attnviz.texts.tables import Columns
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
 from attnviz.trace.recorder import block_memory
 
@@ -56,27 +58,57 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class HeadOnText:
+    """What one head does on one text.
+
+    Attributes:
+        label: on this text.
+        score: of the label's pattern; None without one.
+        statistics: by name (:data:`attnviz.measures.statistics.SCALARS`).
+        uniform: of some of them, under uniform attention.
+    """
+
+    id: HeadId
+    label: str
+    score: float | None
+    statistics: dict[str, float | None]
+    uniform: dict[str, float | None]
+
+
+@dataclass(frozen=True)
 class OneText:
     """One of the texts.
 
     Attributes:
+        pair: its second segment; None without one.
         place: its location, ``FILE:LINE``; None for a text of a list.
-        n_tokens: tokens that the model reads.
+        id, label: of its row; None where the file has none.
+        tokens: that the model reads, as labels.
         cut: tokens that were cut off.
         pattern_error, output_error: largest errors of verification.
+        heads: one entry a head, in the model's order.
     """
 
     text: str
+    pair: str | None
     place: Place | None
-    n_tokens: int
+    id: str | None
+    label: str | None
+    tokens: tuple[str, ...]
     cut: int
     pattern_error: float
     output_error: float
+    heads: tuple[HeadOnText, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens the model reads."""
+        return len(self.tokens)
 
     @property
     def folder(self) -> str:
         """Name of the folder of its own results, which equal texts share."""
-        return text_folder([self.text])
+        return text_folder([self.text] if self.pair is None else [self.text, self.pair])
 
 
 @dataclass(frozen=True)
@@ -153,6 +185,9 @@ def analyze_each(
     texts: Sequence[str | Text] | str | Path,
     model: Model | None = None,
     *,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    label_column: str | None = None,
     words: bool = False,
     syntax: bool = True,
     parser: str | None = None,
@@ -175,8 +210,11 @@ def analyze_each(
     ... )
 
     Args:
-        texts: a list of texts, or a ``.txt`` file with a text a line; blank lines of a file are skipped. A ``Text`` of
-            :mod:`attnviz.texts.reading` says where it stands.
+        texts: a list of texts, or a file of texts or a treebank, as for :func:`attnviz.profile_heads`; blank lines of
+            a file are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands.
+        text_column: of a table, as for :func:`attnviz.profile_heads`.
+        pair_column: likewise.
+        label_column: of a table, the column of classes, which are kept beside the texts; default ``label``.
         model: as for :func:`analyze`.
         words: likewise.
         syntax: likewise.
@@ -194,11 +232,13 @@ def analyze_each(
         CorpusError: a file that cannot be read, or holds no text.
         AttnvizError: as :func:`analyze`.
     """
+    columns = Columns(text_column, pair_column, label_column)
     if isinstance(texts, str | Path):
-        corpus = open_corpus(Path(texts), ("txt",))
+        corpus = open_corpus(Path(texts), columns)
         lines = list(read_texts(corpus))
     else:
         corpus, lines = None, _listed(texts)
+    check_columns([corpus] if corpus else [], columns)
     options, of_block = Options(words), block_memory(memory)
     check_parser(parser, syntax)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
@@ -207,23 +247,26 @@ def analyze_each(
     refuse_target(checkpoint, None, max_new_tokens)
     _check(reader, lines)
     n_unknown = 0
-    done, rows, worst = list[OneText](), list[list[_Row]](), dict[int, LayerCheck]()
+    done, worst = list[OneText](), dict[int, LayerCheck]()
     for number, line in enumerate(lines):
         tell(progress, "texts", number, len(lines))
         with _located(line):
-            analysis = reader.read(line.text, None, None, None)
+            analysis = reader.read(line.text, line.pair, None, None)
         checks = analysis.verification.layers
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
-        rows.append([_row(head, analysis) for head in analysis.heads])
+        of_heads = tuple(_on_text(head, analysis) for head in analysis.heads)
         errors = analysis.verification.pattern_error, analysis.verification.output_error
-        one = OneText(line.text, line.place, len(analysis.tokens), analysis.tokens.truncated, *errors)
+        tokens = tuple(analysis.tokens.labels)
+        one = OneText(
+            line.text, line.pair, line.place, line.id, line.label, tokens, analysis.tokens.truncated, *errors, of_heads
+        )
         done.append(one)
         n_unknown += analysis.tokens.n_unknown
         if visit is not None:
             visit(one, analysis)
     tell(progress, "texts", len(lines), len(lines))
     verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
-    heads = tuple(_spread(of_head) for of_head in zip(*rows, strict=True))
+    heads = tuple(_spread(of_head) for of_head in zip(*(one.heads for one in done), strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
     notes = (unknown,) if unknown else ()
     return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, notes)
@@ -231,7 +274,7 @@ def analyze_each(
 
 def _listed(texts: Sequence[str | Text]) -> list[Text]:
     if not isinstance(texts, Sequence) or not texts:
-        raise UsageError(f"expected a list of texts, or the path of a .txt file, found {as_found(texts)}.")
+        raise UsageError(f"expected a list of texts, or the path of a file of texts, found {as_found(texts)}.")
     listed = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
     for text in listed:
         check_texts(text.text)
@@ -242,7 +285,7 @@ def _check(reader: Reader, lines: Sequence[Text]) -> None:
     """Raise TextError for the first text that the model cannot read."""
     for line in lines:
         with _located(line, " No text was analysed: all are checked first."):
-            reader.checkpoint.tokenize(line.text, truncate=reader.truncate)
+            reader.checkpoint.tokenize(line.text, line.pair, truncate=reader.truncate)
 
 
 @contextmanager
@@ -254,18 +297,7 @@ def _located(line: Text, more: str = "") -> Iterator[None]:
         raise type(error)(f"{line.place or f'text {line.number + 1} of the list'}: {error}{more}") from error
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Numbers of one head on one text."""
-
-    id: HeadId
-    label: str
-    score: float | None
-    statistics: dict[str, float | None]
-    uniform: dict[str, float | None]
-
-
-def _row(head: HeadFindings, analysis: Analysis) -> _Row:
+def _on_text(head: HeadFindings, analysis: Analysis) -> HeadOnText:
     context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
     names = list(SCALARS)
@@ -274,10 +306,10 @@ def _row(head: HeadFindings, analysis: Analysis) -> _Row:
     if context.learned_sinks:
         names.append(NOWHERE)
     statistics = {name: head.statistics.get(name) for name in names}
-    return _Row(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
+    return HeadOnText(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
 
 
-def _spread(rows: Sequence[_Row]) -> HeadSpread:
+def _spread(rows: Sequence[HeadOnText]) -> HeadSpread:
     """Combine the numbers of one head over all texts."""
     labels = dict(Counter(row.label for row in rows).most_common())
     most = next(iter(labels))
