@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2LMHeadModel
 
 import attnviz
 from attnviz.errors import CorpusError, UsageError
+from attnviz.models.checkpoint import from_loaded
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import Text, open_corpus, read_texts
 from attnviz.texts.tables import Columns
 from tests.support.classifiers import sharp_classifier
+from tests.support.corpora import sentences
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 ROWS: list[dict[str, Any]] = [
@@ -29,6 +32,9 @@ FILES = {
     "a.json": json.dumps(ROWS, indent=2),
     "b.json": json.dumps({"version": 1, "data": ROWS}),
 }
+
+
+COLUMN: dict[str, Any] = {"text_column": "a"}
 
 
 def read(path: Path, columns: Columns = Columns()) -> list[Text]:  # noqa: B008 - it is frozen
@@ -141,8 +147,6 @@ def test_folders_without_one_table_and_columns_of_no_table_are_refused(tmp_path:
 
 
 def test_a_pair_is_read_as_the_tokenizer_joins_it() -> None:
-    from attnviz.models.checkpoint import from_loaded
-
     tokenizer = bert_tokenizer()
     checkpoint = from_loaded(sharp_bert(), tokenizer)
     texts = [Text("the cat ran", pair="the dog saw"), Text("a dog")]
@@ -172,3 +176,34 @@ def test_a_classifier_of_pairs_is_measured_on_a_table(tmp_path: Path) -> None:
     causal: dict[str, Any] = {"tokenizer": gpt2_tokenizer(), "text_column": "premise", "label_column": "gold"}
     with pytest.raises(UsageError, match="labels are for"):
         attnviz.ablate(path, sharp_gpt2(), **causal)
+
+
+def test_a_profile_keeps_ids_and_names_its_columns(tmp_path: Path) -> None:
+    path, texts = tmp_path / "a.csv", sentences(tmp_path / "a.txt", 150).read_text().splitlines()
+    path.write_text("id,a,b\n" + "".join(f"t{number},{text},in a house\n" for number, text in enumerate(texts)))
+    given: dict[str, Any] = {"syntax": False, "control": False, "device": "cpu", "text_column": "a"}
+    profile = attnviz.profile_heads("tiny-gpt2", [path], **given)
+    assert profile is not None
+    document = profile.document()
+    assert document["corpora"][0]["columns"] == {"text": "a", "id": "id"}
+    kept = document["examples"]["texts"]
+    assert {text["id"] for text in kept} == {f"t{text['number']}" for text in kept}
+
+
+def test_compare_and_check_read_the_same_texts_from_a_table_as_from_lines(tmp_path: Path) -> None:
+    lines, table = sentences(tmp_path / "a.txt", 40), tmp_path / "a.csv"
+    table.write_text("a,b\n" + "".join(f"{text},in a house\n" for text in lines.read_text().splitlines()))
+    models = [from_loaded(sharp_gpt2(seed, model_class=GPT2LMHeadModel), gpt2_tokenizer()) for seed in (0, 1)]
+    distances = []
+    for path, columns in ((lines, {}), (table, COLUMN)):
+        compared = attnviz.compare_corpus(*models, path, syntax=False, **columns)
+        assert compared is not None
+        distances.append([(head.id, head.distance) for head in compared.heads])
+    assert distances[0] == distances[1]
+    claims = tmp_path / "claims.toml"
+    claims.write_text('corpus = "a.csv"\n[[claim]]\nhead = "L1H1"\nablate = "loss"\nat_least = -9\n')
+    checked = attnviz.check(claims, models[0], **COLUMN).claims[0]
+    alone = attnviz.ablate(lines, models[0], select="L1H1", curve=False, gradient=False)
+    assert (checked.verdict, checked.measured) == ("holds", pytest.approx(alone.heads[0].damage["loss"].value))
+    with pytest.raises(CorpusError, match="'a', 'b'"):
+        attnviz.check(claims, models[0])
