@@ -271,7 +271,7 @@ class Result:
 
     def picture_html(self) -> str:
         """The main figure as an image in HTML, or ''."""
-        main = next(iter(self.wanted_views(None)), None)
+        main = next((view for view in self.wanted_views(None) if not view.suffix), None)
         if main is None:
             return ""
         _, content, _ = next(iter(main.render_files(self, self._choices(None, {}), ("png",))))

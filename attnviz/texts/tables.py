@@ -81,10 +81,10 @@ class Table:
         """
         for place, row in _rows(self.path, self.header, tuple(self.columns.values())):
             pair = None if self.pair is None else _text_in(place, row, self.pair)
-            label = self._word_in(row, self.label)
+            label = _word_in(place, row, self.label)
             if label is None and self.needs_label:
                 raise broken(place, f"a label in column {self.label!r}", "none")
-            yield Cells(place, _text_in(place, row, self.text), pair, label, self._word_in(row, self.id))
+            yield Cells(place, _text_in(place, row, self.text), pair, label, _word_in(place, row, self.id))
 
     @property
     def has_lines(self) -> bool:
@@ -95,18 +95,28 @@ class Table:
         """How many rows there are."""
         return sum(1 for _ in _rows(self.path, self.header, [self.text]))
 
-    @staticmethod
-    def _word_in(row: Mapping[str, Any], column: str | None) -> str | None:
-        value = None if column is None else row.get(column)
-        return None if value is None else str(value).strip() or None
-
 
 def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:
     value = row.get(column)
     if not isinstance(value, str) or not value.strip():
         found = "none" if value is None or isinstance(value, str) else shown(value)
         raise broken(place, f"a text in column {column!r}", found)
-    return value
+    return _whole(place, column, value)
+
+
+def _word_in(place: Place, row: Mapping[str, Any], column: str | None) -> str | None:
+    """A label or an id; None for an empty one."""
+    value = None if column is None else row.get(column)
+    return None if column is None or value is None else _whole(place, column, str(value).strip()) or None
+
+
+def _whole(place: Place, column: str, text: str) -> str:
+    """The text; CorpusError for half of a character, which JSON can write."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise broken(place, f"Unicode in column {column!r}", f"half a character, {text[error.start]!r}") from error
+    return text
 
 
 def open_table(path: Path, wanted: Columns) -> Table:
@@ -119,21 +129,21 @@ def open_table(path: Path, wanted: Columns) -> Table:
     rows = list(islice(_rows(path, header), 1))
     if not rows:
         raise CorpusError(f"{path} is empty: {_FORMAT}, found no row; give another file.")
-    place, names = rows[0][0], list(rows[0][1])
-    text = _named(place, names, "text", wanted.text) or _known(names, _TEXT)
+    names = list(rows[0][1])
+    text = _named(path, names, "text", wanted.text) or _known(names, _TEXT)
     if text is None:
         sample = [row for _, row in islice(_rows(path, header), _SAMPLED)]
-        text = _column_of_words(place, names, sample, {wanted.pair, wanted.label})
-    pair = _named(place, names, "pair", wanted.pair)
-    label = _named(place, names, "label", wanted.label) or _known(names, _LABEL)
+        text = _column_of_words(path, names, sample, {wanted.pair, wanted.label})
+    pair = _named(path, names, "pair", wanted.pair)
+    label = _named(path, names, "label", wanted.label) or _known(names, _LABEL)
     return Table(path, text, pair, label, _known(names, _ID), header, wanted.label is not None or not header)
 
 
-def _named(place: Place, names: Sequence[str], what: str, wanted: str | None) -> str | None:
+def _named(path: Path, names: Sequence[str], what: str, wanted: str | None) -> str | None:
     if wanted is not None and wanted not in names:
         near = did_you_mean(wanted, names)
         expected = f"a column {wanted!r} (--{what}-column, {what}_column=...)"
-        raise CorpusError(f"{place.path}: expected {expected}, found {_listed(names)}.{near}")
+        raise CorpusError(f"{path}: expected {expected}, found {_listed(names)}.{near}")
     return wanted
 
 
@@ -143,14 +153,14 @@ def _known(names: Sequence[str], known: Sequence[str]) -> str | None:
 
 
 def _column_of_words(
-    place: Place, names: Sequence[str], sample: Sequence[Mapping[str, Any]], taken: set[str | None]
+    path: Path, names: Sequence[str], sample: Sequence[Mapping[str, Any]], taken: set[str | None]
 ) -> str:
     """The only column with a value of several words."""
     found = [name for name in names if name not in taken and any(_has_words(row.get(name)) for row in sample)]
     if len(found) != 1 or _has_words(found[0]):  # a name of several words may be a text
         expected = f"a column {', '.join(_TEXT[:-1])} or {_TEXT[-1]}, or one of words alone"
         raise CorpusError(
-            f"{place.path}: expected {expected}, found {_listed(names)}; name it with --text-column (text_column=...)."
+            f"{path}: expected {expected}, found {_listed(names)}; name it with --text-column (text_column=...)."
         )
     return found[0]
 

@@ -11,6 +11,7 @@ from transformers import GPT2LMHeadModel
 import attnviz
 from attnviz.errors import CorpusError, UsageError
 from attnviz.models.checkpoint import from_loaded
+from attnviz.profiles.parts import parts_of
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import Text, open_corpus, read_texts
 from attnviz.texts.tables import Columns
@@ -117,6 +118,7 @@ def test_ids_of_sentences_and_a_text_over_several_lines(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "the cat"}\n{"text": 5}\n', {}, "a.jsonl:2: .*'text'.*5"),
         ("a.jsonl", '{"text": "the cat"}\n{"words": "x"}\n', {}, "a.jsonl:2: .*'text'.*none"),
         ("a.jsonl", '{"text": "the cat"}\n{"text": \n', {}, "a.jsonl:2: .*JSON"),
+        ("a.jsonl", '{"text": "the \\ud83d cat"}\n', {}, "a.jsonl:1: .*'text'.*half"),
         ("a.jsonl", '{"text": "the cat"}\n7\n', {}, "a.jsonl:2: .*object.*7"),
         ("a.json", '[{"text": "the cat"},\n {"text": null}]', {}, "a.json, row 2: .*'text'.*none"),
         ("a.json", '{"text": "the cat"}\n{"text": "the dog"}', {}, "a.json:2: .*JSON"),
@@ -179,13 +181,14 @@ def test_a_classifier_of_pairs_is_measured_on_a_table(tmp_path: Path) -> None:
 
 
 def test_a_profile_keeps_ids_and_names_its_columns(tmp_path: Path) -> None:
-    path, texts = tmp_path / "a.csv", sentences(tmp_path / "a.txt", 150).read_text().splitlines()
-    path.write_text("id,a,b\n" + "".join(f"t{number},{text},in a house\n" for number, text in enumerate(texts)))
+    path, texts = tmp_path / "a.tsv", sentences(tmp_path / "a.txt", 150).read_text().splitlines()
+    path.write_text("id\ta\tb\n" + "".join(f"t{number}\t{text}\tin a house\n" for number, text in enumerate(texts)))
     given: dict[str, Any] = {"syntax": False, "control": False, "device": "cpu", "text_column": "a"}
     profile = attnviz.profile_heads("tiny-gpt2", [path], **given)
     assert profile is not None
     document = profile.document()
     assert document["corpora"][0]["columns"] == {"text": "a", "id": "id"}
+    assert parts_of(document)["statistics"]["corpora"] == document["corpora"]  # a .tsv, but not GAP
     kept = document["examples"]["texts"]
     assert {text["id"] for text in kept} == {f"t{text['number']}" for text in kept}
 
