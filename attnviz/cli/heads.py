@@ -80,7 +80,7 @@ def _texts_of_lines(file: str) -> "Path | list[Text]":
 
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
-    """Analyse every line, and write one summary; where figures are named, also a folder for each text.
+    """Analyse every line, and write one summary; for figures or tensors also a folder for each text.
 
     ``reading``: further arguments of :func:`attnviz.analyze_each`.
     """
@@ -94,7 +94,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     written, without = set[str](), Counter[str]()
 
     def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
-        if not names or one.folder in written:  # an equal text
+        if not (names or choices.tensors) or one.folder in written:  # an equal text
             return
         written.add(one.folder)
         missing = [view.name for view in checked_views("heads", names) if view.drawing.missing(analysis)]

@@ -70,6 +70,8 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
         "heads-texts.json",
         "heads.jsonl",
     ]
+    assert run(text, "--save-attention").exit_code == 0
+    assert len(list(Path("out").glob("*/attention.safetensors"))) == 2
     done = run(text, "--figures", "mean")
     assert done.exit_code == 0, done.output
     content = document()

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -103,7 +104,9 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
     cached_smollm2(folder / "cache")
     save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
-    (folder / "reviews.tsv").write_text("text\tlabel\nthe cat ran away\tgood\nit was in the house\tbad\n")
+    (folder / "reviews.csv").write_text("review,label\nthe cat ran away,good\nit was in the house,bad\n")
+    pair = {"premise": "the cat ran away", "hypothesis": "a cat ran", "gold": 1}
+    (folder / "mnli.jsonl").write_text(json.dumps(pair) + "\n")
     tuned = folder / "my-fine-tuned-bert"
     tuned.mkdir()
     for path in bert_folder.iterdir():

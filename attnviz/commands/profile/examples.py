@@ -263,8 +263,8 @@ class _Search:
             pair, right = pair[::-1], right[::-1]
         name = self._run.settings.corpora[corpus].path.name
         gold_reading = (None, None) if gold_weight < 0 else (right, gold_weight / _STEPS)
-        source, weights = item.source, (weight / _STEPS, bool(hit), *gold_reading)
-        return Example(name, source.number, source.text, *pair, *weights, id=source.id)
+        source, weights = item.source, (weight / _STEPS, bool(hit))
+        return Example(name, source.number, source.text, *pair, *weights, *gold_reading, source.id)
 
     def _unit(self, item: EncodedText, span: bool, at: int) -> Unit:
         """A span of a text, or a token; a special token by name, before or after the text."""
