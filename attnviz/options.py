@@ -34,6 +34,9 @@ VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 REQUIRED = inspect.Parameter.empty
 """The default of what has none."""
 
+PLUGIN = "plugin"
+"""The option that names files to run first."""
+
 METHODS = ("zero", "mean", "uniform")
 """What can take the place of a removed head; see :class:`attnviz.trace.removal.Replacement`."""
 
@@ -126,8 +129,9 @@ class Command:
 
     @property
     def measuring(self) -> list[str]:
-        """Names of the options for text, model and measurement."""
-        return [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
+        """Names of the options for text, model and measurement; without ``--plugin``, which Python has no need of."""
+        measuring = [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
+        return [name for name in measuring if name != PLUGIN]
 
     def typed(self, values: Mapping[str, object]) -> list[str]:
         """Command-line arguments for these values, in their order; defaults and unknown names are left out."""
@@ -137,7 +141,8 @@ class Command:
         ]
         return [
             word
-            for option, value in changed
+            for option, given in changed
+            for value in (given if isinstance(given, list) else [given])
             for word in (option.spelled(value), *([] if isinstance(value, bool) else [str(value)]))
         ]
 
@@ -175,6 +180,8 @@ _MODEL = (
            "Hugging Face hub id."),
     Option("tokenizer", str, "The tokenizer of a model that was saved without one: a built-in model, a folder, or a "
            "Hugging Face hub id.", None, "MODEL"),
+    Option(PLUGIN, list[Path], "A Python file that is run first: it registers patterns, model families or figures "
+           "of your own (attnviz.register). May be given more than once.", (), "FILE"),
 )
 _TRUNCATE = _switch("truncate", "Cut a text that is too long for the model. Without this option it is refused, or left "
                     "out of a corpus.")
@@ -184,6 +191,8 @@ _DEVICE = (
            "balanced, sequential, or a JSON file that names a device (cuda:N, cpu, disk) for each part.", None, "MAP"),
     Option("dtype", str, "Number format: float32, float64, bfloat16, float16, or auto, the checkpoint's own.",
            "float32"),
+    Option("attention", str, "The implementation of attention that the model runs with: eager, sdpa, or another of "
+           "transformers, such as flash_attention_2. Default: what transformers chooses, sdpa for most.", None, "NAME"),
 )
 _PAIR = Option("pair", str, "A second segment, joined as the tokenizer joins pairs.", None, "TEXT", any_language=True)
 _TARGET = Option("target", str, "The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: "
@@ -245,7 +254,9 @@ COMMANDS = {
         ("analyze", "analyze_each"),
         text=(
             replace(_TEXT, help=f"{_TEXT.help} With --each-line: a file of texts (.txt, .csv, .tsv, .jsonl, .json, "
-                    ".conllu, a datasets folder), or - for lines."),
+                    ".conllu, a datasets folder) or chats, or - for lines. None with --chat.", default=None),
+            Option("chat", Path, "Instead of TEXT a chat: a file (.json, .jsonl) of messages with role and content, "
+                   "which the tokenizer's own chat template renders.", None, "FILE"),
             *_MODEL,
             _switch("each_line", "Analyse every text of a file by itself, and how much the heads vary between them."),
             *_COLUMNS, _LABEL_COLUMN,
@@ -260,6 +271,10 @@ COMMANDS = {
         ),
         measurement=(
             _WORDS,
+            Option("spans", list[str], "Measure attention between stretches of the text: instruction=\"in one word\", "
+                   "its second occurrence as doc=cat#2, or positions doc=#10-#40. May be given more than once. The "
+                   "messages of a chat, both texts of a pair, prompt and new text of --generate are spans without it.",
+                   (), "NAME=TEXT", ("--span",), any_language=True),
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
             _PARSER,
             _MEMORY,
@@ -285,7 +300,7 @@ COMMANDS = {
                  "a few heads of each kind.", None),
             _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "token", "generate", "relation", "queries"),
+        of_one=("pair", "target", "token", "generate", "relation", "queries", "spans"),
         of_many=("text_column", "pair_column", "label_column"),
     ),
     "compare": Command(
@@ -302,6 +317,7 @@ COMMANDS = {
                     help=f"{_MODEL[1].help} For two models give it twice, with - for none."),
             replace(_MODEL[2], help=f"{_MODEL[2].help} With one text, the model is compared with and without it."),
             replace(_MODEL[3], help=f"{_MODEL[3].help} Default: that of the other model."),
+            _MODEL[4],
             _PAIR, _TARGET, *_LANGUAGES, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
@@ -328,8 +344,8 @@ COMMANDS = {
         ("profile_heads",),
         text=(
             Option("corpora", list[Path], "Files of texts (.txt, a text a line; .csv, .tsv, .jsonl, .json, .parquet; a "
-                   "datasets folder), treebanks (.conllu), or GAP files for coreference (.tsv).", (), "CORPUS",
-                   positional=True),
+                   "datasets folder), treebanks (.conllu), GAP files for coreference (.tsv), or chats (.jsonl).", (),
+                   "CORPUS", positional=True),
             *_COLUMNS,
             *_MODEL,
             *_DEVICE,
@@ -416,6 +432,10 @@ COMMANDS = {
                     "first."),
             Option("label", str, "Classifiers: the class of all these texts, by its name or number.", None, "CLASS",
                    any_language=True),
+            replace(_ANSWER, help="With --foil: the token that follows the texts, at BERT's mask, or a classifier's "
+                    "class; measured is how far its logit falls against that of the foil."),
+            replace(_FOIL, help="The token or class that the answer, or --label, is compared with. A .tsv with the "
+                    "columns text, answer and foil has its own."),
             *_CORPORA,
             _seed("Random seed of the bootstrap, of the random order and of the random projections."),
             _switch("curve", "Also remove heads together: each layer, and a growing share of all heads.", True),
@@ -469,19 +489,24 @@ COMMANDS = {
     "check": Command(
         ("check",),
         text=(
-            Option("files", list[Path], "A TOML file of claims; with --published corpora, as for attnviz profile.",
-                   REQUIRED, "FILE", positional=True),
+            Option("files", list[Path], "A TOML file of claims; with --published corpora, as for attnviz profile. "
+                   "Default: claims.toml.", (), "FILE", positional=True),
             *_COLUMNS, _LABEL_COLUMN,
             replace(_MODEL[0], help=_MODEL[0].help.replace("Default: ", "Default: the one that the file names, ")),
-            *_MODEL[1:3], _TRUNCATE, _DEVICE[0], _DEVICE[2],
+            *_MODEL[1:], _TRUNCATE, _DEVICE[0], *_DEVICE[2:],
         ),
         measurement=(
+            Option("init", list[Path], "First write FILE: as claims, what the ten clearest heads do over this corpus "
+                   "now. May be given more than once.", (), "CORPUS"),
             Option("published", str, "Check the heads of a paper instead, over corpora: clark-2019 or wang-2022.", None,
                    "PAPER"),
             *_CORPORA,
             _seed("Random seed of all intervals, controls and random tokens."),
         ),
-        output=(_TABLE, *_FILES),
+        output=(
+            Option("junit", Path, "Also write the verdicts as JUnit XML, which CI services read.", None, "FILE"),
+            _TABLE, *_FILES,
+        ),
     ),
     "card": Command(
         ("card", "cards"),
@@ -532,6 +557,8 @@ class ModelOptions(TypedDict, total=False):
             :func:`attnviz.models.opening.resolve_device_map`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto`` (the checkpoint's own), or one
             of torch.
+        attention: the implementation that the model runs with, ``eager``, ``sdpa`` or another of transformers; by
+            default what transformers chooses.
     """
 
     tokenizer: Any
@@ -540,6 +567,7 @@ class ModelOptions(TypedDict, total=False):
     device: Any
     device_map: str | Path | dict[str, Any] | None
     dtype: Any
+    attention: str | None
 
 
 class ViewOptionNames(TypedDict, total=False):
@@ -601,7 +629,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError as error:
             raise UsageError(f"{function.__name__}(): {error}.") from error
         arguments |= arguments.pop(more, {})
-        if "text" in arguments:
+        if arguments.get("text", "") is None and signature.parameters["text"].default is None:
+            del arguments["text"]
+        if "text" in arguments and (kinds["text"] is str or isinstance(arguments["text"], str)):
             check_texts(arguments.pop("text"), arguments.pop("pair", None))
         for name, value in arguments.items():
             if name not in kinds:  # of a result, which checks these itself

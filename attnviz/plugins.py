@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import chain
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -200,6 +202,32 @@ class Registry(Mapping[str, T]):
 
     def __len__(self) -> int:
         return len(self.natives) + len(self.plugins)
+
+
+def run_file(path: Path) -> None:
+    """Run a Python file that registers what it declares.
+
+    Raises:
+        UsageError: it cannot be read, raises an error, or registers nothing; one line.
+    """
+    before = sum(registry.version for registry in Registry.every)
+    spec = spec_from_file_location(f"attnviz_plugin_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        found = path if path.exists() else f"nothing at {path}"
+        raise UsageError(f"expected a Python file (.py) as --plugin, found {found}.")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever somebody else's file raises
+        raise UsageError(f"the plug-in {path} cannot be used: {_line(error)}.") from error
+    if before == sum(registry.version for registry in Registry.every):
+        raise UsageError(
+            f'the plug-in {path} registers nothing: expected a line such as attnviz.register("two-back", lambda text: '
+            "text.distances == -2)."
+        )
 
 
 def plugins_used(**names: Collection[str]) -> list[dict[str, str]]:

@@ -1,6 +1,6 @@
 """The command ``attnviz check``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,12 @@ import typer
 
 import attnviz
 from attnviz.cli.runner import Job, Run, command
+from attnviz.errors import UsageError
+from attnviz.models.wording import counted
 
 
 @command
-def check(run: Run, files: Sequence[Path], published: str | None, **options: Any) -> Job:
+def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence[Path], **options: Any) -> Job:
     """Check claims on heads, from a file or a paper: measured, with intervals, and whether they hold.
 
     A claim is about a role over a corpus, a label or a score on a text, the distance to another model, or what happens
@@ -24,18 +26,35 @@ def check(run: Run, files: Sequence[Path], published: str | None, **options: Any
             The claims of a file, on the model that it names.
         attnviz check --published wang-2022 -m gpt2 novel.txt
             Whether the heads of a paper do over a corpus what it says.
+        attnviz check --init novel.txt -m gpt2
+            Write claims.toml: what the clearest heads do now, for a CI to check.
     """
-    from attnviz.commands.check.claims import read_claims
+    from attnviz.commands.check.claims import CLAIMS_FILE, read_claims
+    from attnviz.commands.check.report import write_junit
 
-    model, found = run.options["model"], list[attnviz.Check]()
-    named = model or (published is None and len(files) == 1 and read_claims(files[0])[1]) or "minilm"
-    own = {name: run.options[name] for name in ("revision", "adapter")}
+    model, junit, found = run.options["model"], run.options["junit"], list[attnviz.Check]()
+    if published is None:
+        files = files or (Path(CLAIMS_FILE),)
+    of_file = None
+    if published is None and len(files) == 1 and not init:
+        of_file = read_claims(files[0])[1]
+    if junit is not None and not junit.parent.is_dir():
+        raise UsageError(f"--junit {junit}: expected a file in a folder that is there, found no {junit.parent}.")
+    own = {name: run.options[name] for name in ("revision", "adapter", "tokenizer")}
 
     def measure(_: object, progress: Any, warn: Any) -> attnviz.Check:
-        found.append(attnviz.check(files, model, published=published, **own, **options, progress=progress, warn=warn))
+        more = {**own, **options, "published": published, "init": init}
+        found.append(attnviz.check(files, model, **more, progress=progress, warn=warn))
         return found[-1]
 
-    job = run.job(measure, texts=[published], corpora=files, models=[named], rate=True)
+    def finish(checked: attnviz.Check, _: object) -> Iterator[str]:
+        if init:
+            yield f"wrote {counted(len(checked.claims), 'claim')} to {files[0]}"
+        if junit is not None:
+            write_junit(checked, junit)
+
+    named = model or of_file or "minilm"
+    job = run.job(measure, texts=[published], corpora=files, models=[named], rate=True, finish=finish)
 
     def work() -> None:
         job.work()

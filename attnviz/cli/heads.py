@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @command
-def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
+def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **options: Any) -> Job:
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
@@ -36,19 +36,25 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
         attnviz heads novel.txt --each-line
             Every line of a file, or row of a .csv, and what varies between them.
     """
+    if (text is None) == (chat is None):
+        found = "neither" if chat is None else "both"
+        raise UsageError(f"expected TEXT, or --chat FILE instead, found {found}.")
     if each_line:
-        return _each_line(run, text, {name: value for name, value in options.items() if name not in run.spec.of_one})
+        reading = {name: value for name, value in options.items() if name not in run.spec.of_one}
+        return _each_line(run, text or str(chat), reading)
     run.refuse(run.spec.of_many, "is of a file of texts; expected it with --each-line, found it without")
     options = {name: value for name, value in options.items() if name not in run.spec.of_many}
-    sentence, statistics = read_text(text), split_names(run.options["maps"])
+    statistics = split_names(run.options["maps"])
+    sentence = None if text is None else read_text(text)
+    of_chat = [] if chat is None else _contents(chat)
     source = run.find_model()
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
         _check_statistics(statistics)
-        return attnviz.analyze(sentence, source, **options, progress=progress, warn=warn)
+        return attnviz.analyze(sentence, source, chat=chat, **options, progress=progress, warn=warn)
 
     generated = None if options["generate"] is None else f"--generate {options['generate']}"
-    texts = (sentence, options["pair"], options["target"], generated)
+    texts = (sentence, *of_chat, options["pair"], options["target"], generated)
 
     def finish(result: "attnviz.Analysis", document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.heads.report import hints
@@ -56,6 +62,13 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
         return hints(result, run.choices(), document)
 
     return run.job(measure, texts=texts, implied_figures=_implied_figures(run), finish=finish)
+
+
+def _contents(chat: Path) -> list[str]:
+    """What the messages of a chat say."""
+    from attnviz.models.chats import chat_of
+
+    return [message["content"] for message in chat_of(chat).messages]
 
 
 def _implied_figures(run: Run) -> list[str]:

@@ -71,7 +71,7 @@ def _verify(names: list[str], out: str | None, as_json: bool) -> Job:
                 tell(f"verifying {name}", done, len(names))
                 found.append(verified(name))
         document = VERSIONS | {"models": found}
-        report = partial(verified_report, found)
+        report = partial(verified_report, document)
         _give("models-verify", document, verified_csv(document), report, as_json, output)
         if any(each["reason"] for each in found):
             raise typer.Exit(1)

@@ -23,7 +23,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import out_of_memory_named
-from attnviz.options import COMMANDS, Command, Option, ViewOptionNames
+from attnviz.options import COMMANDS, PLUGIN, Command, Option, ViewOptionNames
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
 from attnviz.signals import delivered, handled, interruption, raise_again
@@ -290,6 +290,8 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
             with delivered(), handled(interruption()), out_of_memory_named(), plugins.named(), results_alone():
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
                 plugins.quiet = bool(values.get("quiet")) or _another_speaks()
+                for file in values.get(PLUGIN, ()):
+                    plugins.run_file(file)
                 if function.__name__ != "heads":
                     _check_ids(values.get("select", ()), function.__name__)
                 elif values["each_line"]:
@@ -324,7 +326,9 @@ def _checked(option: Option, value: Any) -> Any:
     """Check and convert a typed value: lists to tuples, texts to UTF-8, ``--out`` to a folder's path."""
     if option.default == () or isinstance(value, list):
         value = tuple(value or ())
-    if option.any_language and value is not None:
+    if option.any_language and isinstance(value, tuple):
+        value = tuple(decoded(option.spelled(value), each) for each in value)
+    elif option.any_language and value is not None:
         value = decoded(option.spelled(value), value)
     if option.name == "out":
         value = _folder(value)

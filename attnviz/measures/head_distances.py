@@ -15,7 +15,10 @@ MOST_QUERIES = 512
 """Most queries of a batch that are compared; attnviz's own choice, so that 144 heads take a second or two."""
 
 _TOGETHER = 32
-"""Queries compared at once, to stay in the processor's cache."""
+"""Queries compared at once on a processor, to stay in its cache."""
+
+_ON_GPU = 2**28
+"""Bytes of the rows that are compared at once on a GPU, so that it has enough to do."""
 
 
 class HeadDistanceTally(SumTally):
@@ -42,7 +45,7 @@ class HeadDistanceTally(SumTally):
         count = min(len(queries), MOST_QUERIES)
         chosen = torch.arange(count, device=queries.device) * len(queries) // max(count, 1)
         self._text, self._query = queries[chosen].T
-        self._rows = []
+        self._rows, self._kept = [], {}
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Add one layer's patterns, [batch, n_heads, n, n]; after the last layer the heads are compared.
@@ -65,16 +68,21 @@ class HeadDistanceTally(SumTally):
 
     def _compare(self, rows: Tensor) -> None:
         """Add the divergences of [n_queries, n_all_heads, n] rows, each pair of heads computed once."""
-        for first in range(0, len(rows), _TOGETHER):
-            some = rows[first : first + _TOGETHER].transpose(0, 1).contiguous()
+        together = max(_TOGETHER, _ON_GPU // rows[:1].nbytes) if rows.is_cuda else _TOGETHER
+        for first in range(0, len(rows), together):
+            some = rows[first : first + together].transpose(0, 1).contiguous()
             own = entropy(some)
             sums = some.new_zeros(len(some), len(some))
             for head in range(len(some) - 1):
                 mixed = entropy((some[head + 1 :] + some[head]) / 2)
                 sums[head, head + 1 :] = (mixed - (own[head + 1 :] + own[head]) / 2).clamp(min=0).sum(1)
-            upper = sums.cpu().double()
-            self._counts["sums"] += upper + upper.T
+            self._keep("sums", sums)
         self._counts["queries"] += len(rows)
+
+    def _count(self, name: str, values: Tensor) -> None:
+        """Add the divergences of a batch, [n_blocks, n_all_heads, n_all_heads], each pair of heads once."""
+        upper = values.double().sum(0)
+        self._counts[name] += upper + upper.T
 
     @property
     def n_queries(self) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.relations import between_spans
+from attnviz.measures.relations import SpansOfTexts
 from attnviz.measures.sums import SumTally
 from attnviz.texts.batches import Batch, EncodedText
 
@@ -52,29 +52,35 @@ class NameTally(SumTally):
             examples=(1 + replicates,), parsed=(), guesses=(1 + replicates, len(_GUESSES)),
             heads=(1 + replicates, len(self._directions), 3, n_layers, n_heads),  # by sum, by mean, from other tokens
         )  # fmt: skip
-        self._weights = self._second = torch.empty(0)
+        self._weights = self._second = self._pieces = torch.empty(0)
+        self._spans: SpansOfTexts
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count examples, and how often each guess is right."""
-        self._weights = weights
+        self._weights, self._kept = weights, {}
+        spans = [[*item.members, self._elsewhere(item)] for item in batch.items]
+        self._spans = SpansOfTexts(spans, batch.valid.shape[1], batch.valid.device)
+        self._pieces = torch.tensor([[len(positions) for positions in item.members[1:]] for item in batch.items])
         self._second = torch.tensor([bool(item.source.answer) for item in batch.items])
         self._counts["examples"] += weights.sum(1)
         self._counts["parsed"] += sum(item.source.subjects is not None for item in batch.items)
         preferred = torch.stack([_preferences(item) for item in batch.items])
         self._counts["guesses"] += weights @ self._right(preferred.T).T
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
-        spans = [[*item.members, self._elsewhere(item)] for item in batch.items]
-        merged = between_spans(pattern, spans).double()
-        pieces = torch.tensor([[len(positions) for positions in item.members[1:]] for item in batch.items])
+        self._keep("heads", self._spans.between(pattern))
+
+    def _count(self, name: str, values: Tensor) -> None:
+        """Count attention between the spans, [n_layers, batch, n_heads, n_spans, n_spans]."""
+        merged = values.double()
         seen, seeing = merged[..., 1:3], merged.mT[..., 1:3]  # from each span to the names, to each span from them
-        sums, means = seen[:, :, 0], seen[:, :, 0] / pieces[:, None].to(merged)
-        read = [(sums, means, seen[:, :, 3]), (seeing[:, :, 0], seeing[:, :, 0], seeing[:, :, 3])]
+        sums, means = seen[..., 0, :], seen[..., 0, :] / self._pieces[:, None]
+        read = [(sums, means, seen[..., 3, :]), (seeing[..., 0, :], seeing[..., 0, :], seeing[..., 3, :])]
         for direction, _ in enumerate(self._directions):
-            names = torch.stack(read[direction])  # [readings, batch, n_heads, names]
-            right = self._right((names[..., 0] - names[..., 1]).transpose(1, 2).cpu())
-            self._counts["heads"][:, direction, :, layer] += torch.einsum("rb,khb->rkh", self._weights, right)
+            names = torch.stack(read[direction])  # [readings, n_layers, batch, n_heads, names]
+            right = self._right((names[..., 0] - names[..., 1]).transpose(2, 3))
+            self._counts[name][:, direction] += torch.einsum("rb,klhb->rklh", self._weights, right)
 
     def _right(self, preferred: Tensor) -> Tensor:
         """Whether a preference, above 0 for the first name, is right: 0, ½ or 1; the last axis is examples."""

@@ -11,14 +11,17 @@ and a letter in the summary (``LABEL_KINDS`` in commands/heads/summary.py), whic
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold
+from torch.nn.functional import pad, threshold
 
 from attnviz.errors import UsageError
 from attnviz.language.universal import RELATIONS
 from attnviz.plugins import Registry, live, named
+
+HOST = torch.device("cpu")
 
 
 def distances(n: int) -> Tensor:
@@ -36,33 +39,6 @@ def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
     return allowed if window is None else allowed & (distances(n).abs() < window)
 
 
-def duplicate(
-    tokens: Sequence[Hashable], first: int = 0, last: int | None = None, device: torch.device | None = None
-) -> Tensor:
-    """An earlier copy of the query's own token ("duplicate-token", Wang et al. 2022).
-
-    ``tokens``, [n], are equal where two positions hold the same token. The result is boolean [rows, n], of the queries
-    from ``first`` to before ``last``.
-    """
-    numbers: dict[Hashable, int] = {}
-    each = [numbers.setdefault(token, len(numbers)) for token in tokens]
-    ids = torch.tensor(each, dtype=torch.long, device=device)
-    positions = torch.arange(len(ids), device=device)
-    return (ids[first:last, None] == ids) & (positions < positions[first:last, None])
-
-
-def induction(
-    tokens: Sequence[Hashable], first: int = 0, last: int | None = None, device: torch.device | None = None
-) -> Tensor:
-    """The position just after an earlier copy of the query's token (Olsson et al. 2022); see :func:`duplicate`.
-
-    It is never the query itself, where a token comes twice running.
-    """
-    earlier, positions = duplicate(tokens, first, last, device), torch.arange(len(tokens), device=device)
-    after = torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
-    return after & (positions != positions[first:last, None])
-
-
 CHOSEN_OF_UNIFORM = 5
 """A head chooses a key that gets at least so many times what uniform attention would give it (our own choice)."""
 
@@ -73,21 +49,28 @@ CHOSEN_OF_ROW = 0.1
 _ROUNDING = 1e-6
 
 
-def on_chosen(pattern: Tensor, n_visible: Tensor, pairs: Tensor) -> Tensor:
-    """Attention of each query on the keys that the head chooses, of some pairs, [batch, n_heads, rows].
+def choosing(n_visible: Tensor, pairs: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What :func:`on_chosen` multiplies patterns by, [.., rows, n_keys], so that one threshold serves all queries.
 
-    Uniform attention chooses none, in texts of any length.
+    Also what its sums are to be divided by, [.., rows].
 
     Args:
-        pattern: [batch, n_heads, rows, n_keys].
-        n_visible: [batch, rows], keys that each query may attend to, sinks included.
-        pairs: boolean [batch, rows, n_keys], or [1, …] for all texts.
+        n_visible: [.., rows], keys that each query may attend to, sinks included.
+        pairs: boolean [.., rows, n_keys], where a head may choose.
+        dtype: of the patterns.
     """
-    least = (CHOSEN_OF_UNIFORM / n_visible.clamp(min=1)).clamp(min=CHOSEN_OF_ROW).to(pattern)
-    scale = (CHOSEN_OF_ROW / least)[..., None]  # so that one threshold serves all queries
-    scaled = pattern * (pairs.to(pattern) * scale)[:, None]
-    chosen = threshold(scaled, CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)  # a ninth of the time
-    return chosen.sum(-1) / scale[:, None, :, 0]
+    least = (CHOSEN_OF_UNIFORM / n_visible.clamp(min=1)).clamp(min=CHOSEN_OF_ROW).to(dtype)
+    scale = CHOSEN_OF_ROW / least
+    return pairs * scale[..., None], scale
+
+
+def on_chosen(pattern: Tensor, factors: Tensor) -> Tensor:
+    """Attention of each query on the keys that the head chooses, times its scale, [.., rows], see :func:`choosing`.
+
+    Uniform attention chooses none, in texts of any length.
+    """
+    chosen = threshold(pattern * factors, CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)  # a ninth of the time
+    return chosen.sum(-1)
 
 
 @dataclass(frozen=True)
@@ -119,21 +102,24 @@ class MaskInput:
         """Number of positions, the columns of a mask."""
         return len(self.labels)
 
-    @property
+    @cached_property
     def distances(self) -> Tensor:
         """Key position minus query position, [rows, n]."""
         positions = torch.arange(self.n, device=self.device)
         return positions - positions[self.first : self.last, None]
 
-    @property
+    @cached_property
     def earlier_copies(self) -> Tensor:
         """Keys that are an earlier copy of the query's own token, boolean [rows, n]."""
-        return duplicate(self.tokens, self.first, self.last, self.device)
+        numbers: dict[Hashable, int] = {}
+        each = [numbers.setdefault(token, len(numbers)) for token in self.tokens]
+        ids = torch.tensor(each, dtype=torch.long, device=self.device)
+        return (ids[self.first : self.last, None] == ids) & (self.distances < 0)
 
     @property
     def after_earlier_copies(self) -> Tensor:
         """Keys just after an earlier copy of the query's token, but for the query itself, boolean [rows, n]."""
-        return induction(self.tokens, self.first, self.last, self.device)
+        return pad(self.earlier_copies[:, :-1], (1, 0)) & (self.distances != 0)
 
 
 @dataclass(frozen=True)
@@ -168,6 +154,12 @@ class PatternSpec:
     reads_text: bool = False
     chosen: bool = False
     on_repeats: bool = False
+
+
+def pattern_of_mask(name: str, mask: Callable[[MaskInput], Tensor | None]) -> PatternSpec:
+    """A pattern of which nothing but its name and mask is given: specific, of the family ``other``."""
+    statistic, target = name.replace("-", "_"), f"the {{unit}}s of the pattern {name}"
+    return PatternSpec(statistic, name, mask, target, "other", specific=True, reads_text=True)
 
 
 _NATIVE = (
@@ -298,9 +290,16 @@ def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dic
         expected = f"{shape} of torch.bool, torch.strided"
         if isinstance(mask, Tensor) and not mask.is_nested and not mask.is_meta:
             found = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}"
-            masks[name] = mask.to(text.device or "cpu")
+            here = mask.device == (text.device or HOST)
+            masks[name] = mask if here else mask.to(text.device or HOST)
         else:
             found = expected if mask is None else repr(mask)
         if found != expected:
             raise UsageError(f"the mask of the pattern {name!r} is {found}; expected {expected}.")
     return masks
+
+
+@cache
+def applicable(patterns: tuple[PatternSpec, ...], causal: bool) -> tuple[str, ...]:
+    """The statistics of the patterns that can apply to a model."""
+    return tuple(name for name, mask in masks_of(MaskInput(("",), (0,), causal), patterns).items() if mask is not None)

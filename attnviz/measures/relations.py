@@ -20,7 +20,7 @@ from attnviz.language.syntax import DIRECTIONS, Arc
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.guesses import GUESSES, WordGuesses, first_largest, votes_elsewhere
-from attnviz.measures.sums import SumTally, on_host
+from attnviz.measures.sums import SumTally
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import UnitRows
 from attnviz.trace.verify import VerifiedRows
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from attnviz.texts.batches import Batch
 
 Spans = Sequence[Sequence[Sequence[int]]]
+_MOST_HEADS = 256
+"""Heads that are counted at once, to save memory."""
+
 _Right = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -76,35 +79,45 @@ class RelatedWords:
         return {name: [pairs[number] for number in numbers] for name, numbers in self.numbers.items()}
 
 
-def between_spans(pattern: Tensor, members: Spans) -> Tensor:
-    """Attention between the spans of each text: sums over the pieces attended to, means over those attending.
+class SpansOfTexts:
+    """The spans of the texts of a batch, for the patterns of all its layers.
 
     Args:
-        pattern: [batch, n_heads, n, n].
         members: for each text, for each of its spans, token positions; a span may have none.
-
-    Returns:
-        [batch, n_heads, n_spans, n_spans]; zeros for spans without tokens and beyond a text's last span.
+        n: tokens of the longest text.
+        device: of the patterns.
     """
-    batch, n_heads, n, _ = pattern.shape
-    n_spans = max((len(spans) for spans in members), default=0)
-    owned = [
-        (text * n_spans + span, text * n + position)
-        for text, spans in enumerate(members)
-        for span, positions in enumerate(spans)
-        for position in positions
-    ]
-    spans, positions = torch.tensor(owned, dtype=torch.long, device=pattern.device).reshape(-1, 2).T
-    sizes = torch.bincount(spans, minlength=batch * n_spans).clamp(min=1).to(pattern)
 
-    def summed(values: Tensor) -> Tensor:
-        """Sums over the pieces of each span, [batch * n_spans, …] of [batch, n, …]."""
-        values = values.reshape(batch * n, -1).index_select(0, positions)
-        return values.new_zeros(batch * n_spans, values.shape[1]).index_add_(0, spans, values)
+    def __init__(self, members: Spans, n: int, device: torch.device) -> None:
+        n_spans = self._n_spans = max((len(spans) for spans in members), default=0)
+        owned = [
+            (text * n_spans + span, text * n + position)
+            for text, spans in enumerate(members)
+            for span, positions in enumerate(spans)
+            for position in positions
+        ]
+        sizes = [len(positions) for spans in members for positions in [*spans, *[()] * (n_spans - len(spans))]]
+        self._spans, self._positions = torch.tensor(owned, dtype=torch.long, device=device).reshape(-1, 2).T
+        self._sizes = torch.tensor(sizes, device=device).clamp_(min=1)[:, None]
 
-    onto = summed(pattern.permute(0, 3, 2, 1)).reshape(batch, n_spans, n, n_heads)
-    between = summed(onto.transpose(1, 2)) / sizes[:, None]
-    return between.reshape(batch, n_spans, n_spans, n_heads).permute(0, 3, 1, 2)
+    def between(self, pattern: Tensor) -> Tensor:
+        """Attention between the spans of each text: sums over the pieces attended to, means over those attending.
+
+        From [batch, n_heads, n, n] to [batch, n_heads, n_spans, n_spans]; zeros for spans without tokens and beyond a
+        text's last span.
+        """
+        batch, n_heads, n, _ = pattern.shape
+        n_spans = self._n_spans
+        spans, positions, sizes = (each.to(pattern.device) for each in (self._spans, self._positions, self._sizes))
+
+        def summed(values: Tensor) -> Tensor:
+            """Sums over the pieces of each span, [batch * n_spans, …] of [batch, n, …]."""
+            values = values.reshape(batch * n, -1).index_select(0, positions)
+            return values.new_zeros(batch * n_spans, values.shape[1]).index_add_(0, spans, values)
+
+        onto = summed(pattern.permute(0, 3, 2, 1)).view(batch, n_spans, n, n_heads)
+        between = summed(onto.transpose(1, 2)) / sizes
+        return between.view(batch, n_spans, n_spans, n_heads).permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -165,16 +178,17 @@ class RelationTally(SumTally):
         self.words = RelatedWords.of([])
         self._weights = self._instances = self._relation_text = torch.empty(0)
         self._guesses: WordGuesses | None = None
+        self._spans: SpansOfTexts | None = None
         self._layer: WordsOfLayer | None = None
-        self._layers: dict[int, WordsOfLayer] = {}
 
     def begin(self, batch: "Batch", weights: Tensor) -> None:
         """Count the instances of a batch."""
         self.begin_words(RelatedWords.of_batch(batch), weights)
+        self._spans = SpansOfTexts(self.words.members, batch.valid.shape[1], batch.valid.device)
 
     def begin_words(self, words: RelatedWords, weights: Tensor | None = None) -> None:
         """Count the instances of some texts; without ``weights`` [1 + replicates, n_texts] each text counts once."""
-        self.words, self._guesses = words, None
+        self.words, self._guesses, self._kept = words, None, {}
         self._weights = torch.ones(1, len(words.members), dtype=torch.float64) if weights is None else weights
         if not words.numbers:
             return
@@ -195,15 +209,16 @@ class RelationTally(SumTally):
         offsets = self.words.pairs[:, 2] - self.words.pairs[:, 1]
         different = sorted(set(offsets.tolist()))
         counted = self._of_relations((offsets[:, None] == torch.tensor(different)).double())
-        for name, of_offsets in zip(self.words.numbers, counted, strict=True):
+        found = counted[:, 0].tolist()
+        for name, of_offsets, as_measured in zip(self.words.numbers, counted, found, strict=True):
             self._sum((name, "instances"), of_offsets.sum(1))
             self._sum(
                 (name, "sentences"),
                 torch.tensor(float(len(set(self.words.pairs[self.words.numbers[name], 0].tolist())))),
             )
-            for offset, sums in zip(different, of_offsets.T, strict=True):
-                if sums[0]:
-                    self._sum((name, offset), sums)
+            for number, offset in enumerate(different):
+                if as_measured[number]:
+                    self._sum((name, offset), of_offsets[:, number])
             if (name, "heads") not in self._counts:
                 self._counts[name, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
         for name, sums in zip(self.words.numbers, self._of_relations(self._from_either_end(right)), strict=True):
@@ -212,8 +227,8 @@ class RelationTally(SumTally):
     def add(self, layer: int, pattern: Tensor, batch: "Batch") -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         if self._guesses is not None:
-            between = between_spans(pattern, self.words.members).cpu()
-            self._count_heads(layer, most_attended_other(between), self._guesses)
+            assert self._spans is not None
+            self._keep("guesses", most_attended_other(self._spans.between(pattern)))
 
     def update(self, rows: VerifiedRows) -> None:
         """Count a block of rows of a single text, after :meth:`begin_words`."""
@@ -223,35 +238,34 @@ class RelationTally(SumTally):
             self._layer = WordsOfLayer(self.words, rows)
         self._layer.update(rows)
         if rows.last:
-            self._layers[rows.layer] = self._layer
+            self._keep("guesses", self._layer.guesses[None])
+            if self.words.sinks[0]:
+                self._keep("above sinks", self._layer.above_sinks)
             self._layer = None
 
-    def _count_layers(self) -> None:
-        """Count the layers of a single text, copied from the device at once."""
-        if self._guesses is None:
+    def _count(self, name: str, values: Tensor) -> None:
+        """Count guesses of some layers, [n_layers, n_texts, n_heads, n_words], or attention above that to sinks."""
+        if name == "guesses":
+            together = max(1, _MOST_HEADS // values.shape[2])
+            for first in range(0, len(values), together):
+                self._count_heads(first, values[first : first + together])
             return
-        copies = on_host([tensor for of in self._layers.values() for tensor in (of.guesses, of.above_sinks)])
-        for layer, guesses, above in zip(self._layers, copies[::2], copies[1::2], strict=True):
-            self._count_heads(layer, guesses[None], self._guesses)
-            if self.words.sinks[0]:
-                self._count_above_sinks(layer, above.double())
-        self._layers = {}
+        above = values.double().permute(1, 2, 0, 3)  # [n_instances, n_directions, n_layers, n_heads]
+        for relation, sums in zip(self.words.numbers, self._of_relations(above), strict=True):
+            self._sum((relation, name), sums[0])
 
-    def _count_heads(self, layer: int, guesses: Tensor, words: WordGuesses) -> None:
-        """Count one layer from each head's guess for each word, [n_texts, n_heads, n_words]."""
+    def _count_heads(self, first: int, guesses: Tensor) -> None:
+        """Count some layers from ``first`` on, from guesses as in :meth:`_count`."""
+        assert self._guesses is not None
+        visible, of_text = self._guesses.visible, guesses.transpose(0, 1).flatten(1, 2)
 
         def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
-            own = (guesses[text, :, query] == target[:, None]).double()
-            return torch.stack([own, votes_elsewhere(guesses, words.visible, text, query, target)], 1)
+            own = (of_text[text, :, query] == target[:, None]).double()
+            return torch.stack([own, votes_elsewhere(of_text, visible, text, query, target)], 1)
 
         for name, sums in zip(self.words.numbers, self._of_relations(self._from_either_end(right)), strict=True):
-            self._counts[name, "heads"][:, :, :, layer] += sums
-
-    def _count_above_sinks(self, layer: int, above: Tensor) -> None:
-        _, n_directions, _, *shape = self._shape
-        for name, sums in zip(self.words.numbers, self._of_relations(above), strict=True):
-            self._sum((name, "above sinks"), torch.zeros(n_directions, *shape, dtype=torch.float64))
-            self._counts[name, "above sinks"][:, layer] = sums[0]
+            layers = self._counts[name, "heads"][:, :, :, first : first + len(guesses)]
+            layers += sums.view(layers.shape)
 
     def _from_either_end(self, right: _Right) -> Tensor:
         """``right`` of each instance in both directions, [n_instances, n_directions, …]."""
@@ -268,7 +282,6 @@ class RelationTally(SumTally):
 
     def results(self) -> list[RelationCount]:
         """Every relation, the most frequent first."""
-        self._count_layers()
         names = [name for name, what in self._counts if what == "instances"]
         counts = [self._result(name) for name in names]
         return sorted(counts, key=lambda relation: (-relation.n, relation.relation))

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from attnviz.errors import CheckpointError
 from attnviz.measures.patterns import RETRIEVAL, allowed_units
-from attnviz.measures.sums import SumTally
+from attnviz.measures.sums import SumTally, copy_to_host
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.wording import counted
@@ -92,9 +91,12 @@ class Needles:
             rows.append(torch.cat([filler[:start], needle, filler[start:], needle]))
         return torch.stack(rows)
 
-    def retrieved(self, pattern: Tensor, numbers: list[int]) -> Tensor:
-        """The share of needle tokens that heads retrieve, [batch, n_heads], from patterns [batch, n_heads, n, n]."""
-        largest = pattern[..., -self.needle : -1, :].argmax(-1).cpu()  # of the copy, all but its last token
+    def largest(self, pattern: Tensor) -> Tensor:
+        """The key of largest weight of the copy's tokens but the last, [.., needle - 1] of patterns [.., n, n]."""
+        return pattern[..., -self.needle : -1, :].argmax(-1)
+
+    def retrieved(self, largest: Tensor, numbers: list[int]) -> Tensor:
+        """The share of needle tokens that heads retrieve, [.., n, n_heads], from the keys of :meth:`largest`."""
         return (largest == self._wanted(numbers)[:, None]).double().mean(-1)
 
     def uniform(self, window: int | None) -> float:
@@ -138,7 +140,7 @@ class RepeatTally(SumTally):
         n = self._length = min(LENGTH, checkpoint.positions // 2)
         # offset of each diagonal, and the first query that has such a key
         self._diagonals = {"previous": (-1, 1), "duplicate": (-n, n), "induction": (1 - n, n)}
-        self._needles = Needles(checkpoint, seed, SEQUENCES)
+        self._needles, self._numbers = Needles(checkpoint, seed, SEQUENCES), list[int]()
         names = [*self._diagonals, *[RETRIEVAL] * self._needles.measurable]
         super().__init__(**dict.fromkeys(names, (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)))
 
@@ -150,22 +152,28 @@ class RepeatTally(SumTally):
         needles = self._needles.drawn() if self._needles.measurable else None
         for first in range(0, len(numbers), batch_size):
             chosen = numbers[first : first + batch_size]
-            attention.run(self._batch(sequences[chosen]), partial(self._add, chosen))
+            self._numbers = chosen
+            attention.run(self._batch(sequences[chosen]), self._add)
             if needles is not None:
-                attention.run(self._batch(needles[chosen]), partial(self._add_needles, chosen))
+                attention.run(self._batch(needles[chosen]), self._add_needles)
+            copy_to_host([self])
             tell(first + len(chosen))
 
     def _batch(self, rows: Tensor) -> Batch:
         texts = [Text("", ids=tuple(ids)) for ids in rows.tolist()]
         return collate(self._checkpoint, encode(self._checkpoint, texts))
 
-    def _add(self, numbers: list[int], layer: int, pattern: Tensor) -> None:
+    def _add(self, _: int, pattern: Tensor) -> None:
         for name, (offset, first) in self._diagonals.items():
-            means = torch.diagonal(pattern[..., first:, :], first + offset, -2, -1).double().mean(-1)
-            self._counts[name][numbers, layer] = means.cpu()
+            self._keep(name, torch.diagonal(pattern[..., first:, :], first + offset, -2, -1).double().mean(-1))
 
-    def _add_needles(self, numbers: list[int], layer: int, pattern: Tensor) -> None:
-        self._counts[RETRIEVAL][numbers, layer] = self._needles.retrieved(pattern, numbers)
+    def _add_needles(self, _: int, pattern: Tensor) -> None:
+        self._keep(RETRIEVAL, self._needles.largest(pattern))
+
+    def _count(self, name: str, values: Tensor) -> None:
+        """Keep the scores of some sequences, from means or largest weights, [n_layers, n, n_heads, …]."""
+        scores = self._needles.retrieved(values, self._numbers) if name == RETRIEVAL else values
+        self._counts[name][self._numbers] = scores.transpose(0, 1)
 
     def results(self) -> RepeatScores:
         """The scores, beside those of uniform attention."""

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.arguments import did_you_mean
@@ -20,21 +22,25 @@ from attnviz.errors import UsageError
 from attnviz.measures.guesses import first_largest
 from attnviz.measures.patterns import (
     CHOSEN,
+    HOST,
     NAMES,
     ON_REPEATS,
+    PATTERNS,
     REGISTRY,
     REPEATS,
     SHARES,
     TYPES,
     MaskInput,
+    applicable,
+    choosing,
     masks_of,
     on_chosen,
 )
-from attnviz.measures.sums import on_host
+from attnviz.measures.sums import copy_to_host
 from attnviz.models.tokens import Positions, UnitRows
 from attnviz.plugins import live
 from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
-from attnviz.trace.recorder import row_blocks
+from attnviz.trace.recorder import MOST_MASKS, row_blocks
 from attnviz.trace.verify import VerifiedRows
 
 SCALARS = live(REGISTRY, lambda: (
@@ -42,8 +48,6 @@ SCALARS = live(REGISTRY, lambda: (
     *SHARES, *REPEATS, *ON_REPEATS.values(),
 ))  # fmt: skip
 """All statistics of every head but :data:`TYPES`, which only labels need."""
-
-HOST = torch.device("cpu")
 
 _HALF = 0.5
 """A head shows a pattern from a token if its mean over the token's positions is above this."""
@@ -79,62 +83,52 @@ Run = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class KeyGroups:
-    """The keys of content and the sinks, on the device of the patterns.
-
-    Attributes:
-        content_and_sinks: 1 for content, and 1 for sinks, [n_keys, 2].
-        all_and_content: 1 for every key, and 1 for content, [n_keys, 2].
-        content, sinks: their stretches; where there are many, their numbers instead.
-    """
-
-    content_and_sinks: Tensor
-    all_and_content: Tensor
-    content: list[Run] | Tensor
-    sinks: list[Run] | Tensor
-
-    @classmethod
-    def of(cls, non_sink: Sequence[bool], like: Tensor) -> "KeyGroups":
-        """Those of keys that are content or not, in the number format and on the device of a pattern."""
-        content = torch.tensor(non_sink).to(like)
-        parts = []
-        for wanted in (True, False):
-            runs, first = list[Run](), 0
-            for value, group in groupby(non_sink):
-                last = first + len(list(group))
-                if value == wanted:
-                    runs.append((first, last))
-                first = last
-            numbers = [key for first, last in runs for key in range(first, last)]
-            parts.append(runs if len(runs) <= _MOST_RUNS else torch.tensor(numbers, device=like.device))
-        return cls(
-            torch.stack([content, 1 - content], -1), torch.stack([torch.ones_like(content), content], -1), *parts
-        )
-
-
-@dataclass(frozen=True)
 class RowPlan:
-    """The pairs under every mask in a block of rows, as indices into the flattened block [rows, n_keys].
+    """The keys of content, the sinks, and the pairs under every mask in a block of rows.
 
-    For a mask of more than half of a block's pairs of content, the pairs outside of it are listed.
+    Pairs are listed as indices into the flattened block [rows, n_keys]. For a mask of more than half of a block's pairs
+    of content, the pairs outside of it are listed.
 
     Attributes:
-        inverted: boolean [n_masks, 1], whether the pairs outside are listed.
+        non_sink: boolean [rows], the queries of content.
+        content: stretches of the keys of content; where there are many, the numbers of these keys.
+        sinks: the numbers of the other keys.
+        inverted: boolean [rows, n_masks], whether the pairs outside are listed.
         indices: index in the block.
-        onto: row, plus rows times the number of the mask.
+        onto: the mask, plus the number of masks times the row.
         n_visible: [rows], keys that each query may attend to.
         to_choose: by statistic, the pairs of :data:`CHOSEN` patterns, boolean [rows, n_keys].
-        non_sink: boolean [rows], the queries of content.
-        keys: those of content and the sinks.
     """
 
+    non_sink: Tensor
+    content: list[Run] | Tensor
+    sinks: Tensor
     inverted: Tensor
     indices: Tensor
     onto: Tensor
     n_visible: Tensor
     to_choose: dict[str, Tensor]
-    non_sink: Tensor
-    keys: KeyGroups
+
+
+@dataclass(frozen=True)
+class PairWeights:
+    """What a block of rows is multiplied by, in its number format.
+
+    Attributes:
+        of_pairs: [rows, n_keys, 4]: 1 for content, 1 for sinks, the distance, and the distance of content; of
+            cross-attention a fifth, where each key of content stands from 0 to 1.
+        of_keys: [n_keys, 2]: 1 for every key, and 1 for content.
+        to_choose: by statistic, factors and scale of :func:`attnviz.measures.patterns.choosing`.
+    """
+
+    of_pairs: Tensor
+    of_keys: Tensor
+    to_choose: dict[str, tuple[Tensor, Tensor]]
+
+    @property
+    def nbytes(self) -> int:
+        """Their size in memory."""
+        return self.of_pairs.nbytes + sum(factors.nbytes for factors, _ in self.to_choose.values())
 
 
 _BLOCK_BYTES = 128 * 2**20
@@ -165,7 +159,8 @@ class TextContext:
     learned_sinks: bool = False
     device: torch.device = HOST
     _plans: dict[object, RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _types: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _weights: dict[object, PairWeights] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _types: dict[str, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def keys(self) -> Positions:
@@ -227,16 +222,17 @@ class TextContext:
         """The statistics of patterns that apply to the model; none for cross-attention."""
         if self.text is None:
             return ()
-        return tuple(name for name, mask in masks_of(replace(self.text, last=1)).items() if mask is not None)
+        return applicable(tuple(PATTERNS), self.text.causal)
 
-    def mask_rows(self, first: int, last: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Allowed pairs of content in some rows, boolean [rows, n_keys], and those under each mask."""
+    def mask_rows(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Allowed pairs in some rows, boolean [rows, n_keys]; those of content, and those under each mask, stacked."""
+        allowed = self.allowed_rows(first, last)
         non_sink, keys = (each.to(self.device) for each in (self.non_sink[first:last, None], self.key_non_sink))
-        pairs = self.allowed_rows(first, last) & non_sink & keys
+        pairs = allowed & non_sink & keys
         if self.text is None:
-            return pairs, {}
+            return allowed, pairs[None]
         masks = masks_of(replace(self.text, first=first, last=last, device=self.device))
-        return pairs, {name: mask & pairs for name, mask in masks.items() if mask is not None}
+        return allowed, torch.stack([pairs, *(mask for mask in masks.values() if mask is not None)]) & pairs
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """First and past-the-last unit of every block of measured queries."""
@@ -255,46 +251,72 @@ class TextContext:
 
         It is made once for all layers.
         """
-        kind = first, *pattern.shape[1:], pattern.dtype, pattern.device
+        kind = first, *pattern.shape[1:], pattern.device
         if kind not in self._plans:
             self._plans[kind] = self._planned(first, pattern)
         return self._plans[kind]
 
     def _planned(self, first: int, like: Tensor) -> RowPlan:
         rows, n_keys = like.shape[1:]
-        pairs, masks = self.mask_rows(first, first + rows)
-        under = torch.stack([pairs, *(masks[name] for name in self.masks)])[..., :n_keys]
-        n_pairs, *counts = under.sum((1, 2)).tolist()
-        inverted = [2 * count > n_pairs for count in counts]
-        listed = [under[0] & ~mask if outside else mask for outside, mask in zip(inverted, under[1:], strict=True)]
-        number, row, key = torch.stack([*listed, torch.zeros_like(under[0])]).nonzero().to(like.device).T
+        allowed, under = self.mask_rows(first, first + rows)
+        pairs, masks = under[0, :, :n_keys], under[1:, :, :n_keys]
+        n_pairs, *counts = under[..., :n_keys].sum((1, 2)).tolist()
+        inverted = torch.tensor([2 * count > n_pairs for count in counts], dtype=torch.bool)
+        inverted = inverted.to(self.device, non_blocking=True)
+        row, key, mask = (masks ^ (pairs & inverted[:, None, None])).permute(1, 2, 0).nonzero().to(like.device).T
+        runs, sinks = _groups([not sink for sink in self.keys.sink[:n_keys]])
+        numbers = [key for first, last in runs for key in range(first, last)]
         return RowPlan(
-            torch.tensor(inverted, dtype=torch.bool).to(like.device, non_blocking=True)[:, None],
-            row * n_keys + key,
-            number * rows + row,
-            self.allowed_rows(first, first + rows).sum(-1).to(like.device),
-            {name: masks[name][:, :n_keys].to(like.device) for name in self.masks if name in CHOSEN},
             self.non_sink[first : first + rows].to(like.device),
-            KeyGroups.of([not sink for sink in self.keys.sink[:n_keys]], like),
+            runs if len(runs) <= _MOST_RUNS else torch.tensor(numbers, device=like.device),
+            torch.tensor(sinks, dtype=torch.long, device=like.device),
+            inverted.to(like.device).expand(rows, -1),
+            row * n_keys + key,
+            row * len(counts) + mask,
+            allowed.sum(-1).to(like.device),
+            {name: each.to(like.device) for name, each in zip(self.masks, masks, strict=True) if name in CHOSEN},
+        )
+
+    def weights(self, first: int, pattern: Tensor) -> PairWeights:
+        """What a block of rows is multiplied by; as :meth:`plan`, but kept only for texts that are not long."""
+        kind = first, *pattern.shape[1:], pattern.device, pattern.dtype
+        if kind in self._weights:
+            return self._weights[kind]
+        made = self._weighting(first, pattern)
+        if made.nbytes + sum(kept.nbytes for kept in self._weights.values()) <= MOST_MASKS:
+            self._weights[kind] = made
+        return made
+
+    def _weighting(self, first: int, like: Tensor) -> PairWeights:
+        plan, n_keys = self.plan(first, like), like.shape[-1]
+        far, content = distances(like, first), self.key_non_sink[:n_keys].to(like)
+        columns = [content.expand_as(far), (1 - content).expand_as(far), far, far * content]
+        if self.source is not None:
+            columns.append((_along(self.key_non_sink).to(like) * content).expand_as(far))
+        return PairWeights(
+            torch.stack(columns, -1),
+            torch.stack([torch.ones_like(content), content], -1),
+            {name: choosing(plan.n_visible, pairs, like.dtype) for name, pairs in plan.to_choose.items()},
         )
 
     @cached_property
     def _uniform(self) -> "HeadStatistics":
         """Two heads: attention uniform over allowed keys, and over allowed keys that are not sinks."""
         statistics = HeadStatistics(self, 2, kept=self.masks)
+        statistics.begin(0)
         for first, last in self._blocks():
             allowed = self.allowed_rows(first, last)
             visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
             statistics.add(first, uniform_pattern(visible, self.learned_sinks))
-        return copied([statistics])[0]
+        copy_to_host([statistics])
+        return statistics
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """By share, its n: the number of content queries with a key under the mask."""
         counts = dict.fromkeys(NAMES, 0)
         if self.masks:
-            under = torch.stack([self._uniform.seen(name)[1] for name in self.masks])
-            counts |= zip(self.masks, (under > 0).sum(1).tolist(), strict=True)
+            counts |= zip(self.masks, (self._uniform.seen[:, 1, 0] > 0).sum(-1).tolist(), strict=True)
         return counts
 
     @cached_property
@@ -306,7 +328,7 @@ class TextContext:
         """
         return {
             name: of_content if name in NAMES else of_all
-            for name, (of_all, of_content) in {DIAGONALITY: (None, None), **self._uniform.result()}.items()
+            for name, (of_all, of_content) in {DIAGONALITY: (None, None), **self._uniform.results()[0]}.items()
         }
 
     @cached_property
@@ -314,7 +336,7 @@ class TextContext:
         """Each share under uniform attention over allowed content; None where not measurable."""
         return {name: self.uniform[name] for name in NAMES}
 
-    def types(self, name: str) -> Tensor:
+    def types(self, name: str) -> NDArray[np.int64]:
         """The type of each query's token, numbered from 0; -1 for queries that are not counted for :data:`REPEATS`.
 
         Counted are content queries with a key under the mask; for induction only those followed by the same token as an
@@ -334,38 +356,65 @@ class TextContext:
                 if follows and (token, later) in pairs:
                     types[i] = first
                 pairs.add((token, later))
-            numbers = torch.tensor(types)
+            numbers = np.array(types)
         else:
             ids = {token: number for number, token in enumerate(dict.fromkeys(self.text.tokens))}
-            numbers = torch.tensor([ids[token] for token in self.text.tokens])
-        counted = (numbers >= 0) & (self._uniform.seen(name)[1] > 0)
-        numbers = torch.where(counted, numbers, -1)
-        of_types, again = np.unique(numbers.numpy(), return_inverse=True)
-        numbers = torch.from_numpy(again - int(of_types[0] == -1))
-        self._types[name] = numbers
-        return numbers
+            numbers = np.array([ids[token] for token in self.text.tokens])
+        counted = (numbers >= 0) & (self._uniform.seen[self.masks.index(name), 1, 0] > 0)
+        of_types, numbers = np.unique(np.where(counted, numbers, -1), return_inverse=True)
+        self._types[name] = numbers - int(of_types[0] == -1)
+        return self._types[name]
 
 
 def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, list[float | None]]:
     """The statistics of every head of one verified layer, from all blocks of its rows; see :class:`HeadStatistics`."""
-    statistics = None
-    for block in rows:
-        statistics = statistics or HeadStatistics(context, block.pattern.shape[1])
+    blocks = list(rows)
+    statistics = HeadStatistics(context, blocks[0].pattern.shape[1])
+    for block in blocks:
         statistics.update(block)
-    assert statistics is not None
-    return copied([statistics])[0].result()
+    copy_to_host([statistics])
+    return statistics.results()[blocks[0].layer]
 
 
-def copied(of_layers: Sequence["HeadStatistics"]) -> Sequence["HeadStatistics"]:
-    """Statistics of all layers of a pass, copied to the host at once."""
-    copies = iter(on_host([tensor for each in of_layers for tensor in each.on_device()]))
-    for each in of_layers:
-        each.take(copies)
-    return of_layers
+@dataclass(frozen=True)
+class _Block:
+    """What is kept of a block of rows of one layer until all layers are summed.
+
+    Attributes:
+        positions: of the rows.
+        on_pairs: sums of the weights times :attr:`PairWeights.of_pairs`, [rows, n_heads, 4 or 5].
+        logs: sums of A ln A over all keys, and over content, [n_heads, rows, 2].
+        largest, of_sinks: the largest weight on content, and on sinks, [n_heads, rows].
+        masked: sums over the listed pairs of each mask, [n_heads, rows * n_masks].
+        chosen, scales: by pattern of :data:`CHOSEN`, [n_heads, rows] and [rows].
+        nowhere: what goes to no token, [n_heads, rows]; None without learned sinks.
+        aligned: of cross-attention, each query's key of largest weight, [n_heads, rows]; else None.
+    """
+
+    positions: range
+    plan: RowPlan
+    on_pairs: Tensor
+    logs: Tensor
+    largest: Tensor
+    of_sinks: Tensor
+    masked: Tensor | None
+    chosen: dict[str, Tensor]
+    scales: dict[str, Tensor]
+    nowhere: Tensor | None
+    aligned: Tensor | None
+
+    @property
+    def nbytes(self) -> int:
+        """About their size in memory."""
+        return self.largest.nbytes * (self.on_pairs.shape[-1] + 4 + len(self.chosen) + self.plan.inverted.shape[-1])
+
+
+_MOST_PENDING = 2**26
+"""Bytes of blocks that are kept before they are summed."""
 
 
 class HeadStatistics:
-    """The statistics of every head of one verified layer, for a single text, summed over blocks of query rows.
+    """The statistics of every head of the verified layers of one context, for a single text.
 
     ==================  ==========================================================  =======================
     entropy             mean over q of -sum_k A ln A, in nats                       Clark et al. 2019
@@ -399,194 +448,224 @@ class HeadStatistics:
 
     Args:
         context: of the text.
-        n_heads: of the layer.
-        kept: masks whose attention is kept by query, see :meth:`seen`; default those of repeated tokens.
+        n_heads: of each of the layers.
+        kept: masks whose attention is kept by query, see :attr:`seen`; default those of repeated tokens.
     """
 
     def __init__(self, context: TextContext, n_heads: int, kept: Sequence[str] | None = None) -> None:
         self._context, self._n_heads = context, n_heads
+        self._kept = [name for name in REPEATS if name in context.selected] if kept is None else kept
         self._merge: UnitRows | None = None
+        self.layers: list[int] = []
+        self._blocks: list[_Block] = []
         self._names: list[str] = []
-        self._sums: Tensor | None = None  # [n_names, n_heads], in float64 on the device
-        names = [name for name in REPEATS if name in context.selected] if kept is None else kept
-        self._kept = names
-        self._seen: dict[str, list[tuple[slice, Tensor]]] = {name: [] for name in names}
-        self._largest: list[tuple[slice, Tensor]] = []
+        self._positions: list[int] = []
+        self._n_summed = 0
+        self._sums, self._seen, self._aligned = list[Tensor](), list[Tensor](), list[Tensor]()
 
     def update(self, rows: VerifiedRows) -> None:
-        """Add the next block of rows, merging tokens to units."""
-        units, keys = self._context.units.members, self._context.keys.members
-        self._merge = self._merge or UnitRows(units, keys, rows.n_queries, rows.n_keys)
+        """Add the next block of rows, merging tokens to units; layers come one after the other."""
+        if self.layers[-1:] != [rows.layer]:
+            self.begin(rows.layer)
+            units, keys = self._context.units.members, self._context.keys.members
+            self._merge = UnitRows(units, keys, rows.n_queries, rows.n_keys)
+        assert self._merge is not None
         self.add(*self._merge.add(rows.first, rows.wide[0]))
+
+    def begin(self, layer: int) -> None:
+        """Begin a layer."""
+        if sum(block.nbytes for block in self._blocks) > _MOST_PENDING:
+            self._sum()
+        self.layers.append(layer)
 
     def add(self, first: int, pattern: Tensor) -> None:
         """Add rows of units from ``first`` on, [n_heads, rows, n_keys], perhaps none."""
-        if not pattern.shape[1]:
+        n_rows = pattern.shape[1]
+        if not n_rows:
             return
-        values = self._values(first, pattern)
+        context = self._context
+        plan, weights = context.plan(first, pattern), context.weights(first, pattern)
+        masked = None
+        if context.masks:
+            masked = pattern.new_zeros(len(pattern), n_rows * len(context.masks))
+            masked.index_add_(1, plan.onto, pattern.flatten(1).index_select(1, plan.indices))
+        self._blocks.append(
+            _Block(
+                range(first, first + n_rows),
+                plan,
+                on_pairs=torch.bmm(pattern.transpose(0, 1), weights.of_pairs),
+                logs=weighted_logs(pattern) @ weights.of_keys,
+                largest=_largest_of(pattern, plan.content),
+                of_sinks=_largest_of(pattern, plan.sinks),
+                masked=masked,
+                chosen={name: on_chosen(pattern, factors) for name, (factors, _) in weights.to_choose.items()},
+                scales={name: scale for name, (_, scale) in weights.to_choose.items()},
+                nowhere=nowhere(pattern) if context.learned_sinks else None,
+                aligned=None if context.source is None else first_largest(pattern),
+            )
+        )
+
+    def _sum(self) -> None:
+        """Sum the blocks of complete layers over their rows."""
+        blocks, self._blocks = self._blocks, []
+        if not blocks:
+            return
+        n_layers = len(self.layers) - self._n_summed
+        self._n_summed = len(self.layers)
+        self._positions = [position for block in blocks[: len(blocks) // n_layers] for position in block.positions]
+        values, under = self._values(blocks)
+        every = torch.stack(list(values.values()))
+        every = every.cpu() if every.device.type == "mps" else every  # it has no float64
         self._names = list(values)
-        sums = torch.stack(list(values.values()))
-        sums = (sums.cpu() if sums.device.type == "mps" else sums).double().sum(-1)
-        self._sums = sums if self._sums is None else self._sums + sums
+        self._sums.append(every.view(len(every), self._n_heads, n_layers, -1).sum(-1, dtype=torch.float64))
+        if self._kept:
+            seen = torch.stack([under[name] for name in self._kept]).float()
+            self._seen.append(seen.view(len(seen), self._n_heads, n_layers, -1))
+        if self._context.source is not None:
+            self._aligned.append(_rows_of("aligned", blocks).view(self._n_heads, n_layers, -1))
 
-    def _values(self, first: int, pattern: Tensor) -> dict[str, Tensor]:
-        """The values of each row of a block, [n_heads, rows]."""
-        context, plan = self._context, self._context.plan(first, pattern)
-        rows, non_sink = slice(first, first + pattern.shape[1]), plan.non_sink
-        values = content_values(pattern, first, plan.keys)
+    def _values(self, blocks: Sequence[_Block]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The values of each row of some layers, [n_heads, n_layers * n_rows], and attention under each mask."""
+        context = self._context
+        total, sink, distance, of_content, *along = torch.cat([block.on_pairs for block in blocks]).permute(2, 1, 0)
+        of_all, spread = torch.cat([block.logs for block in blocks], 1).unbind(-1)
+        largest = _rows_of("largest", blocks)
+        non_sink = torch.cat([block.plan.non_sink for block in blocks])
+        has_content = non_sink & (total > 0)
+        divisors, on_pairs = torch.where(has_content, total, torch.inf), total * non_sink
+        values = {
+            "entropy": -of_all,
+            "entropy_non_sink": (torch.xlogy(total, total) - spread).clamp(min=0.0) / divisors,  # -1e-8 by rounding
+            "distance": distance,
+            "distance_non_sink": of_content / divisors,
+            "confidence": torch.maximum(largest, _rows_of("of_sinks", blocks)),
+            "confidence_non_sink": largest / divisors,
+            "sink": sink * non_sink,
+            "total": on_pairs,
+            "rows": has_content.to(total),
+        }
         if context.learned_sinks:
-            values = with_nowhere(values, pattern)
+            values = with_nowhere(values, _rows_of("nowhere", blocks))
             values[NOWHERE] = values[NOWHERE] * non_sink
-        totals = values["total"]
-        has_content = non_sink & (totals > 0)
-        divisors = torch.where(has_content, totals, torch.inf)
-        for name in ("entropy_non_sink", "distance_non_sink", "confidence_non_sink"):
-            values[name] = values[name] / divisors
-        values |= {"sink": values["sink"] * non_sink, "total": totals * non_sink, "rows": has_content.to(totals)}
         if context.source is not None:
-            self._largest.append((rows, first_largest(pattern)))
-            to, of = (_along(each).to(pattern) for each in (context.key_non_sink, context.non_sink))
-            along = pattern @ (to * plan.keys.content_and_sinks[:, 0]) / totals
-            values["off_diagonal"] = torch.where(has_content, (along - of[rows]).abs(), 0.0)
-        elif context.masks:
-            values |= self._masked(rows, pattern, values["total"], plan)
-        return values
-
-    def _masked(self, rows: slice, pattern: Tensor, totals: Tensor, plan: RowPlan) -> dict[str, Tensor]:
-        """Attention under each mask; ``totals`` are sums over pairs of content."""
-        n_heads, n_rows, _ = pattern.shape
-        names = self._context.masks
-        sums = pattern.new_zeros(n_heads, len(names) * n_rows)
-        sums.index_add_(1, plan.onto, pattern.flatten(1).index_select(1, plan.indices))
-        sums = sums.view(n_heads, len(names), n_rows)
-        values = dict(zip(names, torch.where(plan.inverted, totals[:, None] - sums, sums).unbind(1), strict=True))
-        for name in self._kept:
-            self._seen[name].append((rows, values[name].float()))
-        for name in plan.to_choose:
-            values[name] = on_chosen(pattern[None], plan.n_visible[None], plan.to_choose[name][None])[0]
-        return values
+            of = _along(context.non_sink)[[position for block in blocks for position in block.positions]].to(total)
+            values["off_diagonal"] = torch.where(has_content, (along[0] / total - of).abs(), 0.0)
+        if not context.masks:
+            return values, {}
+        sums = _rows_of("masked", blocks).view(self._n_heads, -1, len(context.masks))
+        inverted = torch.cat([block.plan.inverted for block in blocks])
+        sums = torch.where(inverted, on_pairs[..., None] - sums, sums)
+        under = dict(zip(context.masks, sums.unbind(-1), strict=True))
+        chosen = {name: _rows_of(name, blocks) for name in blocks[0].chosen}
+        return values | under | chosen, under
 
     def on_device(self) -> list[Tensor]:
-        """All that :meth:`result` needs from the device, to be copied at once with that of other layers."""
-        assert self._sums is not None
-        return [self._sums, *(values for blocks in [*self._seen.values(), self._largest] for _, values in blocks)]
+        """All that :meth:`results` needs from the device, to be copied at once with that of others."""
+        self._sum()
+        return [*self._sums, *self._seen, *self._aligned]
 
     def take(self, copies: Iterator[Tensor]) -> None:
         """The copies of :meth:`on_device`, in order."""
-        self._sums = next(copies)
-        for blocks in [*self._seen.values(), self._largest]:
-            blocks[:] = [(rows, next(copies)) for rows, _ in blocks]
+        for kept in (self._sums, self._seen, self._aligned):
+            kept[:] = [next(copies) for _ in kept]
 
-    def seen(self, name: str) -> Tensor:
-        """Each query's attention under one of the masks that are kept, [n_heads, n] on the host; 0 for sinks."""
-        seen = torch.zeros(self._n_heads, len(self._context.units))
-        for rows, values in self._seen[name]:
-            seen[:, rows] = values
-        return seen
+    @cached_property
+    def seen(self) -> NDArray[np.float32]:
+        """Each query's attention under the masks that are kept, [n_kept, n_heads, n_layers, n]; 0 for sinks."""
+        return self._of_units(self._seen)
+
+    def _of_units(self, of_rows: Sequence[Tensor]) -> NDArray[Any]:
+        """Values of all units, from those of the rows of some layers each; 0 for other units."""
+        values = np.concatenate([each.numpy() for each in of_rows], -2)
+        of_units = np.zeros((*values.shape[:-1], len(self._context.units)), values.dtype)
+        of_units[..., self._positions] = values
+        return of_units
 
     @property
-    def largest(self) -> Tensor:
-        """Of cross-attention, each query's key of largest weight, [n_heads, n] on the host: word alignment.
+    def aligned(self) -> dict[int, list[list[int]]]:
+        """Of cross-attention, by layer and head each query's key of largest weight: word alignment.
 
         Koehn & Knowles 2017, section 3.6.
         """
-        largest = torch.zeros(self._n_heads, len(self._context.units), dtype=torch.long)
-        for rows, keys in self._largest:
-            largest[:, rows] = keys
-        return largest
+        if self._context.source is None:
+            return {}
+        by_layer = self._of_units(self._aligned).swapaxes(0, 1).tolist()
+        return dict(zip(self.layers, by_layer, strict=True))
 
-    def result(self) -> dict[str, list[float | None]]:
-        """One number a head by name; None where not measurable.
+    def results(self) -> dict[int, dict[str, list[float | None]]]:
+        """By layer and name one number a head; None where not measurable.
 
         Names are :data:`SCALARS`, :data:`TYPES`, and where they apply :data:`DIAGONALITY` and :data:`NOWHERE`.
         """
+        found: dict[str, list[list[float | None]]] = {}
+        for name, values in self._measured().items():
+            numbers = values.T.tolist()
+            found[name] = [[each if math.isfinite(each) else None for each in of_layer] for of_layer in numbers]
+        nothing: list[float | None] = [None] * self._n_heads
+        names = [*SCALARS, *TYPES.values(), *[DIAGONALITY] * (self._context.source is not None)]
+        return {
+            layer: dict.fromkeys(names, nothing) | {name: of_layers[i] for name, of_layers in found.items()}
+            for i, layer in enumerate(self.layers)
+        }
+
+    def _measured(self) -> dict[str, NDArray[np.float64]]:
+        """The statistics that are measurable, [n_heads, n_layers]; NaN for heads that have none."""
         context, n = self._context, len(self._context.query_positions)
-        assert self._sums is not None
-        sums = dict(zip(self._names, self._sums, strict=True))
-        result: dict[str, list[float | None]] = {name: [None] * self._n_heads for name in (*SCALARS, *TYPES.values())}
-
-        def give(name: str, values: Tensor) -> None:
-            result[name] = [number if math.isfinite(number) else None for number in values.double().tolist()]
-
-        give("entropy", sums["entropy"] / n)
-        give("confidence", sums["confidence"] / n)
-        if context.n_non_sink and context.n_key_non_sink < len(context.keys):
-            give("sink", sums["sink"] / context.n_non_sink)
-        if context.learned_sinks and context.n_non_sink:
-            give(NOWHERE, sums[NOWHERE] / context.n_non_sink)
-        if context.source is not None:
-            short = min(context.n_non_sink, context.n_key_non_sink) < 2
-            result[DIAGONALITY] = [None] * self._n_heads
-            if not short:
-                give(DIAGONALITY, 1 - sums["off_diagonal"] / sums["rows"])
-            if context.n_non_sink and context.n_key_non_sink:
-                give("confidence_non_sink", sums["confidence_non_sink"] / sums["rows"])
-                give("entropy_non_sink", sums["entropy_non_sink"] / sums["rows"])
-            return result
-        give("distance", sums["distance"] / n)
+        sums = dict(zip(self._names, np.concatenate([each.numpy() for each in self._sums], -1), strict=True))
+        result = {"entropy": sums["entropy"] / n, "confidence": sums["confidence"] / n}
+        if context.source is None:
+            result["distance"] = sums["distance"] / n
         if not context.n_non_sink:
             return result
-        for name in ("distance_non_sink", "confidence_non_sink", "entropy_non_sink"):
-            give(name, sums[name] / sums["rows"])
-        for name in context.selected:
-            give(name, sums[name] / sums["total"])
-            if name in REPEATS:
-                give(ON_REPEATS[name], sums[name] / context.counts[name])
-                give(TYPES[name], self._types(name))
+        if context.n_key_non_sink < len(context.keys):
+            result["sink"] = sums["sink"] / context.n_non_sink
+        if context.learned_sinks:
+            result[NOWHERE] = sums[NOWHERE] / context.n_non_sink
+        of_content = ["confidence_non_sink", "entropy_non_sink"]
+        if context.source is None:
+            of_content.append("distance_non_sink")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if context.n_key_non_sink:
+                result |= {name: sums[name] / sums["rows"] for name in of_content}
+            if context.source is not None and min(context.n_non_sink, context.n_key_non_sink) >= 2:
+                result[DIAGONALITY] = 1 - sums["off_diagonal"] / sums["rows"]
+            for name in context.selected:
+                result[name] = sums[name] / sums["total"]
+        for name in REPEATS:
+            if name in context.selected:
+                result[ON_REPEATS[name]] = sums[name] / context.counts[name]
+                result[TYPES[name]] = self._types(name)
         return result
 
-    def _types(self, name: str) -> Tensor:
+    def _types(self, name: str) -> NDArray[np.float64]:
         """Number of types from which each head shows the pattern, its mean over the type's positions above half."""
-        numbers = self._context.types(name)
-        counts = np.bincount(numbers[numbers.numpy() >= 0].numpy())
-        if not len(counts):
-            return torch.zeros(self._n_heads)
-        sums = torch.zeros(self._n_heads, len(counts) + 1).index_add_(1, numbers + 1, self.seen(name))[:, 1:]
-        return (sums / torch.from_numpy(counts) > _HALF).sum(-1)
+        numbers, seen = self._context.types(name), self.seen[self._kept.index(name)]
+        order = np.argsort(numbers, kind="stable")[(numbers < 0).sum() :]
+        if not len(order):
+            return np.zeros(seen.shape[:2])
+        counts = np.bincount(numbers[order])
+        sums = np.add.reduceat(seen[..., order], np.cumsum(counts) - counts, axis=-1)
+        shown: NDArray[np.float64] = (sums / counts > _HALF).sum(-1).astype(np.float64)
+        return shown
 
 
-def row_values(pattern: Tensor) -> dict[str, Tensor]:
-    """Entropy (nats), distance (positions) and confidence of each row of patterns [..., n, n], [..., n]."""
-    return {
-        "entropy": -weighted_logs(pattern).sum(-1),
-        "confidence": pattern.amax(-1),
-        "distance": torch.einsum("...qk,qk->...q", pattern, _distances(pattern, 0)),
-    }
+def _rows_of(name: str, blocks: Sequence[_Block]) -> Tensor:
+    """The values of the rows of all blocks, [n_heads, rows]; of a pattern by its scale."""
+    if name in blocks[0].chosen:
+        scale = torch.cat([block.scales[name] for block in blocks])
+        return torch.cat([block.chosen[name] for block in blocks], 1) / scale
+    return torch.cat([getattr(block, name) for block in blocks], 1)
 
 
-def content_values(pattern: Tensor, first: int, keys: KeyGroups) -> dict[str, Tensor]:
-    """As :func:`row_values`, of a block of rows [n_heads, rows, n_keys] from query ``first`` on, [n_heads, rows].
-
-    Also what is on content (``total``) and on sinks (``sink``), and the three of the weights on content
-    (``…_non_sink``), not yet divided by their total.
-    """
-    total, sink = (pattern @ keys.content_and_sinks).unbind(-1)
-    far = _distances(pattern, first)[..., None] * keys.all_and_content  # [rows, n_keys, 2]
-    distance, of_content = torch.bmm(pattern.transpose(0, 1), far).transpose(0, 1).unbind(-1)
-    of_all, spread = (weighted_logs(pattern) @ keys.all_and_content).unbind(-1)
-    largest = _largest_of(pattern, keys.content)
-    return {
-        "entropy": -of_all,
-        "entropy_non_sink": (torch.xlogy(total, total) - spread).clamp(min=0.0),  # below 0 by rounding alone
-        "distance": distance,
-        "distance_non_sink": of_content,
-        "confidence": torch.maximum(largest, _largest_of(pattern, keys.sinks)),
-        "confidence_non_sink": largest,
-        "total": total,
-        "sink": sink,
-    }
-
-
-def _distances(pattern: Tensor, first: int) -> Tensor:
+def distances(pattern: Tensor, first: int) -> Tensor:
     """How far apart query and key are, [rows, n_keys], of rows from query ``first`` on."""
     n_rows, n_keys = pattern.shape[-2:]
     positions = torch.arange(max(first + n_rows, n_keys), dtype=pattern.dtype, device=pattern.device)
     return (positions[:n_keys] - positions[first : first + n_rows, None]).abs_()
 
 
-def with_nowhere(values: dict[str, Tensor], pattern: Tensor) -> dict[str, Tensor]:
-    """Values of rows with the share that goes to no token, which is one more outcome in the entropy."""
-    gone = nowhere(pattern)
+def with_nowhere(values: dict[str, Tensor], gone: Tensor) -> dict[str, Tensor]:
+    """Values of rows with what goes to no token, which is one more outcome in the entropy."""
     return values | {NOWHERE: gone, "entropy": values["entropy"] - torch.xlogy(gone, gone)}
 
 
@@ -595,15 +674,26 @@ def _along(non_sink: Tensor) -> Tensor:
     return (non_sink.cumsum(0) - 1) / max(int(non_sink.sum()) - 1, 1)
 
 
+def _groups(non_sink: Sequence[bool]) -> tuple[list[Run], list[int]]:
+    """The stretches of keys of content, and the numbers of the sinks."""
+    runs, first = list[Run](), 0
+    for of_content, group in groupby(non_sink):
+        last = first + len(list(group))
+        if of_content:
+            runs.append((first, last))
+        first = last
+    return runs, [key for key, of_content in enumerate(non_sink) if not of_content]
+
+
 def _largest_of(pattern: Tensor, keys: list[Run] | Tensor) -> Tensor:
     """The largest weight of each row on some of the keys, [n_heads, rows]; 0 without keys.
 
     Stretches are read as slices, without copies.
     """
-    if isinstance(keys, Tensor):
-        return pattern[..., keys].amax(-1)
-    if not keys:
+    if not len(keys):
         return pattern.new_zeros(pattern.shape[:2])
+    if isinstance(keys, Tensor):
+        return pattern.index_select(-1, keys).amax(-1)
     largest = [pattern[..., first:last].amax(-1) for first, last in keys]
     return largest[0] if len(largest) == 1 else torch.stack(largest).amax(0)
 

@@ -1,7 +1,7 @@
 """Counts as tensors of sums, which add up over batches, processes and runs."""
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,13 +23,56 @@ def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [copies[number] for number in range(len(tensors))]
 
 
+class OnDevice(Protocol):
+    """What keeps numbers on the device until a pass, or a batch, has ended."""
+
+    def on_device(self) -> list[Tensor]:
+        """The numbers, to be copied to the host at once with those of others."""
+
+    def take(self, copies: Iterator[Tensor]) -> None:
+        """The copies of :meth:`on_device`, in order."""
+
+
+def copy_to_host(several: Sequence[OnDevice]) -> None:
+    """Copy what they keep on the device to the host, at once."""
+    copies = iter(on_host([tensor for each in several for tensor in each.on_device()]))
+    for each in several:
+        each.take(copies)
+
+
+def as_of(tensor: Tensor, like: Tensor) -> Tensor:
+    """The tensor in the number format and on the device of another one."""
+    return tensor if (tensor.dtype, tensor.device) == (like.dtype, like.device) else tensor.to(like)
+
+
 class SumTally:
-    """A tally whose counts are tensors of sums."""
+    """A tally whose counts are tensors of sums.
+
+    Values of a batch are kept on the device, layer by layer, until :func:`copy_to_host` is called.
+    """
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
         self._counts: dict[Any, Tensor] = {
             name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()
         }
+        self._kept: dict[str, list[Tensor]] = {}
+
+    def _keep(self, name: str, values: Tensor) -> None:
+        """Keep a layer's values of a batch on the device."""
+        self._kept.setdefault(name, []).append(values)
+
+    def on_device(self) -> list[Tensor]:
+        """The values of a batch, to be copied at once with those of others."""
+        return [tensor for of_layers in self._kept.values() for tensor in of_layers]
+
+    def take(self, copies: Iterator[Tensor]) -> None:
+        """Count the copies of :meth:`on_device`."""
+        kept, self._kept = self._kept, {}
+        for name, of_layers in kept.items():
+            self._count(name, torch.stack([next(copies) for _ in of_layers]))
+
+    def _count(self, name: str, values: Tensor) -> None:
+        """Count the values of a batch that were kept, layer by layer, [n_layers, …] on the host."""
 
     def _sum(self, name: Hashable, sums: Tensor) -> None:
         """Add to a count, or begin it."""

@@ -1,6 +1,8 @@
 """Statistics over a corpus, counted layer by layer and batch by batch in sums of constant size."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -9,13 +11,13 @@ from torch.nn.functional import pad
 
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, masks_of, on_chosen
-from attnviz.measures.statistics import NOWHERE, row_values, with_nowhere
-from attnviz.measures.sums import SumTally
+from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, choosing, masks_of, on_chosen
+from attnviz.measures.statistics import NOWHERE, distances
+from attnviz.measures.sums import OnDevice, SumTally, as_of, copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import told_apart
-from attnviz.reference.attention import uniform_pattern
+from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
 from attnviz.texts.batches import Batch
 from attnviz.texts.runs import Additive
 
@@ -38,7 +40,7 @@ OFFSETS = tuple(spec.name for spec in _OFFSETS)
 """``offset:-8`` to ``offset:+8``: key position minus query position; the range is attnviz's own choice."""
 
 
-class Tally(Additive, Protocol):
+class Tally(Additive, OnDevice, Protocol):
     """Counts over batches, layer by layer."""
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
@@ -54,21 +56,43 @@ class Tally(Additive, Protocol):
         """Count one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
 
 
+@contextmanager
+def counting(tallies: Sequence[Tally], batch: Batch, weights: Tensor) -> Iterator[Callable[[int, Tensor], None]]:
+    """Count a batch: what it gives is to be called with each layer and its patterns, in order.
+
+    At the end what the tallies keep on the device is copied to the host at once.
+    """
+    for tally in tallies:
+        tally.begin(batch, weights)
+
+    def count(layer: int, pattern: Tensor) -> None:
+        for tally in tallies:
+            tally.add(layer, pattern, batch)
+
+    yield count
+    copy_to_host(tallies)
+
+
 class TextTally(SumTally):
     """Sums over texts: the first as measured, the others of bootstrap replicates."""
 
-    def __init__(self, **shapes: tuple[int, ...]) -> None:
-        super().__init__(counted=(2,), **shapes)
+    def __init__(self, replicates: int, **shapes: tuple[int, ...]) -> None:
+        super().__init__(counted=(2,), positions=(replicates + 1, 2), **shapes)
         self._weights = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Count the texts and the positions that are not sinks of a batch."""
-        self._counts["counted"] += torch.tensor([len(batch.items), int(batch.non_sink.sum())])
-        self._weights = weights
+        """Count the texts and the positions of a batch, all and those that are not sinks."""
+        self._weights, self._kept = weights, {}
+        self._keep("positions", torch.stack([batch.valid.sum(1), batch.non_sink.sum(1)], 1))
 
-    def _add_to(self, name: str, index: int, sums: Tensor) -> None:
-        """Add sums of texts, [batch, n_heads, n_sums], to each replicate's count of a layer or window."""
-        self._counts[name][:, index] += torch.einsum("rb,bhk->rhk", self._weights, sums.double().cpu())
+    def _count(self, name: str, values: Tensor) -> None:
+        """Add sums of texts, [n_layers, batch, …], to each replicate's count of the layers, or windows."""
+        if name == "positions":
+            self._counts["counted"] += torch.stack([torch.tensor(values.shape[1]), values[..., 1].sum()])
+            self._counts["positions"] += self._weights @ values[0].double()
+        else:
+            sums = torch.einsum("rb,lb...->rl...", self._weights, values.double())
+            self._counts[name][:, : len(values)] += sums
 
     @property
     def n_texts(self) -> int:
@@ -79,6 +103,24 @@ class TextTally(SumTally):
     def n_non_sink(self) -> int:
         """Number of positions that are not sinks."""
         return int(self._counts["counted"][1])
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What the patterns of a batch are multiplied by, [batch, …], with all pairs of a query and a key side by side.
+
+    Attributes:
+        of_pairs: [n², n_sums]: the distance, and 1 for content to sinks, to content, and under each mask.
+        no_padding: [n², 1], -1 for the rows of tokens.
+        queries, content: [n, 1], 1 for tokens, and for content.
+        chosen: of each pattern of which only chosen keys count, see :func:`attnviz.measures.patterns.choosing`.
+    """
+
+    of_pairs: Tensor
+    no_padding: Tensor
+    queries: Tensor
+    content: Tensor
+    chosen: list[tuple[Tensor, Tensor]]
 
 
 class StatisticsTally(TextTally):
@@ -105,79 +147,113 @@ class StatisticsTally(TextTally):
         self.roles = [spec.name for spec in self._patterns]
         masks = masks_of(MaskInput(("",), (0,), causal), self._patterns)
         self._possible = {name: mask is not None for name, mask in masks.items()}
-        n_sums = len(_MEANS) + 2 + len(self._patterns) + learned_sinks
+        chosen = [spec.statistic for spec in self._patterns if spec.chosen]
+        plain = [spec.statistic for spec in self._patterns if not spec.chosen]
+        self._sums_of = ["entropy", "distance", "sink", "total", *plain, "confidence", *chosen]
+        self._sums_of += [NOWHERE] * learned_sinks
         super().__init__(
-            sums=(replicates + 1, n_layers, n_heads, n_sums),
-            positions=(replicates + 1, 2),  # all, content
-            uniform=(replicates + 1, len(self._windows), 2, n_sums),  # see :meth:`_uniform`
+            replicates,
+            sums=(replicates + 1, n_layers, n_heads, len(self._sums_of)),
+            uniform=(replicates + 1, len(self._windows), 2, len(self._sums_of)),  # see :meth:`_uniform`
             queries=(len(self._windows), len(self._patterns)),  # content with a key under the mask
         )
-        self._masks, self._n_visible = torch.empty(0), list[Tensor]()
+        self._under, self._columns = torch.empty(0), dict[object, _Columns]()
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and the sums of uniform attention."""
         super().begin(batch, weights)
-        positions = torch.stack([batch.valid.sum(1), batch.non_sink.sum(1)], 1)
-        self._counts["positions"] += weights @ positions.double().cpu()
-        self._masks, self._n_visible = self.masks_of(batch), []
+        self._columns = {}
+        pairs = batch.non_sink[:, :, None] & batch.non_sink[:, None]
+        self._under = torch.cat([pairs[:, None], pairs[:, None] & self.masks_of(batch)], 1)
         for i, window in enumerate(self._windows):
-            allowed = allowed_units(batch.valid.shape[1], self.causal, window).to(batch.valid.device)
-            self._n_visible.append((batch.valid[:, None] & allowed).sum(-1))
-            self._add_to("uniform", i, self._sums(self._uniform(batch, window), batch, i))
-            pairs = batch.non_sink[:, :, None] & batch.non_sink[:, None] & allowed
-            for number, mask in enumerate(self._masks.unbind(1)):
-                self._counts["queries"][i, number] += int((pairs & mask.to(pairs.device)).any(-1).sum())
+            uniform = self._uniform(batch, window)
+            self._keep("uniform", self._sums(uniform, self._columns_of(batch, i, uniform)))
+            allowed = allowed_units(pairs.shape[-1], self.causal, window).to(pairs.device)
+            self._keep("queries", (self._under[:, 1:] & allowed).any(-1).sum((0, 2)))
 
     def _uniform(self, batch: Batch, window: int | None) -> Tensor:
         """Two heads: attention uniform over all visible keys, and over those that are not sinks, [batch, 2, n, n]."""
         keys = torch.stack([batch.valid, batch.non_sink], 1)[:, :, None]
         return uniform_pattern(keys & allowed_units(keys.shape[-1], self.causal, window).to(keys.device), self._learned)
 
+    def _columns_of(self, batch: Batch, window: int, like: Tensor) -> "_Columns":
+        """What patterns of a layer's window are multiplied by, in their number format."""
+        valid, non_sink, n = batch.valid.to(like), batch.non_sink.to(like), batch.valid.shape[1]
+        far = (distances(like, 0) * valid[..., None])[:, None]
+        on_sinks = (non_sink[:, :, None] * (valid - non_sink)[:, None])[:, None]
+        plain = [0, *(number for number, spec in enumerate(self._patterns, 1) if not spec.chosen)]
+        chosen = [number for number, spec in enumerate(self._patterns, 1) if spec.chosen]
+        n_visible = (
+            batch.valid[:, None] & allowed_units(n, self.causal, self._windows[window]).to(batch.valid.device)
+        ).sum(-1)
+        return _Columns(
+            torch.cat([far, on_sinks, self._under[:, plain].to(like)], 1).flatten(2).mT,
+            -valid[..., None].expand(-1, -1, n).flatten(1)[..., None],
+            valid[..., None],
+            non_sink[..., None],
+            [
+                choosing(n_visible.to(like.device), self._under[:, number].to(like.device), like.dtype)
+                for number in chosen
+            ],
+        )
+
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
-        self._add_to("sums", layer, self._sums(pattern, batch, self._of_layer[layer]))
+        window = self._of_layer[layer]
+        kind = window, pattern.dtype, pattern.device
+        if kind not in self._columns:
+            self._columns[kind] = self._columns_of(batch, window, pattern)
+        self._keep("sums", self._sums(pattern, self._columns[kind]))
 
-    def _sums(self, pattern: Tensor, batch: Batch, window: int) -> Tensor:
-        """Sums over each text, [batch, n_heads, n_sums], of patterns [batch, n_heads, n, n] of a layer's window."""
-        queries = batch.valid[:, None, :].to(pattern)
-        pairs = (batch.non_sink[:, None, :, None] & batch.non_sink[:, None, None, :]).to(pattern)
-        values = row_values(pattern)
-        values = with_nowhere(values, pattern) if self._learned else values
-        on_sinks = pattern @ (batch.valid & ~batch.non_sink)[:, None, :, None].to(pattern)
-        means = [(values[name] * queries).sum(2) for name in _MEANS]
-        means.append((on_sinks[..., 0] * batch.non_sink[:, None]).sum(2))
-        masks = pad(self._masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
-        shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
-        for i, spec in enumerate(self._patterns):
-            if spec.chosen:
-                far = self._masks[:, i].to(pattern.device) & pairs[:, 0].bool()
-                shares[..., i + 1] = on_chosen(pattern, self._n_visible[window], far).sum(-1)
-        gone = [(values[NOWHERE] * batch.non_sink[:, None].to(pattern)).sum(2)[..., None]] if self._learned else []
-        return torch.cat([torch.stack(means, -1), shares, *gone], -1)
+    def _sums(self, pattern: Tensor, columns: "_Columns") -> Tensor:
+        """Sums over each text, [batch, n_heads, n_sums], of patterns [batch, n_heads, n, n]."""
+        entropy = weighted_logs(pattern).flatten(2) @ columns.no_padding
+        chosen = [
+            on_chosen(pattern, factors[:, None]) @ scale.reciprocal()[..., None] for factors, scale in columns.chosen
+        ]
+        gone = []
+        if self._learned:
+            of_rows = nowhere(pattern)
+            entropy = entropy - torch.xlogy(of_rows, of_rows) @ columns.queries
+            gone = [of_rows @ columns.content]
+        return torch.cat(
+            [entropy, pattern.flatten(2) @ columns.of_pairs, pattern.amax(-1) @ columns.queries, *chosen, *gone], -1
+        )
 
     def masks_of(self, batch: Batch) -> Tensor:
         """The masks of the patterns in each text, boolean [n_texts, n_shares, n, n]; [1, …] if none depends on it."""
-        n = batch.valid.shape[1]
-        texts = [MaskInput(("",) * n, range(n), self.causal)]
+        n, device = batch.valid.shape[1], batch.valid.device
+        texts = [MaskInput(("",) * n, range(n), self.causal, device=device)]
         if any(spec.reads_text for spec in self._patterns):
-            texts = [MaskInput(item.pieces, told_apart(item.ids, item.unknown_id), self.causal) for item in batch.items]
-        masks = torch.zeros(len(texts), len(self._patterns), n, n, dtype=torch.bool)
-        for text_masks, text in zip(masks, texts, strict=True):
-            for i, mask in enumerate(masks_of(text, self._patterns).values()):
-                if mask is not None:
-                    text_masks[i, : text.n, : text.n] = mask
-        return masks
+            texts = [
+                MaskInput(item.pieces, told_apart(item.ids, item.unknown_id), self.causal, device=device)
+                for item in batch.items
+            ]
+        none = torch.zeros(n, n, dtype=torch.bool, device=device)
+        of_texts = []
+        for text in texts:
+            masks = masks_of(text, self._patterns).values()
+            of_texts.append(
+                torch.stack([none if mask is None else pad(mask, (0, n - text.n, 0, n - text.n)) for mask in masks])
+            )
+        return torch.stack(of_texts)
+
+    def _count(self, name: str, values: Tensor) -> None:
+        """Add sums of texts, and the queries with a key under each mask."""
+        if name == "queries":
+            self._counts["queries"] += values
+        else:
+            super()._count(name, values)
 
     def _samples(self, name: str = "sums") -> dict[str, Tensor]:
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
-        sums, positions = self._counts[name], self._counts["positions"][:, :, None, None]
-        total = sums[..., len(_MEANS) + 1]
-        values = {mean: sums[..., i] / positions[:, 0] for i, mean in enumerate(_MEANS)}
-        values["sink"] = sums[..., len(_MEANS)] / positions[:, 1]  # rows in half precision do not sum to 1
-        if self._learned:
-            values[NOWHERE] = sums[..., -1] / positions[:, 1]
-        for i, (share, possible) in enumerate(self._possible.items(), start=len(_MEANS) + 2):
-            values[share] = sums[..., i] / total if possible else torch.full_like(total, torch.nan)
+        sums = dict(zip(self._sums_of, self._counts[name].unbind(-1), strict=True))
+        positions = self._counts["positions"][:, :, None, None]
+        values = {mean: sums[mean] / positions[:, 0] for mean in _MEANS}
+        for share in ("sink", *[NOWHERE] * self._learned):
+            values[share] = sums[share] / positions[:, 1]  # rows in half precision do not sum to 1
+        for share, possible in self._possible.items():
+            values[share] = sums[share] / sums["total"] if possible else torch.full_like(sums["total"], torch.nan)
         return values
 
     def _baselines(self) -> dict[str, Tensor | None]:
@@ -262,6 +338,7 @@ class MeaningTally(TextTally):
         self._causal = checkpoint.architecture.causal
         self._windows, self._of_layer = different_windows(checkpoint.windows)
         super().__init__(
+            replicates,
             sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 2),  # attention times cosine, and attention
             uniform=(replicates + 1, len(self._windows), 1, 2),  # the same of uniform attention to the pairs
         )
@@ -280,16 +357,16 @@ class MeaningTally(TextTally):
         super().begin(batch, weights)
         all_pairs, cosines = self.cosines(batch)
         self._masks = torch.stack([cosines * all_pairs, all_pairs.to(cosines)], -1).flatten(1, 2)
-        for i, window in enumerate(self._windows):
+        for window in self._windows:
             pairs = all_pairs & allowed_units(all_pairs.shape[1], self._causal, window).to(all_pairs.device)
-            self._add_to("uniform", i, self._sums(uniform_pattern(pairs)[:, None]))
+            self._keep("uniform", self._sums(uniform_pattern(pairs)[:, None]))
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of the current batch."""
-        self._add_to("sums", layer, self._sums(pattern))
+        self._keep("sums", self._sums(pattern))
 
     def _sums(self, pattern: Tensor) -> Tensor:
-        return pattern.flatten(2) @ self._masks.to(pattern)
+        return pattern.flatten(2) @ as_of(self._masks, pattern)
 
     def results(self) -> HeadScores:
         """Scores beside what uniform attention would score; all are cosines.

@@ -8,6 +8,7 @@ from torch import Tensor
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import CHOSEN_OF_ROW, COPY_SUPPRESSION, COPYING, INACTIVE, allowed_units
+from attnviz.measures.sums import as_of
 from attnviz.measures.tallies import TextTally, different_windows
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
@@ -45,18 +46,19 @@ class WritingTally(TextTally):
             self._mean = self._unembedding.mean(0, dtype=torch.float64)
         self._windows, self._of_layer = different_windows(checkpoint.windows)
         super().__init__(
+            replicates,
             # quiet; cases; raised or lowered, raised less lowered; the last two of shuffled attention
             sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 1 if self.why_no_copying else 6),
-            positions=(replicates + 1,),
         )
         self._grams: dict[int, Tensor] = {}  # by layer, W_O W_O^T, [n_heads, d_head, d_head]
         self._keys, self._pattern = list[Tensor](), torch.empty(0)
+        self._tokens = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the content tokens of a batch, and find the keys of each."""
         super().begin(batch, weights)
-        self._counts["positions"] += weights @ batch.non_sink.sum(1).double().cpu()
-        self._keys = [self.other_keys(batch, window) for window in self._windows]
+        self._keys = [self.other_keys(batch, window)[:, None].float() for window in self._windows]
+        self._tokens = self._read_of(batch)
 
     def other_keys(self, batch: Batch, window: int | None = None) -> Tensor:
         """The other content tokens that each content token sees, boolean [batch, n, n]."""
@@ -69,16 +71,18 @@ class WritingTally(TextTally):
 
     def add_written(self, layer: int, weighted: Tensor, batch: Batch) -> None:
         """Count what a layer's heads write, from their weighted values, [batch, n, n_heads, d_head]."""
-        sums = [(self._quiet(layer, weighted) & batch.non_sink[:, None]).sum(-1)]
+        sums = (self._quiet(layer, weighted) & batch.non_sink[:, None]).sum(-1, keepdim=True)
         if not self.why_no_copying:
-            keys = self._keys[self._of_layer[layer]][:, None].float()
+            keys = as_of(self._keys[self._of_layer[layer]], self._pattern)
             weight, attended = (self._pattern * keys).max(-1)
-            case, n_keys = (weight >= CHOSEN_OF_ROW).float(), keys.sum(-1).clamp(min=1)
-            signs = self._effects(layer, weighted, batch).sign_().float()
-            own, shuffled = signs.gather(-1, attended[..., None])[..., 0], (signs * keys).sum(-1) / n_keys
-            moved = own.abs(), own, (signs.abs_() * keys).sum(-1) / n_keys, shuffled
-            sums += [(case * each).sum(-1) for each in (torch.ones_like(case), *moved)]
-        self._add_to("sums", layer, torch.stack(sums, -1))
+            signs = self._effects(layer, weighted, self._tokens).sign_().to(keys).mul_(keys)
+            own, shuffled = signs.gather(-1, attended[..., None])[..., 0], signs.sum(-1)
+            n_keys = keys.sum(-1).clamp_(min=1)
+            moved = own.abs(), own, signs.abs_().sum(-1) / n_keys, shuffled / n_keys
+            case = (weight >= CHOSEN_OF_ROW).to(keys)
+            values = torch.stack([torch.ones_like(case), *moved], -1)
+            sums = torch.cat([sums, (case[:, :, None] @ values)[:, :, 0]], -1)
+        self._keep("sums", sums)
 
     def shown(self, role: str, layer: int, weighted: Tensor, batch: Batch) -> Tensor:
         """Where heads show one of :data:`attnviz.measures.patterns.WRITTEN`, boolean [batch, n_heads, n, n].
@@ -87,7 +91,7 @@ class WritingTally(TextTally):
         """
         if role == INACTIVE:
             return self._quiet(layer, weighted)[..., None].expand(-1, -1, -1, weighted.shape[1])
-        effects = self._effects(layer, weighted, batch)
+        effects = self._effects(layer, weighted, self._read_of(batch))
         return effects > 0 if role == COPYING else effects < 0
 
     def _quiet(self, layer: int, weighted: Tensor) -> Tensor:
@@ -99,14 +103,21 @@ class WritingTally(TextTally):
         norms = (values @ self._grams[layer]).mul_(values).sum(-1).clamp_(min=0).sqrt_()
         return norms < QUIET * norms.mean(1, keepdim=True)
 
-    def _effects(self, layer: int, weighted: Tensor, batch: Batch) -> Tensor:
+    def _read_of(self, batch: Batch) -> Tensor:
+        """What the logit of each token reads, less the mean over the vocabulary, [batch, n, d_model]."""
+        if self.why_no_copying:
+            return torch.empty(0)
+        tokens = upcast(self._unembedding[batch.inputs["input_ids"]])
+        less_mean: Tensor = tokens - self._mean.to(tokens)
+        return less_mean
+
+    def _effects(self, layer: int, weighted: Tensor, tokens: Tensor) -> Tensor:
         """Direct effects on the logit of each key's token but for a positive scale, [batch, n_heads, n, n]."""
         final: Any = self._checkpoint.architecture.final_norm(self._checkpoint.model)
         norm = self._checkpoint.norm(final)
         output = norm.linear_part(self._output_weight(layer), 1.0)
-        tokens = upcast(self._unembedding[batch.inputs["input_ids"]]) - self._mean.to(output)  # [batch, n, d_model]
-        read = (tokens @ output.flatten(0, 1).T).unflatten(-1, output.shape[:2])  # [batch, n, n_heads, d_head]
-        return torch.einsum("bqhd,bkhd->bhqk", upcast(weighted), read)
+        read = as_of(tokens, output) @ output.flatten(0, 1).T  # [batch, n, n_heads * d_head]
+        return torch.einsum("bqhd,bkhd->bhqk", upcast(weighted), read.view(*read.shape[:2], *output.shape[:2]))
 
     def _output_weight(self, layer: int) -> Tensor:
         """W_O, through any norm behind it but for its positive scale, [n_heads, d_head, d_model]."""
@@ -118,7 +129,7 @@ class WritingTally(TextTally):
     def estimates(self) -> dict[str, HeadScores]:
         """Scores of :data:`attnviz.measures.patterns.WRITTEN` beside their baselines; all are shares."""
         sums = self._counts["sums"]
-        quiet = sums[..., 0] / self._counts["positions"][:, None, None]
+        quiet = sums[..., 0] / self._counts["positions"][:, 1, None, None]
         shares = {INACTIVE: (quiet, "equal heads", torch.zeros_like(quiet))}
         if not self.why_no_copying:
             # shares of raised and lowered: half of moved, and half of raised less lowered
@@ -135,4 +146,4 @@ class WritingTally(TextTally):
 
     def cases(self) -> Tensor:
         """Share of the content tokens that are cases of copying, [n_layers, n_heads]."""
-        return self._counts["sums"][0, ..., 1] / self._counts["positions"][0]
+        return self._counts["sums"][0, ..., 1] / self._counts["positions"][0, 1]

@@ -1,7 +1,7 @@
 """Loads a checkpoint from its folder, or wraps a model in memory."""
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,15 @@ from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageE
 from attnviz.models.adapters import merge_adapter, saved_classes
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, empty_model, read_config, refuse_other_weights
-from attnviz.models.encoding import check_separated, encodings, load_tokenizer, tokenize, unknown_id, without_sampling
+from attnviz.models.encoding import (
+    check_separated,
+    encodings,
+    load_tokenizer,
+    tokenize,
+    tokens_as_given,
+    unknown_id,
+    without_sampling,
+)
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
@@ -25,6 +33,7 @@ from attnviz.models.head_ids import LayerId, Stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of
 from attnviz.models.sources import Source, read_json, weight_files
+from attnviz.models.tokenized import Document, Reading, documents_of
 from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
     check_loaded,
@@ -42,6 +51,10 @@ from attnviz.reference.attention import Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
 
 _NO_LIMIT = 1_000_000
+
+
+EAGER_IN_BLOCKS = "attnviz"
+"""Name in transformers' interface of eager attention while it runs in blocks of query rows."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +215,13 @@ class Checkpoint:
         return ", ".join(self.weight_devices) or str(self.device)
 
     @property
+    def attention(self) -> str:
+        """The implementation of attention that the model runs with: ``sdpa``, ``eager``, … (transformers' names)."""
+        model: Any = self.model
+        name: str | None = model.config._attn_implementation
+        return "eager" if name in (None, EAGER_IN_BLOCKS) or not self.architecture.through_interface else name
+
+    @property
     def dtype(self) -> torch.dtype:
         """The number format of the parameters."""
         return next(self.model.parameters()).dtype
@@ -225,8 +245,15 @@ class Checkpoint:
         """The parameters of one of the model's norms."""
         return norm_of(self.architecture, self.config, module)
 
-    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
-        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.models.encoding.tokenize`."""
+    def tokenize(
+        self,
+        text: str,
+        pair: str | None = None,
+        truncate: bool = False,
+        target: bool = False,
+        rendered: bool = False,
+    ) -> Tokens:
+        """Tokenize a text, a pair, a target or a chat; see :func:`attnviz.models.encoding.tokenize`."""
         size = getattr(self.config, "decoder_vocab_size", None) if target else None
         tokens = tokenize(
             self.tokenizer,
@@ -240,14 +267,48 @@ class Checkpoint:
             token_types=getattr(self.config, "type_vocab_size", None),
             target=target,
             has_words=self.architecture.has_words,
+            rendered=rendered,
         )
         self._refuse_images(tokens.ids)
         return tokens
 
-    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None, truncate: bool = False) -> Sequence[Any]:
+    def documents(self, inputs: Mapping[str, Any]) -> "list[tuple[str, str | None, Tokens]]":
+        """The documents of what a tokenizer returned: text, pair or None, and tokens of each.
+
+        UsageError for inputs that cannot be divided into documents; TextError for a document that is too long.
+        """
+        windows = [window for window in self.windows if window is not None]
+        causal, first = self.architecture.causal, first_position(self.architecture, self.config)
+        reading = Reading(causal, first, min(windows, default=None), bool(self.stacks))
+        return [self._read(document) for document in documents_of(inputs, reading)]
+
+    def _read(self, document: Document) -> tuple[str, str | None, Tokens]:
+        if len(document.ids) > self.positions:
+            raise TextError(
+                f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} positions; let the "
+                "tokenizer cut them: truncation=True."
+            )
+        text, pair, tokens = tokens_as_given(
+            self.tokenizer,
+            document,
+            self.tokenize,
+            vocabulary_size=int(self.config.vocab_size),
+            token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
+            sink_first=self.architecture.causal,
+        )
+        self._refuse_images(tokens.ids)
+        return text, pair, tokens
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        truncate: bool = False,
+        rendered: bool = False,
+    ) -> Sequence[Any]:
         """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`.
 
-        ``truncate`` cuts texts that are longer than the model.
+        ``truncate`` cuts texts that are longer than the model; ``rendered`` are chats.
         """
         encoded = encodings(
             self.tokenizer,
@@ -257,6 +318,7 @@ class Checkpoint:
             token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
             max_length=self.positions if truncate else None,
             has_words=self.architecture.has_words,
+            rendered=rendered,
         )
         for each in encoded:
             self._refuse_images(each.ids)
@@ -283,12 +345,14 @@ def load_checkpoint(
     device: torch.device,
     dtype: torch.dtype | None,
     device_map: DeviceMap | None = None,
+    attention: str | None = None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); that
     of token or class logits is loaded, any other is left out. With a ``device_map`` accelerate places every part of
-    the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own.
+    the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own. ``attention`` is the
+    implementation that it runs with; None for what transformers chooses.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
@@ -312,7 +376,7 @@ def load_checkpoint(
         refuse_beyond_memory(source.title, bare, device)
     hashed = hash_of_files(source)
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
-    build = partial(_built, source, architecture, config, weights, dtype, device_map)
+    build = partial(_built, source, architecture, config, weights, dtype, device_map, attention)
     whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, of_adapter)
     loaded = Checkpoint(
         source.title,
@@ -412,6 +476,7 @@ def _built(
     weights: dict[str, Tensor],
     dtype: torch.dtype,
     device_map: DeviceMap | None,
+    attention: str | None,
     class_name: str,
 ) -> tuple[Any, dict[str, Any]]:
     """A model of one of transformers' classes, with the adapter merged, and its report on the weights.
@@ -434,7 +499,7 @@ def _built(
             None if device_map is None else source.folder,
             config=config,
             dtype=dtype,
-            attn_implementation="eager",
+            attn_implementation=attention,
             experts_implementation="eager",  # torch's grouped product takes neither float64 nor every width
             ignore_mismatched_sizes=True,  # reported, so that the message is ours
             output_loading_info=True,

@@ -45,7 +45,7 @@ _OTHER_WEIGHTS = {
 
 
 def read_config(folder: Path) -> Any:
-    """The transformers config of a folder, set to eager attention; only config.json is read.
+    """The transformers config of a folder, without the implementation of attention; only config.json is read.
 
     Raises:
         CheckpointError: transformers does not know such a config, or a number in it is too large.
@@ -62,7 +62,7 @@ def read_config(folder: Path) -> Any:
         )
     with calling_transformers(f"transformers cannot read {path}"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        config._attn_implementation = "eager"  # the file may name a kernel to be fetched and run
+        config._attn_implementation = None  # the file may name a kernel to be fetched and run
     return config
 
 

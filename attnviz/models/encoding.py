@@ -1,7 +1,8 @@
 """Loads tokenizers and tokenizes texts; errors of tokenizers become messages."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import groupby, pairwise
@@ -11,10 +12,12 @@ from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer, read_json, refuse_pointer
+from attnviz.models.tokenized import Document
 from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted, quoted, shortened, visible
 from attnviz.models.words import (
     SPACE,
+    WORDPIECE,
     Encoding,
     continues_mark,
     decoded_pieces,
@@ -107,12 +110,13 @@ def tokenize(
     token_types: int | None = None,
     target: bool = False,
     has_words: bool = True,
+    rendered: bool = False,
 ) -> Tokens:
     """Tokenize a text, or a pair, with the checkpoint's own tokenizer; see :func:`encodings`.
 
     ``max_positions`` is the model's limit with special tokens, to which ``truncate`` cuts instead of raising.
     ``segments`` is whether the model takes token types: without them the tokenizer must put a separator between a pair.
-    ``sink_first`` is whether position 0 is a sink without being special.
+    ``sink_first`` is whether position 0 is a sink without being special. ``rendered`` as for :func:`encodings`.
 
     Raises:
         TextError: no text, blank, not valid Unicode, no tokens left, too long for the model, or a pair without a
@@ -125,7 +129,13 @@ def tokenize(
         _check_text(pair, "pair")
     types = token_types if segments else None
     encode = partial(
-        encodings, tokenizer, vocabulary_size=vocabulary_size, token_types=types, target=target, has_words=has_words
+        encodings,
+        tokenizer,
+        vocabulary_size=vocabulary_size,
+        token_types=types,
+        target=target,
+        has_words=has_words,
+        rendered=rendered,
     )
     [encoding] = encode([text], pairs=None if pair is None else [pair])
     if pair is not None and not segments:
@@ -161,6 +171,60 @@ def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) 
     return text, _tokens(tokenizer, encoding, [text], False, sink_first, 0)
 
 
+def tokens_as_given(
+    tokenizer: Any,
+    document: Document,
+    tokenize_again: Callable[[str, str | None], Tokens],
+    *,
+    vocabulary_size: int,
+    token_types: int | None,
+    sink_first: bool,
+) -> tuple[str, str | None, Tokens]:
+    """The text, its pair or None, and the tokens of given ids.
+
+    Where the tokenizer gives these ids for their text again, the tokens have its words; else words begin at spaces.
+    ``token_types`` is the number of the model's token types; None for a model without.
+
+    Raises:
+        UsageError: ids or token types that the model has not, or special tokens alone.
+    """
+    ids, special = document.ids, _special_ids(tokenizer)
+    types = document.type_ids or (0,) * len(ids)
+    wrong = [token for token in ids if not 0 <= token < vocabulary_size]
+    if wrong:
+        raise UsageError(f"expected input_ids from 0 to {vocabulary_size - 1}, found {wrong[0]}.")
+    n_types = token_types or 1
+    if not all(0 <= kind < n_types for kind in types):
+        raise UsageError(f"expected token_type_ids below {n_types}, as this model has them, found {max(types)}.")
+    if special.issuperset(ids):
+        raise UsageError("expected input_ids of a text, found special tokens alone.")
+    runs = [list(run) for is_special, run in groupby(ids, key=special.__contains__) if not is_special]
+    spaces = {"clean_up_tokenization_spaces": True} if continues_mark(tokenizer) == WORDPIECE else {}
+    text, pair, tokens = tokenizer.decode(runs[0], **spaces), None, None
+    if len(runs) == 2:
+        pair = tokenizer.decode(runs[1], **spaces)
+    if len(runs) <= 2:
+        try:
+            tokens = tokenize_again(text, pair)
+        except (TextError, CheckpointError):  # such as a text of a space
+            tokens = None
+    if tokens is None or tokens.ids != ids:
+        text, pair = tokenizer.decode(ids), None
+        tokens = _with_written_specials(tokenizer, text, special, sink_first)
+    if tokens is None or tokens.ids != ids:
+        text, tokens = tokens_of_ids(tokenizer, ids, sink_first)
+    return text, pair, replace(tokens, type_ids=types if token_types is not None else None)
+
+
+def _with_written_specials(tokenizer: Any, text: str, special: set[int], sink_first: bool) -> Tokens | None:
+    """The tokens of a text whose special tokens stand in it, as in a chat, and none are added; None without offsets."""
+    if not getattr(tokenizer, "is_fast", False):
+        return None
+    [found] = tokenizer([text], add_special_tokens=False, return_token_type_ids=True, verbose=False).encodings
+    encoding = _of_fast(found).with_special([token in special for token in found.ids])
+    return _tokens(tokenizer, encoding, [text], False, sink_first, 0)
+
+
 def encodings(
     tokenizer: Any,
     texts: Sequence[str],
@@ -171,13 +235,15 @@ def encodings(
     max_length: int | None = None,
     target: bool = False,
     has_words: bool = True,
+    rendered: bool = False,
 ) -> list[Encoding]:
     """A tokenizer's encodings of texts, with special tokens, checked against the model's embedding tables.
 
     ``vocabulary_size`` and ``token_types`` are the rows of these tables (None without token types). Texts of more than
     ``max_length`` tokens are cut; ``pairs`` are the second segments of all texts. ``target`` is for the decoder of an
     encoder-decoder, whose tokenizer may have a vocabulary of its own for it. The tokenizer is a fast one, or for texts
-    without words (``has_words``) one of pieces alone, which stand in the text as they are.
+    without words (``has_words``) one of pieces alone, which stand in the text as they are. ``rendered`` are chats, in
+    which a template wrote all control tokens: they are special, and no others are added.
 
     Raises:
         CheckpointError: the tokenizer is another one, fails on a text, or gives ids beyond the model's vocabulary.
@@ -207,11 +273,20 @@ def encodings(
             results = [_of_pieces(tokenizer, text, cut) for text in texts]
         else:
             named: dict[str, Any] = {"text_target" if target else "text": list(texts)}
-            second = None if pairs is None else list(pairs)
-            found = tokenizer(**named, text_pair=second, **cut, return_token_type_ids=True, verbose=False).encodings
+            found = tokenizer(
+                **named,
+                text_pair=None if pairs is None else list(pairs),
+                **cut,
+                add_special_tokens=not rendered,
+                return_token_type_ids=True,
+                verbose=False,
+            ).encodings
             results = [_of_fast(each) for each in found]
     for encoding in results:
         _check_ids(encoding, vocabulary_size, token_types)
+    if rendered:
+        control = _control_ids(tokenizer)
+        return [encoding.with_special([token in control for token in encoding.ids]) for encoding in results]
     return [_with_doubled(encoding) for encoding in results]
 
 
@@ -304,6 +379,12 @@ def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Encoding:
 
 def _special_ids(tokenizer: Any) -> set[int]:
     return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+def _control_ids(tokenizer: Any) -> set[int]:
+    """Special tokens, and those that a vocabulary has for chats alone (``<|start_header_id|>``)."""
+    added = tokenizer.added_tokens_decoder.items()
+    return _special_ids(tokenizer) | {number for number, token in added if token.special}
 
 
 def lost_segments(encoding: Encoding, n_segments: int) -> bool:

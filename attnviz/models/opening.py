@@ -39,6 +39,7 @@ def open_checkpoint(
     encoder_decoders: bool = True,
     device_map: DeviceMap | Path | None = None,
     adapter: str | Path | None = None,
+    attention: str | None = None,
     several_devices: bool = False,
 ) -> tuple[Checkpoint, Source | None]:
     """The checkpoint of a model, and the source of its weights; None for a model in memory.
@@ -51,6 +52,7 @@ def open_checkpoint(
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
         device_map: spread the model by accelerate; see :func:`resolve_device_map`.
         adapter: folder or hub id of an adapter of peft, which is merged into the weights.
+        attention: the implementation that the model runs with, of transformers; None for what that chooses.
         encoder_decoders: whether the caller supports them.
         several_devices: whether the caller supports layers on different devices.
 
@@ -59,11 +61,11 @@ def open_checkpoint(
         UsageError: options for models by name with a model in memory, or a tokenizer of the other kind.
     """
     by_name = not isinstance(model, Checkpoint | nn.Module)
-    options = revision, device, dtype, device_map, adapter
+    options = revision, device, dtype, device_map, adapter, attention
     if not by_name and any(option is not None for option in options):
         raise UsageError(
-            "revision, device, dtype, device_map and adapter are for models by name; a loaded model runs as it is: "
-            "move, convert or merge it yourself (model.to(...), merge_and_unload())."
+            "revision, device, dtype, device_map, adapter and attention are for models by name; a loaded model runs as "
+            "it is: move, convert or merge it yourself (model.to(...), merge_and_unload(), set_attn_implementation())."
         )
     if tokenizer is not None and (isinstance(tokenizer, str | Path) != by_name or isinstance(model, Checkpoint)):
         raise UsageError(
@@ -86,7 +88,7 @@ def open_checkpoint(
             )
         torch_device = resolve_device(_name("device", device, torch.device, "auto"))
         number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), torch_device)
-        checkpoint = load_checkpoint(source, torch_device, number_format, spread)
+        checkpoint = load_checkpoint(source, torch_device, number_format, spread, known_attention(attention))
     if checkpoint.weight_devices and not several_devices:
         devices = dict.fromkeys(str(running_device(layer.block)) for layer in checkpoint.modules)
         if len(devices) > 1:
@@ -102,6 +104,20 @@ def open_checkpoint(
             "encoder."
         )
     return checkpoint, source
+
+
+def known_attention(name: str | None) -> str | None:
+    """The name of an implementation of attention that transformers has, or None.
+
+    Raises:
+        UsageError: it has none of this name.
+    """
+    from transformers import AttentionInterface
+
+    known = ["eager", *(each for each in AttentionInterface() if "|" not in each)]
+    if name is not None and name not in known:
+        raise UsageError(f"--attention (attention=...) is {name!r}; expected one of {', '.join(known)}.")
+    return name
 
 
 def encoder_note(checkpoint: Checkpoint) -> str:

@@ -232,7 +232,8 @@ class UnitRows:
         self._same = _one_token_each(members, n_queries)
         self._keys = None if _one_token_each(keys, n_keys) else _UnitsOfTokens(keys, n_keys)
         self._members = [tuple(group) for group in members]
-        self._done, self._waiting, self._from = 0, torch.empty(0), 0
+        self._waiting: Tensor | None = None
+        self._done = self._from = 0
 
     def add(self, first: int, pattern: Tensor) -> tuple[int, Tensor]:
         """Add the next rows of a pattern, [.., rows, n_keys], from query ``first`` on.
@@ -246,14 +247,13 @@ class UnitRows:
         merged = pattern if self._keys is None else self._keys.sums(pattern, -1)
         if self._same:
             return first, merged
-        if not self._waiting.numel():  # rows before these may have been left out
+        if self._waiting is None:  # rows before these may have been left out
             while self._done < len(self._members) and min(self._members[self._done]) < first:
                 self._done += 1
-        if self._waiting.numel():
+            self._from = first
+        else:
             short = merged.shape[-1] - self._waiting.shape[-1]
             merged = torch.cat([torch.nn.functional.pad(self._waiting, (0, short)), merged], dim=-2)
-        else:
-            self._from = first
         end, unit, start = self._from + merged.shape[-2], self._done, self._from
         while self._done < len(self._members) and max(self._members[self._done]) < end:
             self._done += 1
@@ -261,7 +261,7 @@ class UnitRows:
         sizes = torch.tensor([len(group) for group in groups], dtype=merged.dtype, device=merged.device)
         begun = takewhile(lambda group: min(group) < end, islice(self._members, self._done, None))
         keep = min(map(min, begun), default=end)
-        self._waiting, self._from = merged[..., keep - start :, :].clone(), keep
+        self._waiting, self._from = merged[..., keep - start :, :].clone() if keep < end else None, keep
         return unit, _UnitsOfTokens(groups, merged.shape[-2]).sums(merged, -2).div_(sizes[:, None])
 
 

@@ -99,7 +99,9 @@ export class HeadPanel {
     this.matrix = matrix;
     const room = app.paper.matches ? PAPER : Math.max(300, (this.scroll.parentElement?.clientWidth || 600) - 4); // before anything that moves
     this.title.textContent = titleOf(head);
-    this.evidence.textContent = [head.evidence, head.role?.evidence && `over the corpus: ${head.role.evidence}`].filter(Boolean).join(" · ");
+    const { between } = app;
+    const share = between && `${between.names.join(" to ")}: ${Number(between.values[place]).toFixed(2)}, uniform attention ${Number(between.uniform).toFixed(2)}`;
+    this.evidence.textContent = [head.evidence, head.role?.evidence && `over the corpus: ${head.role.evidence}`, share].filter(Boolean).join(" · ");
     this.paragraphs.replaceChildren(...(head.words ?? []).map(([heading, text]) => element("p", {}, element("b", { text: `${heading}: ` }), text)));
     this.views.set(state.view);
     this.sides.set(state.side);
@@ -118,11 +120,11 @@ export class HeadPanel {
     this.showNearest(place);
   }
 
-  /** Places in the matrix of the tokens that are chosen. @param {Names} names */
-  placesOf(names) {
+  /** Places in the matrix of the tokens that are chosen, or of others. @param {Names} names @param {number[]} [tokens] */
+  placesOf(names, tokens = this.app.state.tokens) {
     const found = new Set();
     if (this.app.textOf(names.axis) !== this.app.state.text) return [];
-    for (const token of this.app.state.tokens) {
+    for (const token of tokens) {
       let at = names.places.length - 1;
       while (at > 0 && names.places[at] > token) at--;
       const whole = this.app.state.words || names.places[at] === token;
@@ -249,10 +251,12 @@ export class HeadPanel {
         ? [`${none} receives; most “`, named(other.labels[best]), "”", number(values[best])]
         : [`${none} pays to one ${own.unit}`];
     }
-    const names = chosen.flatMap((at, place) => [...(place ? [" + "] : []), named(own.labels[at])]);
+    const span = this.app.chosenSpan;
+    const tokens = chosen.flatMap((at, place) => [...(place ? [" + "] : []), named(own.labels[at])]);
+    const names = span < 0 ? tokens : [named(this.app.data.spans?.names[span] ?? "")];
     const several = chosen.length > 1 ? ` (${from ? "mean" : "sum"} of ${chosen.length} ${own.unit}s)` : "";
     const said = number(values[best]) + several;
-    if (from) return [...names, ` attend${chosen.length > 1 ? "" : "s"} to `, named(other.labels[best]), said];
+    if (from) return [...names, ` attend${chosen.length > 1 && span < 0 ? "" : "s"} to `, named(other.labels[best]), said];
     return [named(other.labels[best]), " attends to ", ...names, said];
   }
 
@@ -273,7 +277,8 @@ export class HeadPanel {
     const lines = [`${titleOf(head)}${side}`, data.title, ...(state.drop ? [`without ${data.dropped}, rows renormalised`] : [])];
     if (state.view === "table") this.showTable(matrix);
     if (state.view === "heatmap") {
-      this.picture = heatmap(matrix, state.scale, theme, room, lines, outlined);
+      const attended = app.between && app.chosenSpan >= 0 && outlined.rows.length ? this.placesOf(matrix.columns, app.between.places[1]) : outlined.columns;
+      this.picture = heatmap(matrix, state.scale, theme, room, lines, { ...outlined, columns: attended });
       notes.push(between ? "Row: target, attends; column: source, attended to. " : "Row: attends; column: attended to. ");
     }
     if (state.view === "lines") {

@@ -4,10 +4,13 @@ import { hellinger } from "./patterns.js";
 import { pixelsOf, scaleOf, scatter } from "./pictures.js";
 import { fileOf, mark, paint } from "./scene.js";
 
-const [LARGEST_THUMBNAIL, ALL_NAMED] = [64, 40];
+const [LARGEST_THUMBNAIL, ALL_NAMED, MOST] = [64, 40, 6];
 
 /** Milliseconds that the page may work in the background before it looks whether it is asked for something. */
 const SLICE = 50;
+
+/** The statistic of the two spans that are chosen. */
+export const BETWEEN = "between";
 
 /** What roles are marked by wherever labels stand, too. */
 export const OVER = " over the corpus";
@@ -33,6 +36,12 @@ export class HeadsPanel {
     this.kind.field.hidden = !data.kinds?.length;
     this.least = /** @type {HTMLInputElement} */ (element("input", { type: "number", step: "any", name: "least", "aria-label": "At least, of the statistic that heads are sorted by", onchange: () => app.set({ least: this.least.value }) }));
     this.leastField = element("label", { class: "field" }, element("span", { text: "at least" }), this.least);
+    const spans = /** @type {[string, string][]} */ ([["", "–"], ...(data.spans?.names ?? []).map((name, at) => [String(at), name])]);
+    this.from = choice("Attention from", "from", spans, (from) => app.chooseSpans({ from }));
+    this.to = choice("to", "to", spans, (to) => app.chooseSpans({ to }));
+    this.between = element("p", { class: "between", role: "status", "aria-live": "polite" });
+    this.spans = element("div", {}, element("div", { class: "controls" }, this.from.field, this.to.field), this.between);
+    this.spans.hidden = !data.spans;
     this.x = choice("Across", "x", statistics, (x) => app.set({ x }));
     this.y = choice("Up", "y", statistics, (y) => app.set({ y }));
     this.marks = choice("Marks", "marks", [["text", "label on the text"], ["corpus", "role over the corpus"]], (marks) => app.set({ marks }));
@@ -43,7 +52,7 @@ export class HeadsPanel {
     this.grid = element("div", { class: "grid", tabindex: 0, role: "group", "aria-label": "Heads; arrows walk through them" });
     this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { tabindex: 0, role: "img", class: "scatter" }));
     this.table = element("div");
-    root.append(element("div", { class: "controls" }, this.modes.field, this.kind.field, this.sort.field, this.label.field, this.leastField), this.axes, this.count, this.grid, this.canvas, this.table);
+    root.append(element("div", { class: "controls" }, this.modes.field, this.kind.field, this.sort.field, this.label.field, this.leastField), this.spans, this.axes, this.count, this.grid, this.canvas, this.table);
     this.buttons = data.heads.map((head, place) => this.thumbnail(head, place));
     this.listen();
   }
@@ -113,11 +122,35 @@ export class HeadsPanel {
     this.axes.hidden = this.canvas.hidden = state.left !== "scatter";
     this.grid.hidden = state.left !== "grid";
     this.table.hidden = state.left !== "table";
+    this.showSpans();
     this.count.textContent = listed.length < data.heads.length ? `${listed.length} of ${data.heads.length} heads` : `${data.heads.length} heads`;
     if (state.left === "grid") this.showGrid(listed);
     if (state.left === "scatter") this.showScatter(listed);
     if (state.left === "table") this.showTable(listed);
     this.showCurrent();
+  }
+
+  /** Which heads read the second span most from the first. */
+  showSpans() {
+    const { app } = this;
+    const { data, state, between } = app;
+    const option = [...this.sort.select.options].find(({ value }) => value === BETWEEN);
+    if (!option) return;
+    option.textContent = data.statistics.find(({ key }) => key === BETWEEN)?.title ?? "";
+    [this.from.select.value, this.to.select.value] = [state.from, state.to];
+    if (!between) {
+      const names = [state.from, state.to].map((at) => data.spans?.names[Number(at)] ?? "");
+      this.between.textContent = state.from && state.to ? `${names[0]} sees nothing of ${names[1]}.` : "Choose two spans: which heads read one from the other?";
+      return;
+    }
+    const ranked = data.heads.map((_, place) => place).sort((a, b) => Number(between.values[b]) - Number(between.values[a]));
+    const named = ranked.slice(0, MOST).flatMap((place, at) => [
+      ...(at ? [", "] : []),
+      element("button", { type: "button", class: "link", text: data.heads[place].id, title: data.heads[place].label, onclick: () => app.open(place) }),
+      ` ${Number(between.values[place]).toFixed(2)}`,
+    ]);
+    const [from, to] = between.names.map((name) => element("bdi", { text: name }));
+    this.between.replaceChildren("Share of attention from ", from, " to ", to, ", the largest: ", ...named, `; uniform attention ${Number(between.uniform).toFixed(2)}.`);
   }
 
   /** @param {number[]} listed */

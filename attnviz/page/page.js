@@ -2,14 +2,15 @@
 import { element, sortable } from "./dom.js";
 import { ExamplesPanel } from "./examples.js";
 import { HeadPanel } from "./head.js";
-import { HeadsPanel, namesOf } from "./heads.js";
+import { BETWEEN, HeadsPanel, namesOf } from "./heads.js";
 import { difference, matrixOf, Patterns } from "./patterns.js";
 import { colourTable } from "./pictures.js";
 
 /**
  * @typedef {{head: number, left: string, sort: string, only: string, least: string, x: string, y: string, view: string,
  *   scale: string, drop: boolean, words: boolean, side: string, direction: "from"|"to", tokens: number[],
- *   text: number, kind: string, marks: string}} State  text: which one the tokens are of
+ *   text: number, kind: string, marks: string, from: string, to: string}} State  text: which one the tokens are of;
+ *   from, to: numbers of two spans, empty for none
  */
 
 const GREYS = {
@@ -36,6 +37,7 @@ export class App {
   /** @param {import("./patterns.js").PageData} data */
   constructor(data) {
     this.data = data;
+    if (data.spans) data.statistics.push({ key: BETWEEN, title: "between two spans", reading: "share of the attention of one span that goes to another", unit: "", uniform: [null], values: data.heads.map(() => null) });
     this.patterns = new Patterns(data);
     /** @type {number|null} */
     this.previewed = null;
@@ -46,6 +48,7 @@ export class App {
     this.narrow = matchMedia("(max-width: 1000px)");
     this.start = this.beginning();
     this.state = this.fromHash();
+    this.measureSpans();
     this.write();
     this.heads = new HeadsPanel(/** @type {HTMLElement} */ (document.getElementById("heads")), this);
     this.head = new HeadPanel(/** @type {HTMLElement} */ (document.getElementById("head")), this);
@@ -69,7 +72,7 @@ export class App {
     const keys = data.statistics.map(({ key }) => key);
     const head = Math.max(0, this.placeOf(start.head));
     return {
-      head, text: this.textOf(data.patterns[data.heads[head].patterns[0]]?.rows ?? 0), kind: "", marks: "text", left: "grid", sort: "", only: "", least: "", x: keys[0] ?? "", y: keys[1] ?? "", view: "heatmap",
+      head, text: this.textOf(data.patterns[data.heads[head].patterns[0]]?.rows ?? 0), kind: "", marks: "text", from: "", to: "", left: "grid", sort: "", only: "", least: "", x: keys[0] ?? "", y: keys[1] ?? "", view: "heatmap",
       scale: start.scale, drop: start.drop, words: false, side: String(data.sides.length > 1 ? 2 : 0), direction: "from", tokens: start.token,
     };
   }
@@ -89,10 +92,12 @@ export class App {
     const asked = new URLSearchParams(location.hash.slice(1));
     const state = { ...this.start };
     const keys = ["", "label", ...this.data.statistics.map(({ key }) => key)];
+    const spans = ["", ...(this.data.spans?.names ?? []).map((_, at) => String(at))];
     const known = /** @type {Record<string, string[]>} */ ({
       left: ["grid", "scatter", "table"], sort: keys, x: keys.slice(2), y: keys.slice(2), view: ["heatmap", "lines", "table"],
       scale: ["shared", "per-head", "log"], side: this.data.sides.length > 1 ? ["0", "1", "2"] : ["0"], direction: ["from", "to"],
       kind: ["", ...(this.data.kinds ?? [])], only: this.data.heads.flatMap(namesOf), marks: ["text", "corpus"],
+      from: spans, to: spans,
     });
     for (const [name, values] of Object.entries(known)) {
       const value = asked.get(name);
@@ -154,8 +159,9 @@ export class App {
     this.previewed = null;
     this.state = { ...before, ...change };
     if (written) this.write();
+    this.measureSpans();
     const patterns = ["scale", "drop", "words", "side"].some((name) => before[/** @type {keyof State} */ (name)] !== this.state[/** @type {keyof State} */ (name)]);
-    const listed = ["left", "sort", "only", "kind", "least", "x", "y", "marks"].some((name) => name in change);
+    const listed = ["left", "sort", "only", "kind", "least", "x", "y", "marks", "from", "to"].some((name) => name in change);
     if (patterns || listed) this.show(patterns || this.state.left === "grid");
     else {
       this.heads.showCurrent();
@@ -163,6 +169,37 @@ export class App {
       this.head.show();
     }
     this.examples.show();
+  }
+
+  /** Both spans, where they are chosen and the first sees the second; else null. */
+  get between() {
+    const { data, state } = this;
+    const pair = data.spans?.pairs.find(({ from, to }) => String(from) === state.from && String(to) === state.to);
+    if (!data.spans || !pair) return null;
+    return { ...pair, names: [data.spans.names[pair.from], data.spans.names[pair.to]], places: [data.spans.places[pair.from], data.spans.places[pair.to]] };
+  }
+
+  /** The number of the span whose tokens are chosen, or -1. */
+  get chosenSpan() {
+    const { data, state } = this;
+    const at = state.from === "" ? -1 : Number(state.from);
+    return String(data.spans?.places[at]) === String(state.tokens) ? at : -1;
+  }
+
+  /** Sort heads by the share of attention between two spans, and choose the tokens of the first. @param {{from?: string, to?: string}} change */
+  chooseSpans(change) {
+    const { from, to } = { ...this.state, ...change };
+    const tokens = from === "" ? [] : this.data.spans?.places[Number(from)] ?? [];
+    this.set({ from, to, tokens, text: 0, direction: "from", sort: from && to ? BETWEEN : "", least: "" });
+  }
+
+  measureSpans() {
+    const statistic = this.data.statistics.find(({ key }) => key === BETWEEN);
+    if (!statistic) return;
+    const pair = this.between;
+    statistic.title = pair ? pair.names.join(" to ") : "between two spans";
+    statistic.values = pair ? pair.values : this.data.heads.map(() => null);
+    statistic.uniform = [pair ? pair.uniform : null];
   }
 
   /** @param {number|null} place */
@@ -205,10 +242,11 @@ export class App {
     return state.scale === "per-head" ? found : { ...found, largest: data.end };
   }
 
-  /** What redraws this with attnviz; empty where a text has a character that no command can have. */
+  /** What redraws this with attnviz; empty for given weights, and where a text has a character that no command can have. */
   commandLine() {
     const { data, state } = this;
     const { program, texts, options } = data.command_line;
+    if (!program.length) return "";
     const dashes = texts.some((text) => text.startsWith("-"));
     const { id } = data.heads[state.head];
     const selected = ["profile", "card"].includes(data.command) ? [] : ["--select", id];

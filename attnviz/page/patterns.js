@@ -14,11 +14,13 @@
  *   values: (number|null)[]}} Statistic  uniform: one a kind; a value a head
  * @typedef {{title: string, note: string, columns: string[], rows: (string|number|null)[][], head: number}} Table
  *   head: the column that holds the id of a head; -1 for none
+ * @typedef {{names: string[], places: number[][], pairs: {from: number, to: number, uniform: number|null, values: (number|null)[]}[]}} Spans
+ *   places: positions of each; pairs: of two spans, by number, the share of attention of every head
  * @typedef {{head: string, scale: string, drop: boolean, token: number[]}} Start
  * @typedef {{command: string, title: string, verification: string, notes: string[], sides: string[], axes: Axis[],
  *   kinds?: string[], rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string, end: number,
  *   colours: Record<string, {weights: string, differences: string}>,
- *   command_line: {program: string[], texts: string[], options: string[], scale?: string}, start: Start, tables: Table[], examples?: Examples[]}} PageData
+ *   command_line: {program: string[], texts: string[], options: string[], scale?: string}, start: Start, tables: Table[], examples?: Examples[], spans?: Spans}} PageData
  * @typedef {{name: string, hit: boolean, weight: number, right: number|null, parts: [string, string][]}} Sentence
  *   right: weight of the right one, where the head attends to another; parts: text, and what it is an end of
  * @typedef {{head: string, role: string, title: string, examples: Sentence[]}} Examples  of one role of a head

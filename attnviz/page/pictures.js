@@ -116,6 +116,17 @@ function cellSize(room) {
   return room > 1 && room < 4 && whole < 0.85 * room ? room : whole;
 }
 
+/** Places as stretches: the first of each, and how many follow one another. @param {number[]} places @returns {[number, number][]} */
+function runs(places) {
+  const found = /** @type {[number, number][]} */ ([]);
+  for (const place of [...places].sort((a, b) => a - b)) {
+    const last = found.at(-1);
+    if (last && last[0] + last[1] === place) last[1]++;
+    else found.push([place, 1]);
+  }
+  return found;
+}
+
 /**
  * @param {Matrix} matrix @param {string} scale @param {Theme} theme @param {number} room pixels @param {string[]} lines
  * @param {{rows: number[], columns: number[]}} outlined @returns {Picture}
@@ -166,8 +177,8 @@ export function heatmap(matrix, scale, theme, room, lines, outlined) {
   for (const row of matrix.rows.breaks) frame(left, top + cell * row, width, 0, theme.frame, 1);
   for (const column of matrix.columns.breaks) frame(left + cell * column, top, 0, height, theme.frame, 1);
   frame(left - 0.5, top - 0.5, width + 1, height + 1, theme.frame, 1);
-  for (const row of outlined.rows) frame(left, top + cell * row, width, cell, theme.accent, Math.min(2, 1 + cell / 20));
-  for (const column of outlined.columns) frame(left + cell * column, top, cell, height, theme.accent, Math.min(2, 1 + cell / 20));
+  for (const [row, n] of runs(outlined.rows)) frame(left, top + cell * row, width, cell * n, theme.accent, Math.min(2, 1 + cell / 20));
+  for (const [column, n] of runs(outlined.columns)) frame(left + cell * column, top, cell * n, height, theme.accent, Math.min(2, 1 + cell / 20));
   return {
     scene,
     at: (x, y) => {

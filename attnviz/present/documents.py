@@ -100,7 +100,8 @@ def verification_entry(
         "passed": verification.level == 4,
         "level": verification.level,
         "heads_compared": verification.heads_compared,
-        "pattern_tolerance": verification.tolerance.pattern,
+        "attention": verification.attention if verification.level else None,
+        "pattern_tolerance": verification.pattern_tolerance,
         "output_tolerance": verification.tolerance.output if verification.level else None,
         "row_tolerance": verification.tolerance.row,
         "layers": [

@@ -102,6 +102,7 @@ class CommandSpec(Generic[R]):
         paper: columns of the table for a paper; default all.
         in_paper: this table, if it has fewer rows or another order.
         lines: name and rows of a JSONL file; None if there is none.
+        further: other tables of a result, by the names of their CSV files.
         tensors: name and content of the safetensors file, written on request; None if there is none.
     """
 
@@ -114,6 +115,7 @@ class CommandSpec(Generic[R]):
     paper: tuple[str, ...] = ()
     in_paper: "Callable[[R, ViewOptions], NamedTable[Any]] | None" = None
     lines: "tuple[str, Callable[[R, ViewOptions], Iterable[dict[str, Any]]]] | None" = None
+    further: "Callable[[R, ViewOptions], dict[str, NamedTable[Any]]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
@@ -140,17 +142,34 @@ FIGURES: "Registry[Drawing[Any, Any]]" = Registry("figure", "attnviz.present.vie
 
 
 @checked
-def register(extension: object, name: str = "") -> None:
+def register(extension: object, name: object = "") -> None:
     """Add a head pattern, a model family or a figure, in this program alone; packages declare entry points.
 
-    ``name`` is that of a figure, ``heads.my-view``. UsageError if it cannot be used, or an installed package has one of
-    its name, or attnviz.
+    >>> import attnviz
+    >>> attnviz.register("two-back", lambda text: text.distances == -2)
+
+    Args:
+        extension: a PatternSpec, an Architecture (or its class) or a Drawing; or the name of a pattern.
+        name: of a figure, ``heads.my-view``; after the name of a pattern its mask, a function from
+            :class:`attnviz.measures.patterns.MaskInput` to a boolean tensor, True for the keys of the pattern.
+
+    Raises:
+        UsageError: it cannot be used, or an installed package has one of its name, or attnviz.
     """
+    if isinstance(extension, str):
+        from attnviz.measures.patterns import pattern_of_mask
+
+        if not callable(name):
+            raise UsageError(
+                f"expected the mask of the pattern {extension!r} as a function, such as lambda text: text.distances == "
+                f"-2, found {as_found(name)}."
+            )
+        extension, name = pattern_of_mask(extension, name), ""
     for registry in Registry.every:
         if registry.takes(extension):
             named = name or getattr(extension, "name", "")
             check_kind("the name", named, str)
-            return registry.register(named, extension)
+            return registry.register(str(named), extension)
     raise UsageError(f"expected a PatternSpec, an Architecture or a Drawing, found {as_found(extension)}.")
 
 

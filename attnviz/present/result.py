@@ -250,6 +250,9 @@ class Result:
         table = self.table(choices)
         document = self._document(list(captions), choices, table)
         output.write(f"{within}{stem}.csv", table.csv())
+        further = {} if spec.further is None else spec.further(self, choices)
+        for name, other in further.items():
+            output.write(f"{within}{name}", other.csv())
         files = [name.removeprefix(within) for name in output.written if name.startswith(within)]
         document["files"] = sorted({*files, f"{stem}.json"})
         output.write(f"{within}{stem}.json", json_text(document))

@@ -9,6 +9,9 @@ from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.plugins import live
 from attnviz.present.fields import Field
 
+LOOKBACK = "mean attention of new tokens to a token of the prompt, over that and their mean attention to a new token"
+"""What the lookback ratio is."""
+
 _SHARE = "share of the attention on content that lands on"
 _CONTENT = "without sinks, rows renormalised"
 _AFTER = "mean attention of the {unit}s with a copy before them to"

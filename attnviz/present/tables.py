@@ -190,9 +190,13 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     """
     if not verification.level:
         return Text.assemble(("Not verified", "bold yellow"), ": these weights were given; nothing was recomputed.")
-    errors = f"weights within {error(verification.pattern_error)}, outputs within {error(verification.output_error)}"
+    how = "" if verification.attention == "eager" else ", seen on random values"
+    errors = (
+        f"weights within {error(verification.pattern_error)} ({verification.attention}{how}), outputs within "
+        f"{error(verification.output_error)}"
+    )
     if not verification.pattern_error and not verification.output_error:
-        errors = "weights and outputs bit for bit"
+        errors = f"weights and outputs bit for bit ({verification.attention})"
     return Text.assemble(
         ("Verified", "bold green"),
         f" {counted(verification.heads_compared, 'head')} of {visible(model.name)} ({model.runs_as}){sample}, level "
@@ -202,14 +206,17 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
 
 def _coarsely(verification: "Verification", model: "Checkpoint") -> str:
     """Sentence on the errors that half precision hides, or ''."""
-    seen, row = verification.scale_seen, verification.tolerance.row
-    if seen is None or row is None:
+    seen, tolerance = verification.scale_seen, verification.tolerance
+    if seen is None or tolerance.row is None:
         return ""
     scale = f"a wrong scale of all scores of a layer from {100 * seen:.1f} % on" if seen < 1 else "no wrong scale"
+    weight = f"a wrong single weight from {tolerance.row:.0%} of the largest in its row"
+    if verification.attention != "eager":
+        weight = f"a single weight that is wrong from {tolerance.probe:g}"
     dtype = str(model.dtype).removeprefix("torch.")
     return (
-        f" In {dtype} the comparison is coarse. It finds {scale}, and a wrong single weight from {row:.0%} of the "
-        "largest in its row on; --dtype float32 finds smaller errors, and a scale that is wrong in one head only."
+        f" In {dtype} the comparison is coarse. It finds {scale}, and {weight} on; "
+        "--dtype float32 finds smaller errors, and a scale that is wrong in one head only."
     )
 
 

@@ -85,18 +85,18 @@ def measured_on(part: dict[str, Any]) -> str:
 
 def corpora_of(part: str, document: dict[str, Any]) -> list[dict[str, Any]]:
     """The corpora of a document's part, by what they hold; those of ``syntax`` by whether its trees are gold."""
-    kinds = {"statistics": {"trees", "texts"}, "coreference": {"names"}, "repeats": set[str]()}
+    kinds = {"statistics": {"trees", "texts", "chats"}, "coreference": {"names"}, "repeats": set[str]()}
     if part == "syntax":
         kinds["syntax"] = {"trees" if document["syntax"].get("gold") else "texts"}
     return [each for each in document["corpora"] if _held_by(each) in kinds[part]]
 
 
 def _held_by(corpus: dict[str, Any]) -> str:
-    """What a corpus holds: trees, names (GAP's .tsv is no table with columns), or texts."""
-    suffix = PurePath(corpus["path"]).suffix.lower()
-    if suffix == ".conllu":
-        return "trees"
-    return "names" if suffix == ".tsv" and "columns" not in corpus else "texts"
+    """What a corpus holds: trees, names (of GAP), texts, or chats; a table with columns holds texts."""
+    if "columns" in corpus:
+        return "texts"
+    by_suffix = {".conllu": "trees", ".tsv": "names", ".txt": "texts"}
+    return by_suffix.get(PurePath(corpus["path"]).suffix.lower(), "chats")
 
 
 def _n(document: dict[str, Any], part: str, corpora: list[dict[str, Any]]) -> int | None:

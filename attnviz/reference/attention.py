@@ -106,7 +106,7 @@ Norm = LayerNorm | RMSNorm
 
 def upcast(x: Tensor) -> Tensor:
     """The tensor in float32 at least."""
-    return x if x.dtype == torch.float64 else x.float()
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 @dataclass(frozen=True)
@@ -180,9 +180,9 @@ class HeadParameters(Scoring):
 def project(x: Tensor, projection: Projection) -> Tensor:
     """Project an input x [.., n, d_model] with every head's own matrix and bias, [.., n_heads, n, d_head]."""
     n_heads, _, d_head = projection.weight.shape
-    side_by_side = projection.weight.transpose(0, 1).flatten(1)  # [d_model, n_heads * d_head]
+    one_below_the_other = projection.weight.mT.flatten(0, 1)  # [n_heads * d_head, d_model]
     bias = None if projection.bias is None else projection.bias.flatten()
-    projected = _linear(x, side_by_side, bias)  # [.., n, n_heads * d_head]
+    projected = torch.nn.functional.linear(x, one_below_the_other, bias)  # [.., n, n_heads * d_head]
     if projection.clip is not None:
         projected = projected.clamp(-projection.clip, projection.clip)
     return projected.reshape(*x.shape[:-1], n_heads, d_head).transpose(-3, -2)  # [.., n_heads, n, d_head]
@@ -374,7 +374,8 @@ def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor | N
         scores = softcap(scores, scoring.cap)
     if scoring.softmax_in_float32:
         scores = scores.float()
-    return attention_pattern(scores, allowed, scoring.sinks).to(dtype)
+    pattern = attention_pattern(scores, allowed, scoring.sinks)
+    return pattern if pattern.dtype == dtype else pattern.to(dtype)
 
 
 def uniform_pattern(allowed: Tensor, learned_sinks: bool = False) -> Tensor:

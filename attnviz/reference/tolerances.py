@@ -37,6 +37,7 @@ class Tolerance:
         row: largest difference of a weight, as a share of the largest weight of its query; None where ``pattern`` is
             small enough alone.
         scale: smallest error of a layer's scale that is tested; 0 likewise.
+        probe: largest absolute difference of what a pattern makes of random values between -1 and 1.
     """
 
     pattern: float
@@ -44,16 +45,19 @@ class Tolerance:
     reason: str
     row: float | None = None
     scale: float = 0.0
+    probe: float = 1e-4
 
 
 TOLERANCES = {
-    torch.float64: Tolerance(1e-12, 1e-12, "float64 rounds at 2e-16; a correct head differs by about 1e-14"),
+    torch.float64: Tolerance(
+        1e-12, 1e-12, "float64 rounds at 2e-16; a correct head differs by about 1e-14", probe=1e-12
+    ),
     torch.float32: Tolerance(1e-4, 1e-4, "float32 rounds at 1e-7; a correct head differs by about 1e-6"),
     torch.float16: Tolerance(
-        5e-2, 2e-2, "float16 rounds scores of size 100 by 0.03, which moves a weight by up to 0.015", 6e-2, 4e-3
+        5e-2, 2e-2, "float16 rounds scores of size 100 by 0.03, which moves a weight by up to 0.015", 6e-2, 4e-3, 6e-3
     ),
     torch.bfloat16: Tolerance(
-        1e-1, 5e-2, "bfloat16 rounds scores of size 100 by 0.25, which moves a weight by up to 0.12", 3e-1, 8e-3
+        1e-1, 5e-2, "bfloat16 rounds scores of size 100 by 0.25, which moves a weight by up to 0.12", 3e-1, 8e-3, 4e-2
     ),
 }
 """By number format. Wrong variants of attention (no scale, swapped Q and K, …) move weights by 0.2 to 1."""
@@ -62,6 +66,7 @@ FLOAT32_STEPS = Tolerance(
     1e-5,
     1e-5,
     "cos, sin, norms and softmax are float32 in these models whatever the number format, which rounds at 1e-7",
+    probe=1e-5,
 )
 """Tolerance in float64 of models that compute some steps in float32 (:attr:`Architecture.float32_steps`)."""
 
@@ -85,11 +90,12 @@ def _largest(wide: Tensor) -> Tensor:
 class ScaleFit:
     """The error of a layer's scale, fitted over blocks of rows, once relative to each of the two patterns.
 
-    A uniform pattern shows no scale, so the fit relative to the other one has to show the error.
+    A uniform pattern shows no scale, so the fit relative to the other one has to show the error. Where the model shows
+    no pattern, the fit is of what the patterns make of random values, relative to the reference's.
     """
 
     def __init__(self) -> None:
-        self.sums: Tensor | None = None  # [2, 5], on the device of the patterns
+        self.sums: Tensor | None = None  # [1 or 2, 5], on the device of the patterns
         self._rounding = 0.0
 
     def add(self, pattern: Tensor, own: Tensor) -> Tensor:
@@ -102,11 +108,21 @@ class ScaleFit:
         ours, theirs = pattern.float(), own.float()
         difference, largest = theirs - ours, _largest(ours)[..., 0]
         in_rows: Tensor = torch.linalg.vector_norm(difference, torch.inf, -1) / largest
-        sums = torch.stack(
-            [_sums_of_fit(ours, difference, largest), _sums_of_fit(theirs, difference.neg_(), _largest(theirs)[..., 0])]
-        )
-        self.sums = sums if self.sums is None else self.sums + sums
+        ways = (ours, difference, largest), (theirs, difference, _largest(theirs)[..., 0])
+        self._add(torch.stack([_sums_of_fit(_change(wide), by, of) for wide, by, of in ways]))
         return in_rows.amax()
+
+    def add_probe(self, pattern: Tensor, random: Tensor, difference: Tensor, rounding: float) -> None:
+        """Add a block of rows of the reference's pattern, and what the model makes of random values beyond it.
+
+        ``random`` is [.., n_keys, d], the ``difference`` [batch, n_heads, n_queries, d], rounded by about ``rounding``.
+        """
+        self._rounding = rounding
+        change = torch.matmul(_change(pattern), random[..., : pattern.shape[-1], :])
+        self._add(_sums_of_fit(change, difference, torch.ones_like(difference[..., 0]))[None])
+
+    def _add(self, sums: Tensor) -> None:
+        self.sums = sums if self.sums is None else self.sums + sums
 
     def result(self, sums: list[float], floor: float) -> tuple[float, float]:
         """The absolute error of the scale, as a share of it, and the limit above which it counts.
@@ -116,7 +132,7 @@ class ScaleFit:
         The limit is infinite where every row is uniform or attends to one key alone, so that no scale would change it;
         ``floor`` is its minimum.
         """
-        fits = [self._fit(each, floor) for each in (sums[:5], sums[5:])]
+        fits = [self._fit(sums[at : at + 5], floor) for at in range(0, len(sums), 5)]
         return max(fits, key=lambda error_and_limit: error_and_limit[0] / error_and_limit[1])
 
     def _fit(self, sums: list[float], floor: float) -> tuple[float, float]:
@@ -129,14 +145,18 @@ class ScaleFit:
         return abs(error), max(floor, _ERRORS * deviation, _ROUNDINGS * rounding)
 
 
-def _sums_of_fit(wide: Tensor, difference: Tensor, largest: Tensor) -> Tensor:
+def _change(wide: Tensor) -> Tensor:
+    """D of a pattern A, [.., n_queries, n_keys]."""
+    weighted = wide.clamp_min(torch.finfo(torch.float).tiny).log_().mul_(wide)
+    return weighted.addcmul_(wide, weighted.sum(-1, keepdim=True), value=-1)
+
+
+def _sums_of_fit(change: Tensor, difference: Tensor, largest: Tensor) -> Tensor:
     """Sums over rows, [5]: of D², of D (M - A), and of the squares and the product of a row's own two sums.
 
-    From a pattern A and the ``difference`` M - A, both [.., n_queries, n_keys]; each is divided by the ``largest``
+    From the ``change`` D and the ``difference`` M - A, both [.., n_queries, n]; each is divided by the ``largest``
     weight of its row, [.., n_queries].
     """
-    weighted = wide.clamp_min(torch.finfo(torch.float).tiny).log_().mul_(wide)
-    change = weighted.addcmul_(wide, weighted.sum(-1, keepdim=True), value=-1)
     squares = largest.square()
     changes = (torch.linalg.vector_norm(change, dim=-1).square() / squares).double()
     commons = ((difference * change).sum(-1) / squares).double()

@@ -17,7 +17,8 @@ from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
 from attnviz.texts.reading import Span, Text
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
-from attnviz.trace.recorder import PatternsAlone, record_attention
+from attnviz.trace.patterns import PatternsAlone
+from attnviz.trace.recorder import record_attention
 from attnviz.trace.verify import Names, VerifiedRows, Verifier
 
 EVERY = 20
@@ -117,7 +118,7 @@ def encode(
     for text, whole in _whole(checkpoint, [text for text in texts if not text.ids]):
         cut = truncate and len(whole.ids) > limit
         pairs = None if text.pair is None else [text.pair]
-        encoding = checkpoint.encode([text.text], pairs, truncate=True)[0] if cut else whole
+        encoding = checkpoint.encode([text.text], pairs, True, text.chat is not None)[0] if cut else whole
         segments = encoding.sequence_ids
         special = [segment is None for segment in segments]
         offsets = [span if of == 0 else (0, 0) for of, span in zip(segments, encoding.offsets, strict=True)]
@@ -147,11 +148,14 @@ def encode(
 
 
 def _whole(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Text, Any]]:
-    """Each text with its encoding; those with a pair come last."""
-    alone, paired = [text for text in texts if text.pair is None], [text for text in texts if text.pair is not None]
-    for group, pairs in ((alone, None), (paired, [str(text.pair) for text in paired])):
-        if group:
-            yield from zip(group, checkpoint.encode([text.text for text in group], pairs), strict=True)
+    """Each text with its encoding; chats come after texts, and those with a pair come last."""
+    chats = [text for text in texts if text.chat is not None]
+    paired = [text for text in texts if text.pair is not None]
+    alone = [text for text in texts if text.chat is None and text.pair is None]
+    for group in filter(None, (alone, chats, paired)):
+        pairs = [str(text.pair) for text in group] if group is paired else None
+        found = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
+        yield from zip(group, found, strict=True)
 
 
 def batches(
@@ -258,7 +262,8 @@ class SampledAttention:
         if verifying:
             self.verify(batch, lambda rows: visit(rows.layer, rows.wide), torch.inf, written)
         else:
-            record_attention(self._checkpoint, batch.inputs, PatternsAlone(visit, written), torch.inf)
+            patterns = PatternsAlone(self._checkpoint, visit, written, lambda layer: batch.keys(layer).long())
+            record_attention(self._checkpoint, batch.inputs, patterns, torch.inf)
 
     def verify(
         self,

@@ -11,11 +11,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnviz.errors import CorpusError, UsageError
+from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
+from attnviz.models.chats import Message, RenderedChat, checked_messages, rendered_chat
 from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines, shown
-from attnviz.texts.tables import TABLES, Columns, Table, is_stored, open_table, table_files
+from attnviz.texts.tables import (
+    TABLES,
+    Columns,
+    Table,
+    chat_rows,
+    has_chats,
+    is_stored,
+    n_rows,
+    open_table,
+    table_files,
+)
 
 SHORTEST, LONGEST = 3, 60
 """Fewest and most words of a treebank's sentence that is measured (contract)."""
@@ -27,6 +38,7 @@ _EXPECTED = (
     "a file that ends in .txt (a text a line), .csv, .tsv, .jsonl, .json, .parquet (tables) or .conllu (a treebank), "
     "or a folder that datasets saved"
 )
+_REFUSED = {"gap": "a GAP table", "chats": "chats"}
 
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(\S.*?)\s*")
@@ -57,8 +69,11 @@ class Text:
         id: of its row, sentence (``sent_id``) or example of GAP; None without one.
         answer, subjects: in GAP, which name the pronoun means, and whether each is a subject; None without a parser.
         label: of a labelled text, its class: a name or a number.
+        contrast: an answer and a foil, tokens or classes, whose logits are compared.
         target: for an encoder-decoder, what its decoder predicts.
         ids: of random tokens, which have no text.
+        messages: of a chat, which has no text before it is rendered.
+        chat: the rendered chat, of which ``text`` is the text.
     """
 
     text: str
@@ -71,15 +86,18 @@ class Text:
     answer: int | None = None
     subjects: tuple[bool, bool] | None = None
     label: str | None = None
+    contrast: tuple[str | int, str | int] | None = None
     target: DecoderTarget | None = None
     ids: tuple[int, ...] = ()
+    messages: tuple[Message, ...] = ()
+    chat: RenderedChat | None = None
 
 
 @dataclass(frozen=True)
 class Corpus:
     """A file or folder to read, with its hexadecimal ``sha256``; ``size`` is about its number of texts, for progress.
 
-    ``kind`` is ``conllu``, ``txt``, ``gap`` or ``table``, which has a :class:`attnviz.texts.tables.Table`.
+    ``kind`` is ``conllu``, ``txt``, ``gap``, ``chats`` or ``table``, which has a :class:`attnviz.texts.tables.Table`.
     """
 
     path: Path
@@ -115,13 +133,13 @@ class _Word(NamedTuple):
     place: Place
 
 
-def open_corpus(path: Path, columns: Columns = Columns(), gap: bool = True) -> Corpus:  # noqa: B008 - it is frozen
+def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str] = ()) -> Corpus:  # noqa: B008 - frozen
     """A corpus from its file or folder: its kind, by the suffix, its hash and size, and the columns of a table.
 
     Args:
         path: see :data:`SUFFIXES`; or a folder that the library datasets has saved, or with parquet files.
         columns: of a table, which to read.
-        gap: whether it may be of GAP.
+        refused: kinds that it may not be of, ``gap`` or ``chats``.
 
     Raises:
         CorpusError: no such file, another folder or suffix, a file that cannot be read, or a column that is not there.
@@ -137,8 +155,10 @@ def open_corpus(path: Path, columns: Columns = Columns(), gap: bool = True) -> C
         kind = suffix[1:] if suffix in (".conllu", ".txt") and not is_table else "table"
         if suffix == ".tsv" and _first_row(path) == _GAP_COLUMNS:
             kind = "gap"
-        if kind == "gap" and not gap:
-            raise CorpusError(f"expected sentences in {path}, found a GAP table; give {_EXPECTED}.")
+        elif kind == "table" and has_chats(path, columns):
+            kind = "chats"
+        if kind in refused:
+            raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
         table = open_table(path, columns) if kind == "table" else None
         digest, size = hashlib.sha256(), 0
         ends = (b"\n\n", b"\n\r\n") if kind == "conllu" else (b"\n",)
@@ -147,8 +167,8 @@ def open_corpus(path: Path, columns: Columns = Columns(), gap: bool = True) -> C
                 while block := file.read(1 << 20):
                     digest.update(block)
                     size += sum(block.count(end) for end in ends)
-        if table is not None and not table.has_lines:
-            size = table.n_rows()
+        if is_table or suffix in (".json", ".parquet"):  # a row is no line
+            size = n_rows(path)
         return Corpus(path, kind, digest.hexdigest(), max(1, size - (kind == "gap")), table)
     except OSError as error:
         raise cannot_read(path, error) from error
@@ -198,7 +218,23 @@ def _sentences(corpus: Corpus) -> Iterator[Text]:
 def _cells(corpus: Corpus) -> Iterator[Text]:
     assert corpus.table is not None
     for number, cells in enumerate(corpus.table.cells()):
-        yield Text(cells.text, place=cells.place, number=number, pair=cells.pair, id=cells.id, label=cells.label)
+        yield Text(
+            cells.text,
+            place=cells.place,
+            number=number,
+            pair=cells.pair,
+            id=cells.id,
+            label=cells.label,
+            contrast=cells.contrast,
+        )
+
+
+def _chats(corpus: Corpus) -> Iterator[Text]:
+    for number, (place, row, id) in enumerate(chat_rows(corpus.path)):
+        try:
+            yield Text("", place=place, number=number, id=id, messages=checked_messages(row, str(place)))
+        except TextError as error:
+            raise CorpusError(str(error)) from error
 
 
 def _trees(corpus: Corpus) -> Iterator[Text]:
@@ -317,6 +353,7 @@ _READERS = {
     "txt": (_sentences, "a sentence"),
     "gap": (_rows, "a row of GAP with exactly one right name"),
     "table": (_cells, "a row with a text"),
+    "chats": (_chats, "a chat"),
 }
 """By kind of corpus, its reader, and what it must contain."""
 
@@ -356,10 +393,19 @@ def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
     Raises:
         ParserError: the named pipeline cannot be used.
     """
-    if all(corpus.kind == "conllu" for corpus in corpora):
+    if all(corpus.kind in ("conllu", "chats") for corpus in corpora):
         return None
     pipeline = load_parser(name)
     return None if pipeline is None else Parser(pipeline)
+
+
+def rendered(text: Text, tokenizer: Any) -> Text:
+    """A chat with the text that the tokenizer's template makes of its messages; CorpusError where it refuses them."""
+    try:
+        chat = rendered_chat(tokenizer, text.messages)
+    except TextError as error:
+        raise CorpusError(f"{text.place}: {error}") from error
+    return replace(text, text=chat.text, chat=chat)
 
 
 def ready(text: Text, parse: Parser | None) -> Text | None:

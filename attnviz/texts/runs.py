@@ -186,6 +186,7 @@ def open_for(
     dtype: str | None,
     adapter: str | Path | None = None,
     tokenizer: str | Path | None = None,
+    attention: str | None = None,
 ) -> Checkpoint:
     """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several.
 
@@ -206,4 +207,6 @@ def open_for(
         own = None if device == "auto" else device  # which is refused where the map is read
     elif (own := resolve_device(device)) == torch.device("cuda") and process.count > 1:
         own = f"cuda:{process.local_rank % torch.cuda.device_count()}"
-    return open_checkpoint(model, tokenizer, revision, own, dtype, device_map=device_map, adapter=adapter)[0]
+    return open_checkpoint(
+        model, tokenizer, revision, own, dtype, device_map=device_map, adapter=adapter, attention=attention
+    )[0]

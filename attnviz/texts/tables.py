@@ -19,6 +19,8 @@ TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 """Suffixes of tables; a folder of the library datasets has none."""
 
 _TEXT, _LABEL, _ID = ("text", "sentence", "prompt"), ("label",), ("id", "idx", "guid")
+_CONTRAST = _ANSWER, _FOIL = "answer", "foil"
+_MESSAGES = "messages"
 """Names of columns that are found without an option, in lower case."""
 
 _SAMPLED = 20
@@ -46,6 +48,7 @@ class Cells(NamedTuple):
     pair: str | None
     label: str | None
     id: str | None
+    contrast: tuple[str | int, str | int] | None
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Table:
     Attributes:
         path: the file or folder.
         text, pair, label, id: names of columns; None without one.
+        answer, foil: likewise, both or none.
         header: whether the first line of a ``.tsv`` has the names.
         needs_label: whether a row without a label is an error, as where the column was asked for.
     """
@@ -64,13 +68,15 @@ class Table:
     pair: str | None
     label: str | None
     id: str | None
+    answer: str | None
+    foil: str | None
     header: bool
     needs_label: bool
 
     @property
     def columns(self) -> dict[str, str]:
         """The names of the columns by what they hold."""
-        names = {name: getattr(self, name) for name in ("text", "pair", "label", "id")}
+        names = {name: getattr(self, name) for name in ("text", "pair", "label", "id", *_CONTRAST)}
         return {name: column for name, column in names.items() if column is not None}
 
     def cells(self) -> Iterator[Cells]:
@@ -84,16 +90,29 @@ class Table:
             label = _word_in(place, row, self.label)
             if label is None and self.needs_label:
                 raise broken(place, f"a label in column {self.label!r}", "none")
-            yield Cells(place, _text_in(place, row, self.text), pair, label, _word_in(place, row, self.id))
+            text, id = _text_in(place, row, self.text), _word_in(place, row, self.id)
+            answer, foil = _token_in(place, row, self.answer), _token_in(place, row, self.foil)
+            contrast = None if answer is None or foil is None else (answer, foil)
+            yield Cells(place, text, pair, label, id, contrast)
 
-    @property
-    def has_lines(self) -> bool:
-        """Whether a row of the file takes a line or more."""
-        return self.path.suffix.lower() in (".csv", ".tsv", ".jsonl") and not self.path.is_dir()
 
-    def n_rows(self) -> int:
-        """How many rows there are."""
-        return sum(1 for _ in _rows(self.path, self.header, [self.text]))
+def n_rows(path: Path) -> int:
+    """How many rows a table has, without columns."""
+    return sum(1 for _ in _rows(path))
+
+
+def has_chats(path: Path, wanted: Columns) -> bool:
+    """Whether the rows are chats, by the first; not where a column of texts is named."""
+    if wanted.text is not None or path.suffix.lower() in (".csv", ".tsv"):  # which hold text alone
+        return False
+    first: Mapping[str, Any] = next((row for _, row in _rows(path)), {})
+    return isinstance(first.get(_MESSAGES), list)
+
+
+def chat_rows(path: Path) -> Iterator[tuple[Place, Mapping[str, Any], str | None]]:
+    """Rows that should have messages, each with its place, and its id if it has one."""
+    for place, row in _rows(path):
+        yield place, row, _word_in(place, row, _known(list(row), _ID))
 
 
 def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:
@@ -108,6 +127,14 @@ def _word_in(place: Place, row: Mapping[str, Any], column: str | None) -> str | 
     """A label or an id; None for an empty one."""
     value = None if column is None else row.get(column)
     return None if column is None or value is None else _whole(place, column, str(value).strip()) or None
+
+
+def _token_in(place: Place, row: Mapping[str, Any], column: str | None) -> str | int | None:
+    """An answer or foil, which may begin with a space, or be a number; None for an empty one."""
+    value = None if column is None else row.get(column)
+    if column is None or value is None or type(value) is int:
+        return value
+    return _whole(place, column, str(value)) or None
 
 
 def _whole(place: Place, column: str, text: str) -> str:
@@ -136,7 +163,11 @@ def open_table(path: Path, wanted: Columns) -> Table:
         text = _column_of_words(path, names, sample, {wanted.pair, wanted.label})
     pair = _named(path, names, "pair", wanted.pair)
     label = _named(path, names, "label", wanted.label) or _known(names, _LABEL)
-    return Table(path, text, pair, label, _known(names, _ID), header, wanted.label is not None or not header)
+    answer, foil = _known(names, [_ANSWER]), _known(names, [_FOIL])
+    if answer is None or foil is None:
+        answer = foil = None
+    needs_label = wanted.label is not None or not header
+    return Table(path, text, pair, label, _known(names, _ID), answer, foil, header, needs_label)
 
 
 def _named(path: Path, names: Sequence[str], what: str, wanted: str | None) -> str | None:
@@ -158,7 +189,7 @@ def _column_of_words(
     """The only column with a value of several words."""
     found = [name for name in names if name not in taken and any(_has_words(row.get(name)) for row in sample)]
     if len(found) != 1 or _has_words(found[0]):  # a name of several words may be a text
-        expected = f"a column {', '.join(_TEXT[:-1])} or {_TEXT[-1]}, or one of words alone"
+        expected = f"a column {', '.join(_TEXT[:-1])} or {_TEXT[-1]}, or one of words alone, or {_MESSAGES} of chats"
         raise CorpusError(
             f"{path}: expected {expected}, found {_listed(names)}; name it with --text-column (text_column=...)."
         )
@@ -211,7 +242,7 @@ def _cells_of_tsv(path: Path) -> Iterator[tuple[Place, list[str]]]:
 def _has_header(path: Path, wanted: Columns) -> bool:
     """Whether the first line of a .tsv has names: any that is known, or other than two cells."""
     first = next((cells for _, cells in _cells_of_tsv(path)), [])
-    known = any(cell.strip().lower() in (*_TEXT, *_LABEL, *_ID) for cell in first)
+    known = any(cell.strip().lower() in (*_TEXT, *_LABEL, *_ID, *_CONTRAST) for cell in first)
     return known or len(first) != 2 or wanted != Columns()
 
 
@@ -245,15 +276,26 @@ def _list_of(path: Path) -> list[Any]:
     """The rows of a JSON file: a list, or the only list of an object."""
     content = _parsed(Place(path, 1), "\n".join(line for _, line in lines(path)))
     inside = [value for value in content.values() if isinstance(value, list)] if isinstance(content, dict) else []
+    if _is_chat(content):
+        return [content]
     rows = inside[0] if len(inside) == 1 else content
     if not isinstance(rows, list):
         raise broken(path, "a list of texts or of objects", f"{shown(content)}")
     return rows
 
 
+def _is_chat(content: object) -> bool:
+    """Whether it is one chat: messages, or an object that has them."""
+    messages = content.get(_MESSAGES) if isinstance(content, dict) else content
+    first = messages[0] if isinstance(messages, list) and messages else None
+    return isinstance(first, dict) and "role" in first and "content" in first
+
+
 def _object(place: Place, item: object) -> Mapping[str, Any]:
     if isinstance(item, str):
         return {"text": item}
+    if _is_chat(item):
+        return item if isinstance(item, dict) else {_MESSAGES: item}
     if not isinstance(item, dict):
         raise broken(place, "an object with columns, or a text", shown(item))
     return item

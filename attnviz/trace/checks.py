@@ -1,7 +1,7 @@
 """Compares one layer's recomputed attention with the model's, block by block, and locates the worst difference."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,8 @@ class LayerCheck:
     """How closely one layer's heads reproduce the model.
 
     Attributes:
-        pattern_error: largest absolute difference of a weight, over heads, queries and keys.
+        pattern_error: largest absolute difference of a weight, over heads, queries and keys; under an implementation
+            that returns no weights, of what the pattern makes of random values between -1 and 1.
         output_error: largest absolute difference of the output divided by ``output_scale``.
         output_scale: the layer's largest absolute output in the model.
         residual_error: largest difference of the sum of residual and output, as a share of ``output_scale``, or of the
@@ -38,6 +39,7 @@ class LayerCheck:
         head_output_error: largest difference of a head's weighted values, before W_O, as a share of their largest.
         row_error: in half precision, the largest difference of a weight as a share of its row's largest.
         scale_error, scale_limit: in half precision, see :class:`attnviz.reference.tolerances.ScaleFit`.
+        attention: the implementation that the model ran with.
     """
 
     layer: int
@@ -51,6 +53,7 @@ class LayerCheck:
     row_error: float | None = None
     scale_error: float | None = None
     scale_limit: float | None = None
+    attention: str = "eager"
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,16 @@ class Verification:
     def __repr__(self) -> str:
         heads = f"{counted(self.heads_compared, 'head')} in {counted(len(self.layers), 'layer')}"
         return f"<Verification of {heads}, level {self.level} of 4: patterns within {self.pattern_error:.1e}>"
+
+    @property
+    def attention(self) -> str:
+        """The implementation of attention that the model ran with, in transformers' words."""
+        return next((check.attention for check in self.layers), "eager")
+
+    @property
+    def pattern_tolerance(self) -> float:
+        """What :attr:`pattern_error` may be."""
+        return pattern_tolerance(self.attention, self.tolerance)
 
     @property
     def heads_compared(self) -> int:
@@ -106,11 +119,16 @@ def _either(choose: Callable[[float, float], float], one: float | None, other: f
     return one if other is None else other if one is None else choose(one, other)
 
 
+def pattern_tolerance(attention: str, tolerance: Tolerance) -> float:
+    """What a ``pattern_error`` may be, seen in the weights of eager attention, or on random values."""
+    return tolerance.pattern if attention == "eager" else tolerance.probe
+
+
 def within(check: LayerCheck, tolerance: Tolerance) -> bool:
     """Whether all errors are within the tolerance; NaN is not."""
     ours = check.output_error, check.residual_error, check.input_error, check.head_output_error
     return (
-        check.pattern_error <= tolerance.pattern
+        check.pattern_error <= pattern_tolerance(check.attention, tolerance)
         and (check.row_error is None or tolerance.row is None or check.row_error <= tolerance.row)
         and (check.scale_error is None or check.scale_limit is None or check.scale_error <= check.scale_limit)
         and all(error <= tolerance.output for error in ours)
@@ -131,7 +149,7 @@ class LayerComparison:
     labels: Callable[[int], Sequence[str]]
     keys: Callable[[int], Sequence[str]]
     locating: bool = False
-    numbers: dict[str, Tensor] = field(default_factory=dict)
+    numbers: dict[str, list[Tensor]] = field(default_factory=dict)
     causes: list[str] = field(default_factory=list)
     worst: tuple[float, str] = (0.0, "")
     n_heads: int = 0
@@ -142,11 +160,9 @@ class LayerComparison:
         """The checkpoint's tolerance."""
         return self.checkpoint.tolerance
 
-    def _keep(self, name: str, number: Tensor) -> Tensor:
-        """Keep the larger of a number and the one so far, NaN being the largest; return the number."""
-        before = self.numbers.get(name)
-        self.numbers[name] = number if before is None else torch.maximum(before, number)
-        return number
+    def _keep(self, name: str, values: Tensor) -> None:
+        """Keep the smallest and the largest value, of which one is the largest absolute value; NaN is both."""
+        self.numbers.setdefault(name, []).extend(torch.aminmax(values))
 
     def add_inputs(self, name: str, expected: Tensor, own: Tensor, why: Callable[[], str]) -> None:
         """Compare queries, keys or values, [batch, n_heads, n, d_head]; ``why`` returns what explains a difference."""
@@ -155,9 +171,13 @@ class LayerComparison:
                 f"layer {self.layer}: the reference gives {name} of shape {tuple(expected.shape)}, the model of shape "
                 f"{tuple(own.shape)}."
             )
-        difference = self._keep(name, largest(expected - own))
-        scale = self._keep(f"scale of {name}", largest(own))
-        if self.locating and not (error := share(float(difference), float(scale))) <= self.tolerance.output:
+        difference = expected - own
+        self._keep(name, difference)
+        self._keep(f"scale of {name}", own)
+        if not self.locating:
+            return
+        error = share(float(largest(difference)), float(largest(own)))
+        if not error <= self.tolerance.output:
             refuse_not_finite(own, f"attention in layer {self.layer}")
             self.causes.append(f"The {name} differ before that, by {error:.2g} of the largest{why()}.")
 
@@ -175,14 +195,52 @@ class LayerComparison:
         if self.tolerance.row is not None:
             self._keep("row", self._scale.add(pattern, own))
         if not self.locating:
-            self._keep("pattern", largest(own.sub_(pattern)))
+            self._keep("pattern", own.sub_(pattern))
             return True
         return self._located_rows(first, pattern, own)
+
+    def add_probe(self, first: int, pattern: Tensor, random: Tensor, expected: Tensor, own: Tensor) -> bool:
+        """Compare what a block of rows makes of random values, [batch, n_heads, rows, d_head]; do they agree?
+
+        ``pattern`` is [batch, n_heads, rows, n_keys], ``random`` has as many rows as there are keys or more. Only with
+        ``locating`` is the answer known.
+        """
+        if expected.shape != own.shape:
+            raise VerificationError(
+                f"layer {self.layer}: the model's attention gives outputs of shape {tuple(own.shape)}; expected "
+                f"{tuple(expected.shape)}."
+            )
+        self.n_heads = pattern.shape[1]
+        difference = own - expected
+        if self.tolerance.row is not None:
+            self._scale.add_probe(pattern, random, difference, torch.finfo(own.dtype).eps)
+        self._keep("pattern", difference)
+        if not self.locating:
+            return True
+        error = float(largest(difference))
+        if error <= self.tolerance.probe:
+            return True
+        refuse_not_finite(own, f"attention in layer {self.layer}")
+        ratio = error / self.tolerance.probe
+        if ratio > self.worst[0]:
+            batch, head, query, column = worst_index(difference.abs())
+            model, reference = own[batch, head, query, column], expected[batch, head, query, column]
+            label = self.labels(batch)[first + query]
+            message = (
+                f"The largest difference is in layer {self.layer}, head {head} ({HeadId(self.layer, head)}), query "
+                f"{first + query} ({label!r}): from random values instead of its own the model's attention "
+                f"({self.checkpoint.attention}) makes {model:.6g}, the reference {reference:.6g} "
+                f"(tolerance {self.tolerance.probe:g})."
+            )
+            self.worst = ratio, message
+        return False
 
     def _located_rows(self, first: int, pattern: Tensor, own: Tensor) -> bool:
         """Whether the rows agree; if not, where they differ most is kept."""
         tolerance = self.tolerance
-        error = float(self._keep("pattern", largest(pattern - own)))
+        difference = pattern - own
+        self._keep("pattern", difference)
+        error = float(largest(difference))
         agrees = error <= tolerance.pattern
         if agrees and tolerance.row is not None:
             rows = row_error(pattern, own)
@@ -226,20 +284,23 @@ class LayerComparison:
         """
         own = at_queries(record, queries)
         summed, normed = _residual_errors(record, self.checkpoint)
-        for name, number in {
-            "output": largest(output - own.output),
-            "scale of output": largest(record.output),
-            "head output": largest(weighted - own.weighted),
-            "scale of head output": largest(record.weighted),
-            "residual": torch.maximum(summed.amax(), normed.amax()),
-            "largest sum": largest(record.summed),
+        for name, values in {
+            "output": output - own.output,
+            "scale of output": record.output,
+            "head output": weighted - own.weighted,
+            "scale of head output": record.weighted,
+            "sum": summed,
+            "scale of sum": record.summed,
+            "norm": normed,
+            "scale of norm": record.normed,
         }.items():
-            self._keep(name, number)
+            self._keep(name, values)
 
     @property
     def on_device(self) -> Tensor:
         """All numbers in one tensor, so that they are copied to the host at once."""
-        numbers = torch.stack(list(self.numbers.values()))
+        of_blocks = [torch.aminmax(torch.stack(ends)) if len(ends) > 2 else ends for ends in self.numbers.values()]
+        numbers = torch.stack([end for ends in of_blocks for end in ends])
         return numbers if self._scale.sums is None else torch.cat([numbers.double(), self._scale.sums.flatten()])
 
     def result(self, on_host: list[float], n_summed: int) -> LayerCheck:
@@ -248,29 +309,35 @@ class LayerComparison:
         Raises:
             VerificationError: values of the model, or sums of their squares, are not finite.
         """
-        numbers = dict(zip(self.numbers, on_host, strict=False))
-        self._refuse_overflow(numbers["largest sum"], n_summed)
-        inputs = [share(numbers[name], numbers[f"scale of {name}"]) for name in INPUTS]
+        ends = zip(on_host[::2], on_host[1::2], strict=False)
+        numbers = {name: greatest(map(abs, each)) for name, each in zip(self.numbers, ends, strict=False)}
+        self._refuse_overflow(numbers["scale of sum"], n_summed)
+        tiny = torch.finfo(self.checkpoint.dtype).tiny
         check = LayerCheck(
             self.layer,
             self.n_heads,
             numbers["pattern"],
             share(numbers["output"], numbers["scale of output"]),
             numbers["scale of output"],
-            residual_error=numbers["residual"],
-            input_error=next(filter(math.isnan, inputs), max(inputs)),
+            residual_error=greatest(
+                numbers[name] / max(numbers[f"scale of {of}"], tiny)
+                for name, of in (("sum", "output"), ("norm", "norm"))
+            ),
+            input_error=greatest(share(numbers[name], numbers[f"scale of {name}"]) for name in INPUTS),
             head_output_error=share(numbers["head output"], numbers["scale of head output"]),
+            row_error=numbers.get("row"),
+            attention=self.checkpoint.attention,
         )
         if self.tolerance.row is None:
             return check
-        error, limit = self._scale.result(on_host[len(self.numbers) :], self.tolerance.scale)
-        return replace(check, row_error=numbers["row"], scale_error=error, scale_limit=limit)
+        error, limit = self._scale.result(on_host[2 * len(self.numbers) :], self.tolerance.scale)
+        return replace(check, scale_error=error, scale_limit=limit)
 
     def _refuse_overflow(self, largest: float, n_summed: int) -> None:
         dtype = str(self.checkpoint.dtype).removeprefix("torch.")
+        wide = torch.float64 if self.checkpoint.dtype == torch.float64 else torch.float32
         if not math.isfinite(largest):
             raise not_finite(f"attention in layer {self.layer}", dtype)
-        wide = torch.promote_types(self.checkpoint.dtype, torch.float32)
         if largest**2 > torch.finfo(wide).max / n_summed:
             raise VerificationError(
                 f"layer {self.layer} of the model has values up to {largest:.1e}, whose squares overflow in {dtype}; "
@@ -333,11 +400,13 @@ class LayerComparison:
 
 def largest(values: Tensor) -> Tensor:
     """The largest absolute value, on the device; NaN if there is one."""
-    if values.is_cuda:
-        norm: Tensor = torch.linalg.vector_norm(values, torch.inf)
-        return norm
-    least, most = torch.aminmax(values)  # an eighth of the time on a processor
+    least, most = torch.aminmax(values)  # an eighth of the time of a norm on a processor
     return torch.maximum(most, -least)
+
+
+def greatest(errors: Iterable[float]) -> float:
+    """The largest, NaN being larger than all."""
+    return max(errors, key=lambda error: (math.isnan(error), error))
 
 
 def share(difference: float, scale: float) -> float:
@@ -354,7 +423,7 @@ def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecor
 
 
 def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
-    """Errors of the sum of residual and output, and of its norm, [batch, n, d_model] each, as shares of their scales.
+    """Errors of the sum of residual and output, and differences of its norm, [batch, n, d_model] each.
 
     Rounding of the sum to the number format does not count: it may exceed the output where the residual is far larger.
     """
@@ -363,7 +432,8 @@ def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tenso
         added = checkpoint.norm(record.output_norm)(added)
     if record.network_output is not None:
         added = record.network_output + added
-    expected = record.residual + added * checkpoint.architecture.residual_multiplier(checkpoint.config)
+    multiplier = checkpoint.architecture.residual_multiplier(checkpoint.config)
+    expected = record.residual + (added if multiplier == 1 else added * multiplier)
     if isinstance(norm, LayerNorm):
         kept = record.norm_input
         expected_norm = layer_norm(kept, kept.shape[-1:], norm.weight, norm.bias, norm.epsilon)
@@ -372,18 +442,17 @@ def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tenso
     size = expected.abs()
     if record.network_output is not None:  # the three may be added in any order
         size = size + record.residual.abs() + record.network_output.abs()
-    rounding = 2 * torch.finfo(expected.dtype).eps * size
-    summed = ((record.summed - expected).abs_() - rounding).clamp_min_(0)
-    return _share(summed, record.output), _share((record.normed - expected_norm).abs_(), record.normed)
-
-
-def _share(difference: Tensor, of: Tensor) -> Tensor:
-    return difference / largest(of).clamp_min(torch.finfo(of.dtype).tiny)
+    summed = (record.summed - expected).abs_().sub_(size, alpha=2 * torch.finfo(expected.dtype).eps)
+    return summed.clamp_min_(0), record.normed - expected_norm
 
 
 def _located_residual(record: LayerRecord, checkpoint: Checkpoint, labels: Callable[[int], Sequence[str]]) -> str:
     """A sentence that locates the largest error of the residual stream, or of the norm after it."""
-    summed, normed = (error.nan_to_num_(nan=torch.inf) for error in _residual_errors(record, checkpoint))
+    errors = zip(_residual_errors(record, checkpoint), (record.output, record.normed), strict=True)
+    summed, normed = (
+        (error.abs() / largest(of).clamp_min(torch.finfo(of.dtype).tiny)).nan_to_num_(nan=torch.inf)
+        for error, of in errors
+    )
     of_norm = bool(normed.max() > summed.max())
     batch, query, dimension = worst_index(normed if of_norm else summed)
     own = (record.normed if of_norm else record.summed)[batch, query, dimension]

@@ -143,6 +143,13 @@ def answer_ids(
         return None, None
     if why := why_no_effects(checkpoint):
         raise UsageError(f"leave out --answer and --foil (answer=..., foil=...). {why}")
+    return named_ids(checkpoint, answer, foil)
+
+
+def named_ids(
+    checkpoint: Checkpoint, answer: str | int | None, foil: str | int | None
+) -> tuple[int | None, int | None]:
+    """The same of any model with a head, also of one whose head cannot be divided among parts."""
     classifier = checkpoint.classifier
 
     def number(name: str, value: str | int | None) -> int | None:

@@ -11,7 +11,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import language_prefix, tokens_of_ids
 from attnviz.models.tokens import Tokens, shifted_right
 from attnviz.models.wording import counted, visible
-from attnviz.trace.recorder import using_attention
+from attnviz.trace.recorder import running_plainly
 
 MOST_NEW_TOKENS = 40
 """The default limit of a generated target."""
@@ -62,7 +62,7 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
     model: Any = checkpoint.model
     config, inputs = checkpoint.config, tokens.model_inputs(checkpoint.device)
     written = [int(config.decoder_start_token_id), *language_prefix(checkpoint.tokenizer)]
-    with using_attention(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+    with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         source = {"encoder_hidden_states": model.encoder(**inputs, return_dict=True).last_hidden_state}
         run = partial(model.decoder, encoder_attention_mask=inputs["attention_mask"], use_cache=False, **source)
         _append(checkpoint, written, min(max_new_tokens, checkpoint.positions), run, config.pad_token_id)
@@ -87,7 +87,7 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
             f"{checkpoint.positions} positions; shorten the text, or generate fewer."
         )
     written, model = list(tokens.ids), checkpoint.model
-    with using_attention(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+    with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         run = partial(model, use_cache=False)
         hit_eos = _append(
             checkpoint,

@@ -1,17 +1,26 @@
 """One forward pass, recorded: every layer's attention in blocks of query rows, its input, output, residual and norm.
 
-A function of ours takes the place of the model's attention in transformers' attention interface. It calls the model
-module's own eager attention on a block of queries at a time, so that no pattern of a whole layer has to be in memory,
-and hands each block to an observer. Keys that the model's own mask hides from a whole block are left out, which gives
-the same numbers in half the time. Inputs, outputs, the residual stream and norms are read by hooks.
+The model runs with the implementation of attention that it was loaded with. A function of ours takes the place of that
+implementation in transformers' attention interface, and calls it.
+
+Eager attention is called on a block of queries at a time, so that no pattern of a whole layer has to be in memory, and
+each block of weights is handed to an observer. Keys that the model's own mask hides from a whole block are left out,
+which gives the same numbers in half the time.
+
+Others (sdpa, flash, a function of the user's) return no weights. They are called as the model calls them, and their
+result is handed on. Then they are called once more with the same queries, keys and mask on random values R: the result,
+A R, is that of a pattern A alone but for a chance of nothing (Freivalds 1977, "Probabilistic Machines Can Use Less
+Running Time").
+
+Inputs, outputs, the residual stream and norms are read by hooks.
 """
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from inspect import signature
+from functools import lru_cache, partial
+from threading import get_ident
 from typing import Any, NoReturn
 
 import torch
@@ -21,13 +30,10 @@ from torch.utils.hooks import RemovableHandle
 from attnviz.arguments import n_bytes
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.memory import TENSORS_OF_A_BLOCK
-from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.checkpoint import EAGER_IN_BLOCKS, Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import LayerId
 from attnviz.models.weights import all_finite
-from attnviz.reference.attention import upcast
-
-_NAME = "attnviz"
 
 _EAGER = "eager_attention_forward"
 """Name of the eager attention function in each of transformers' modeling files."""
@@ -114,49 +120,49 @@ class LayerRecord:
         return self.summed if self.network_output is None else self.residual
 
 
+@dataclass(frozen=True)
+class Rows:
+    """A block of query rows of a layer, as the model's attention shows it.
+
+    Attributes:
+        first, last: the first query, and past the last one.
+        n_keys: keys after these are hidden from all of the rows; None if the model does not say.
+        weights: the model's own pattern, [batch, n_heads, rows, n_keys]; None where the implementation returns none.
+        probe: the pattern times :func:`random_values`, [batch, rows, n_heads, d_head], where it returns none and
+            the observer probes.
+    """
+
+    first: int
+    last: int
+    n_keys: int | None = None
+    weights: Tensor | None = None
+    probe: Tensor | None = None
+
+
 class Observer:
     """Callbacks of a recorded pass, in this order for every layer.
 
     Attributes:
         overwrites: whether :meth:`rows` overwrites the model's own weights, which the model then does not return.
+        probes: whether an implementation that returns no weights is called once more, on random values.
     """
 
     overwrites = False
+    probes = False
 
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
         """A layer is about to attend; its input and source are as in :class:`LayerRecord`, None if unknown."""
 
-    def rows(self, layer: int, first: int, own: Tensor) -> None:
-        """The model's own weights of a block of queries from ``first`` on, [batch, n_heads, rows, n_keys].
-
-        Keys after the last of ``n_keys`` are hidden from all of them.
-        """
+    def rows(self, layer: int, rows: Rows) -> None:
+        """A block of query rows, first row first."""
 
     def end(self, record: LayerRecord) -> None:
         """The norm after the attention, or a parallel block, has run."""
 
 
 @dataclass(frozen=True)
-class PatternsAlone(Observer):
-    """Passes the model's own patterns, in float32 at least, to ``visit``, and its weighted values to ``written``."""
-
-    visit: Callable[[int, Tensor], None] | None = None
-    written: Callable[[int, Tensor], None] | None = None
-
-    def rows(self, layer: int, first: int, own: Tensor) -> None:  # noqa: ARG002 - one block is all
-        """Pass the block on: the whole layer if memory for a block is unlimited."""
-        if self.visit is not None:
-            self.visit(layer, upcast(own))
-
-    def end(self, record: LayerRecord) -> None:
-        """Pass the weighted values on, [batch, n, n_heads, d_head]."""
-        if self.written is not None:
-            self.written(record.layer, record.weighted)
-
-
-@dataclass(frozen=True)
 class _BlockAttention:
-    """Replaces the model's attention during one pass: the module's own eager attention, in blocks of query rows.
+    """Replaces the model's attention during one pass, and calls it: eager attention in blocks of query rows.
 
     Attributes:
         memory: bytes of a block.
@@ -171,6 +177,27 @@ class _BlockAttention:
     current_layer: Callable[[], int]
     on_weighted: Callable[[int, Tensor], None]
     masks: "_MaskRows"
+    thread: int = field(default_factory=get_ident)
+
+    def attend_as_loaded(
+        self, own: Callable[..., Any], module: Any, query: Tensor, key: Tensor, value: Tensor, *mask: Any, **more: Any
+    ) -> Any:
+        """Called by transformers instead of an implementation other than eager, ``own``."""
+        if get_ident() != self.thread:  # another model that runs beside this one
+            return own(module, query, key, value, *mask, **more)
+        result, layer = own(module, query, key, value, *mask, **more), self.current_layer()
+        scale = more.get("scaling")
+        scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+        call = AttentionCall(layer, query, key, value, scale, more.get("softcap"))
+        self.observer.begin(call, *self.inputs.pop(layer, (None, None)))
+        probed = None
+        if self.observer.probes:
+            probed = own(module, query, key, random_values(value), *mask, **more)[0]
+        row_bytes = query.shape[:2].numel() * key.shape[-2] * max(4, query.element_size())
+        for first, last in row_blocks(query.shape[-2], row_bytes, self.memory):
+            self.observer.rows(layer, Rows(first, last, probe=None if probed is None else probed[:, first:last]))
+        self.on_weighted(layer, result[0])
+        return result
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any) -> Any:
         """Called by transformers instead of the module's own eager attention."""
@@ -206,7 +233,7 @@ class _BlockAttention:
             *self.inputs.pop(layer, (None, None)),
         )
         for first, last in row_blocks(n, weights[:, :, 0].numel() * weights.element_size(), self.memory):
-            self.observer.rows(layer, first, weights[:, :, first:last])
+            self.observer.rows(layer, Rows(first, last, weights.shape[-1], weights[:, :, first:last]))
         self.on_weighted(layer, heads["weighted"])
         return result
 
@@ -228,10 +255,26 @@ class _BlockAttention:
             result, weights = own(*block, rows, **more)
             _refuse_no_pattern(layer, weights, (*query.shape[:2], last - first, n_keys))
             weighted.append(result)
-            self.observer.rows(layer, first, weights)
+            self.observer.rows(layer, Rows(first, last, n_keys, weights))
         together = weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1)
         self.on_weighted(layer, together)
         return together, None if self.observer.overwrites or len(weighted) > 1 else weights
+
+
+def random_values(like: Tensor) -> Tensor:
+    """Fixed random numbers between -1 and 1, the same for every text and head, in the shape of some values."""
+    return _random_values(like.shape, like.dtype, like.device)
+
+
+@lru_cache(maxsize=4)
+def _random_values(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return (2 * random_numbers(*shape[-2:], dtype, device) - 1).expand(shape).contiguous()
+
+
+@lru_cache(maxsize=16)
+def random_numbers(n: int, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Fixed random numbers between 0 and 1, [n, d]."""
+    return torch.rand(n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)
 
 
 def _own_attention(module: Any) -> Callable[..., Any]:
@@ -373,8 +416,7 @@ def record_attention(
     ``memory`` are the bytes of a block of rows, see :func:`row_blocks`. Without ``check_finite`` the caller has to look
     at the final state.
 
-    The model runs in eval mode; one that was loaded with sdpa or flash attention gets its own settings back afterwards,
-    whatever happens.
+    The model runs in eval mode, and gets its own settings back afterwards, whatever happens.
 
     Returns:
         the final hidden states, [batch, n, d_model].
@@ -402,7 +444,7 @@ def record_attention(
         attention = _BlockAttention(
             observer, memory, state.inputs, current_layer, state.weighted.__setitem__, _MaskRows()
         )
-        stack.enter_context(_registered(attention, checkpoint.model, _bypassing(checkpoint)))
+        stack.enter_context(_registered(attention, checkpoint))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", state.encoded.append))
@@ -423,25 +465,30 @@ def record_attention(
     return states
 
 
-def final_states(checkpoint: Checkpoint, inputs: dict[str, Any], eager: bool = False) -> Tensor:
-    """The final hidden states of one run, with the attention that is set or ``eager``, [batch, n, d_model]."""
-    model: Any = checkpoint.model
-    arguments = inputs | ({"use_cache": False} if "use_cache" in signature(model.forward).parameters else {})
+@contextmanager
+def _registered(attention: _BlockAttention, checkpoint: Checkpoint) -> Iterator[None]:
+    """Register the attention with transformers' interface for one pass of the model, in eval mode."""
+    if checkpoint.attention == "eager":
+        with _eager(attention, checkpoint.model, _bypassing(checkpoint)):
+            yield
+        return
+    from transformers import AttentionInterface
+
+    name = checkpoint.attention
+    before = AttentionInterface()[name]
+    own = getattr(before, "own", before)  # of a pass inside another
+    instead = partial(attention.attend_as_loaded, own)
+    instead.own = own  # type: ignore[attr-defined]
     with ExitStack() as stack:
-        if eager:
-            stack.enter_context(using_attention(model))
-        stack.enter_context(torch.inference_mode())
-        stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
-        states: Tensor = model(**arguments)[0]
-    refuse_not_finite(states, "final hidden state")
-    return states
+        AttentionInterface.register(name, instead)
+        stack.callback(AttentionInterface.register, name, before)
+        stack.enter_context(running_plainly(checkpoint.model))
+        yield
 
 
 @contextmanager
-def _registered(
-    attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[LayerModules, str]] = ()
-) -> Iterator[None]:
-    """Register the attention with transformers' interface and set the model, in eval mode, to it for one pass.
+def _eager(attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[LayerModules, str]]) -> Iterator[None]:
+    """Register eager attention in blocks, and set the model to it.
 
     ``bypassing`` are layers whose attention calls a method of its own, and that method, which is replaced: they do so
     only if the model is set to eager attention.
@@ -452,14 +499,18 @@ def _registered(
     with ExitStack() as stack:
         _active.append(attention)
         stack.callback(_unregister)
-        AttentionInterface.register(_NAME, attention.attend)
-        AttentionMaskInterface.register(_NAME, _lazy_mask)  # without it the model would run without any mask
-        stack.enter_context(using_attention(model, "eager" if bypassing else _NAME))
+        AttentionInterface.register(EAGER_IN_BLOCKS, attention.attend)
+        AttentionMaskInterface.register(EAGER_IN_BLOCKS, _lazy_mask)  # without it the model would run without any mask
+        stack.enter_context(running_plainly(model))
+        implementation, before = "eager" if bypassing else EAGER_IN_BLOCKS, model.config._attn_implementation
+        if implementation != before:
+            stack.callback(model.set_attn_implementation, before)
+            model.set_attn_implementation(implementation)
         for modules, name in bypassing:
             instead, module = attention.whole if name == "forward" else attention.upcast, modules.pattern
-            before, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too
+            earlier, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too
             setattr(module, name, partial(instead, modules, own))
-            stack.callback(*((delattr, module, name) if before is None else (setattr, module, name, before)))
+            stack.callback(*((delattr, module, name) if earlier is None else (setattr, module, name, earlier)))
         yield
 
 
@@ -472,16 +523,20 @@ def _unregister() -> None:
     from transformers import AttentionInterface
 
     _active.pop()
-    AttentionInterface.register(_NAME, _active[-1].attend if _active else _not_running)
+    AttentionInterface.register(EAGER_IN_BLOCKS, _active[-1].attend if _active else _not_running)
 
 
 @contextmanager
 def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
-    """Run the model's attention in blocks of query rows, to save memory, without recording it."""
+    """Run the model as it was loaded, eager attention in blocks of query rows, without recording it."""
+    if checkpoint.attention != "eager":
+        with running_plainly(checkpoint.model):
+            yield
+        return
     attention = _BlockAttention(
-        PatternsAlone(), default_memory(checkpoint.device), {}, lambda: -1, lambda _, __: None, _MaskRows()
+        Observer(), default_memory(checkpoint.device), {}, lambda: -1, lambda _, __: None, _MaskRows()
     )
-    with _registered(attention, checkpoint.model, _bypassing(checkpoint)):
+    with _eager(attention, checkpoint.model, _bypassing(checkpoint)):
         yield
 
 
@@ -633,20 +688,16 @@ def _hook(
 
 
 @contextmanager
-def using_attention(model: Any, implementation: str = "eager") -> Iterator[None]:
-    """Set the implementation of attention, plain experts, outputs by name and eval mode, and restore all at the end."""
-    before, experts = model.config._attn_implementation, model.config._experts_implementation
-    by_name, training = model.config.return_dict, [module for module in model.modules() if module.training]
+def running_plainly(model: Any) -> Iterator[None]:
+    """Set plain experts, outputs by name and eval mode, and restore all at the end."""
+    experts, by_name = model.config._experts_implementation, model.config.return_dict
+    training = [module for module in model.modules() if module.training]
     try:
         model.config.return_dict = True  # BART's own code fails on tuples
         model.config._experts_implementation = "eager"  # torch's grouped product takes neither float64 nor every width
-        if before != implementation:
-            model.set_attn_implementation(implementation)
         model.eval()
         yield
     finally:
         for module in training:
             module.training = True
         model.config._experts_implementation, model.config.return_dict = experts, by_name
-        if before != implementation:
-            model.set_attn_implementation(before)

@@ -8,6 +8,7 @@ of the sink metric of Gu et al. 2024, "When Attention Sink Emerges in Language M
 and layers is our own, stricter than their rate over all heads.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import Tokens
-from attnviz.trace.recorder import PatternsAlone, record_attention
+from attnviz.trace.patterns import PatternsAlone
+from attnviz.trace.recorder import record_attention
 
 SINK_ATTENTION = 0.3
 """Mean attention from later queries above which a position is a sink of a head (Gu et al. 2024)."""
@@ -38,27 +40,33 @@ def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
     if not checkpoint.architecture.causal or checkpoint.stacks or n <= _LEAST_QUERIES:
         return tokens
     begin = replace(tokens, ids=tokens.ids[:n], type_ids=None)
-    sink_of_head: list[Tensor] = []  # a layer each, [n_heads, n]
+    patterns: list[Tensor] = []  # a layer each, [1, n_heads, n, n]
 
-    def visit(layer: int, pattern: Tensor) -> None:
-        received = _received(pattern[0], checkpoint.windows[layer])
-        sink_of_head.append((received > SINK_ATTENTION).to(checkpoint.device))  # layers may run on different devices
+    def visit(_: int, pattern: Tensor) -> None:
+        same = pattern.device == checkpoint.device  # layers may run on different devices
+        patterns.append(pattern if same else pattern.to(checkpoint.device))
 
-    record_attention(checkpoint, begin.model_inputs(checkpoint.device), PatternsAlone(visit), torch.inf)
-    share = torch.stack([layer.float().mean(0) for layer in sink_of_head])  # of the heads, [n_layers, n]
+    record_attention(checkpoint, begin.model_inputs(checkpoint.device), PatternsAlone(checkpoint, visit), torch.inf)
+    received = _received(torch.cat(patterns), checkpoint.windows)
+    share = (received > SINK_ATTENTION).float().mean(1)  # of the heads, [n_layers, n]
     is_sink = ((share > _MAJORITY).float().mean(0) > _MAJORITY).tolist()
     sink = (known or (position < n and is_sink[position]) for position, known in enumerate(tokens.sink))
     return replace(tokens, sink=tuple(sink))
 
 
-def _received(pattern: Tensor, window: int | None) -> Tensor:
-    """Mean attention to each key from the later queries that see it, [n_heads, n], of patterns [n_heads, n, n].
+def _received(patterns: Tensor, windows: Sequence[int | None]) -> Tensor:
+    """Mean attention to each key from the later queries that see it, of patterns [n_layers, n_heads, n, n].
 
-    0 for keys with too few such queries.
+    0 for keys with too few such queries. ``windows`` are those of the layers.
     """
-    positions = torch.arange(pattern.shape[-1], device=pattern.device)
+    n, device = patterns.shape[-1], patterns.device
+    seen_from = torch.tensor([window or n + 1 for window in windows], device=device)[:, None, None]
+    positions = torch.arange(n, device=device)
     behind = positions[:, None] - positions
-    seen = (behind > 0) & (behind < (window or len(positions) + 1))
-    count = seen.sum(0)
-    received = torch.where(seen, pattern, 0.0).sum(-2) / count.clamp(min=1)
-    return torch.where(count >= min(_LEAST_QUERIES, (window or len(positions)) - 1), received, 0.0)
+    seen = (behind > 0) & (behind < seen_from)  # [n_layers, n, n]
+    count = seen.sum(1)
+    received = torch.where(seen[:, None], patterns, 0.0).sum(-2) / count.clamp(min=1)[:, None]
+    enough = (
+        count >= torch.tensor([min(_LEAST_QUERIES, (window or n) - 1) for window in windows], device=device)[:, None]
+    )
+    return torch.where(enough[:, None], received, 0.0)

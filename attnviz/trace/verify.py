@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,13 +21,16 @@ from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Scoring
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import INPUTS, LayerCheck, LayerComparison, Verification, largest, within
+from attnviz.trace.patterns import LayerQK, MaskCache, of_heads
 from attnviz.trace.recorder import (
-    MOST_MASKS,
     AttentionCall,
     LayerRecord,
     Observer,
+    Rows,
     default_memory,
     not_finite,
+    random_numbers,
+    random_values,
     record_attention,
     row_blocks,
 )
@@ -92,72 +95,6 @@ class VerifiedRows:
             raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
 
 
-MaskCache = dict[object, Tensor | None]
-"""Masks of a text or batch by what they depend on, so that layers with the same window share them."""
-
-
-@dataclass(frozen=True)
-class _LayerQK:
-    """What the patterns of a layer are computed from.
-
-    Attributes:
-        query: [batch, n_heads, n_queries, d_head].
-        key: [batch, n_heads, n_keys, d_head].
-        mask: [batch, n_keys], 1 for a token and 0 for padding; None without padding.
-        across: whether keys are of another text (cross-attention).
-        mask_cache: masks that other layers have made.
-    """
-
-    query: Tensor
-    key: Tensor
-    scoring: Scoring
-    mask: Tensor | None
-    across: bool
-    mask_cache: MaskCache
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one query row of the patterns, over all heads and texts."""
-        return self.query.shape[:2].numel() * self.key.shape[-2] * self.query.element_size()
-
-    def rows(self, first: int, last: int, n_keys: int | None = None) -> Tensor:
-        """A block of the pattern, [batch, n_heads, rows, n_keys], over the keys that it sees, or ``n_keys``."""
-        scoring, total = self.scoring, self.key.shape[-2]
-        seen = total
-        if scoring.causal and not self.across:
-            seen = last
-        elif scoring.window is not None:
-            seen = min(total, last - 1 + scoring.window)
-        if n_keys is None:
-            n_keys = seen
-        elif n_keys < seen:
-            n_keys = total  # the model hides what the reference does not: the comparison will say so
-        cache, device = self.mask_cache, self.key.device
-        of = self.across, scoring.causal, scoring.window, self.mask is None, first, last, n_keys, device
-        if of in cache:
-            allowed = cache[of]
-        else:
-            allowed = self._allowed(first, last, n_keys)
-            if sum(mask.nbytes for mask in (*cache.values(), allowed) if mask is not None) <= MOST_MASKS:
-                cache[of] = allowed
-        query, key = self.query[:, :, first:last], self.key[:, :, :n_keys]
-        return attention.pattern_of(query, key, scoring, allowed, first)
-
-    def _allowed(self, first: int, last: int, n_keys: int) -> Tensor | None:
-        """Which of the last keys these rows may attend to; None for all."""
-        scoring, mask = self.scoring, self.mask
-        if self.across:
-            return None if mask is None else mask.bool()[:, None, None, :n_keys]
-        if mask is None:
-            if not scoring.causal and scoring.window is None:
-                return None
-            mask = torch.ones(1, self.key.shape[-2], dtype=torch.bool, device=self.key.device)
-        allowed = attention.allowed_positions(mask, scoring.causal, scoring.window, first, last - first)[..., :n_keys]
-        if self.mask is None and scoring.window is None:
-            return allowed[..., first + 1 :].contiguous()  # all rows see the keys before
-        return allowed
-
-
 @dataclass(eq=False)
 class VerifiedAttention:
     """The verified heads of one text: patterns are recomputed on demand, not kept.
@@ -208,7 +145,7 @@ class VerifiedAttention:
         """
         source, check = self._heads(layer), self.verification.layers[layer]
         if heads is not None:
-            source, check = _of_heads(source, heads), replace(check, heads_compared=len(heads))
+            source, check = of_heads(source, heads), replace(check, heads_compared=len(heads))
         n_queries, n_keys = source.query.shape[-2], source.key.shape[-2]
         end = n_queries if self.queries is None else self.queries[-1] + 1
         memory = default_memory(source.query.device) if self.memory is None else self.memory
@@ -218,7 +155,7 @@ class VerifiedAttention:
                     pattern = source.rows(start, stop)
                 yield VerifiedRows(check, self.verification.tolerance, pattern, start, n_queries, n_keys, end)
 
-    def _heads(self, layer: int) -> _LayerQK:
+    def _heads(self, layer: int) -> LayerQK:
         """What a layer's patterns are computed from, checked against its fingerprint."""
         kept, model = self._kept[layer], self.checkpoint
         x, source = kept.inputs
@@ -229,7 +166,11 @@ class VerifiedAttention:
                 "analyze again."
             )
         heads, _, value = _heads_of(model, layer, x, source, None, self._mask_cache)
-        if not torch.allclose(_fingerprint(heads, value), kept.fingerprint, rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS):
+        if self.verification.attention != "eager":
+            heads = heads.without_rounding()
+        again = _fingerprint(heads, value)
+        same = torch.allclose(again, kept.fingerprint, rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS)
+        if not same or _numbers_of(heads.scoring) != kept.scoring:
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
                 "the model's weights changed since; analyze again."
@@ -244,6 +185,7 @@ class _KeptLayer:
     inputs: tuple[Tensor, Tensor | None]
     output: Tensor | None
     fingerprint: Tensor
+    scoring: tuple[object, ...]
 
 
 def verify_attention(
@@ -316,7 +258,7 @@ class Verifier(Observer):
     During the pass no comparison waits for the device; nothing that it gave may be used unless :meth:`run` returns.
     """
 
-    overwrites = True
+    overwrites = probes = True
 
     def __init__(
         self,
@@ -339,11 +281,12 @@ class Verifier(Observer):
         self.kept: dict[int, _KeptLayer] = {}
         self.mask_cache: MaskCache = {}
         self._comparisons: dict[int, tuple[LayerComparison, int]] = {}
-        self._heads: _LayerQK
+        self._heads: LayerQK
         self._parameters: HeadParameters
         self._compared: LayerComparison
         self._queries_per_key = 1
         self._value, self._weighted = torch.empty(0), list[Tensor]()
+        self._random, self._blind = torch.empty(0), list[Tensor]()
         self._fingerprint = torch.empty(0)
 
     def run(self, inputs: dict[str, Tensor], memory: float | None = None) -> None:
@@ -404,13 +347,18 @@ class Verifier(Observer):
         self._queries_per_key = call.query.shape[1] // call.key.shape[1]
         mask = None if self._masks is None else self._masks(layer)
         self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask, self.mask_cache)
-        self._parameters = parameters
+        self._parameters, self._blind = parameters, []
         recomputed = self._heads.query, self._heads.key, self._value
         own = call.query, call.key, call.value
         x = attention_input, attention_input if source is None else source
         for name, ours, theirs in zip(INPUTS, recomputed, own, strict=True):
-            once = ours[:, :: max(1, ours.shape[1] // theirs.shape[1])]  # heads of a group share keys and values
+            shared_by = ours.shape[1] // theirs.shape[1]
+            once = ours[:, ::shared_by] if shared_by > 1 else ours  # heads of a group share keys and values
             self._compared.add_inputs(name, once, theirs, partial(_reason, model, name, x, parameters, theirs))
+        if model.attention != "eager":
+            self._heads = self._heads.without_rounding()
+            self._value = attention.upcast(self._value)
+            self._random = attention.upcast(random_values(self._value))
         if self._keep:
             self._fingerprint = _fingerprint(self._heads, self._value)
         if self._locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
@@ -418,16 +366,24 @@ class Verifier(Observer):
                 f"The model scales its scores by {call.scale:.6g}, the reference by {parameters.scale:.6g}."
             )
 
-    def rows(self, layer: int, first: int, own: Tensor) -> None:
+    def rows(self, layer: int, rows: Rows) -> None:
         """Recompute a block of the patterns, compare it, and visit it."""
-        for start, stop in _stretches(self._queries, first, first + own.shape[2]):
-            self._compare(layer, start, own[:, :, start - first : stop - first])
+        for start, stop in _stretches(self._queries, rows.first, rows.last):
+            at = slice(start - rows.first, stop - rows.first)
+            if rows.weights is not None:
+                pattern, weighted = self._compared_weights(start, rows.weights[:, :, at])
+            else:
+                assert rows.probe is not None  # the observer probes
+                pattern, weighted = self._compared_probe(start, rows.probe[:, at])
+            self._weighted.append(weighted.transpose(1, 2))
+            n_queries, n_keys = self._heads.query.shape[-2], self._heads.key.shape[-2]
+            end = n_queries if self._queries is None else self._queries[-1] + 1
+            check, tolerance = PendingCheck(layer), self._checkpoint.tolerance
+            self._visit(VerifiedRows(check, tolerance, pattern, start, n_queries, n_keys, end))
 
-    def _compare(self, layer: int, first: int, own: Tensor) -> None:
-        """As :meth:`rows`, of consecutive queries that are all verified."""
+    def _compared_weights(self, first: int, own: Tensor) -> tuple[Tensor, Tensor]:
+        """The pattern of consecutive queries, compared with the model's weights, and the weighted values."""
         heads, compared = self._heads, self._compared
-        n_queries, total = heads.query.shape[-2], heads.key.shape[-2]
-        end = n_queries if self._queries is None else self._queries[-1] + 1
         pattern = heads.rows(first, first + own.shape[2], own.shape[-1])
         if own.shape[-1] < pattern.shape[-1]:
             own = torch.nn.functional.pad(own, (0, pattern.shape[-1] - own.shape[-1]))
@@ -436,26 +392,70 @@ class Verifier(Observer):
             compared.causes.append(
                 "Queries, keys and values agree before that; patterns agree with the groups of heads in another order."
             )
-        self._weighted.append(torch.matmul(pattern, self._value[..., : pattern.shape[-1], :]).transpose(1, 2))
-        check, tolerance = PendingCheck(layer), self._checkpoint.tolerance
-        self._visit(VerifiedRows(check, tolerance, pattern, first, n_queries, total, end))
+        return pattern, torch.matmul(pattern, self._value[..., : pattern.shape[-1], :])
+
+    def _compared_probe(self, first: int, own: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`_compared_weights`, compared with what the model's attention makes of random values."""
+        heads, last, d_head = self._heads, first + own.shape[1], self._value.shape[-1]
+        pattern = heads.rows(first, last)
+        n_keys = pattern.shape[-1]
+        both = torch.cat([self._value, self._random], -1)[..., :n_keys, :]
+        together = torch.matmul(pattern, both)
+        weighted, expected = together[..., :d_head], together[..., d_head:]
+        own = own.transpose(1, 2)
+        blind = self._blind_rows(first, last, n_keys)
+        if blind is not None:
+            self._blind.append(blind)
+            own = torch.where(blind, expected, own)
+        if not self._compared.add_probe(first, pattern, self._random, expected, own) and not self._compared.causes:
+            self._compared.causes += self._other_ways(first, own)
+        return pattern, weighted.to(self._checkpoint.dtype)
+
+    def _blind_rows(self, first: int, last: int, n_keys: int) -> Tensor | None:
+        """Queries of padding that may attend to nothing, [batch, 1, rows, 1]: implementations differ in their rows."""
+        heads = self._heads
+        if heads.mask is None or heads.across or (not heads.scoring.causal and heads.scoring.window is None):
+            return None
+        allowed = heads.allowed(first, last, n_keys)
+        return None if allowed is None else ~allowed.any(-1, keepdim=True)
 
     def _interleaved(self, first: int, own: Tensor) -> bool:
         """Whether the model's rows agree if head h has the keys of key-value head h mod n_kv_heads."""
-        heads, shared_by = self._heads, self._queries_per_key
-        if shared_by == 1:
+        if self._queries_per_key == 1:
             return False
-        key = heads.key[:, ::shared_by].repeat(1, shared_by, 1, 1)
-        rows = replace(heads, key=key).rows(first, first + own.shape[2], own.shape[-1])
+        rows = self._other_groups().rows(first, first + own.shape[2], own.shape[-1])
         return rows.shape == own.shape and float(largest(rows - own)) <= self._compared.tolerance.pattern
+
+    def _other_groups(self) -> LayerQK:
+        key = self._heads.key[:, :: self._queries_per_key].repeat(1, self._queries_per_key, 1, 1)
+        return replace(self._heads, key=key)
+
+    def _other_ways(self, first: int, own: Tensor) -> Iterator[str]:
+        """What else than the reference's way of attending explains what the model makes of random values."""
+        heads, scoring = self._heads, self._heads.scoring
+        ahead = replace(heads, scoring=replace(scoring, causal=not scoring.causal), mask_cache={})
+        way = "both ways as it was loaded (is_causal=False)" if scoring.causal else "backwards only as it was loaded"
+        groups = (
+            "Queries, keys and values agree before that; its outputs agree with the groups of heads in another order."
+        )
+        ways = {f"This model attends {way}.": ahead, groups: self._other_groups()}
+        for sentence, other in ways.items():
+            rows = other.rows(first, first + own.shape[2], other.key.shape[-2])
+            expected = torch.matmul(rows, self._random)
+            if float(largest(expected - own)) <= self._compared.tolerance.probe:
+                yield sentence
 
     def end(self, record: LayerRecord) -> None:
         """Compare the layer's output, and the residual stream and norm after it."""
         model, layer, compared = self._checkpoint, record.layer, self._compared
         weighted = self._weighted[0] if len(self._weighted) == 1 else torch.cat(self._weighted, 1)
         output = attention.joined_output(weighted.transpose(1, 2), self._parameters)
+        if self._blind:
+            blind = torch.cat(self._blind, 2)[:, 0]
+            weighted = torch.where(blind[..., None], record.weighted, weighted)
+            output = torch.where(blind, record.output, output)
         compared.add_outputs(record, weighted, output, self._queries)
-        n_summed = record.summed[0].numel()
+        n_summed = record.summed.shape[1:].numel()
         self._comparisons[layer] = compared, n_summed
         if self._locating:
             check = compared.result(compared.on_device.tolist(), n_summed)
@@ -464,7 +464,7 @@ class Verifier(Observer):
         if self._keep:
             inputs = record.attention_input, record.source
             own = record.output if self._keep_outputs else None
-            self.kept[layer] = _KeptLayer(inputs, own, self._fingerprint)
+            self.kept[layer] = _KeptLayer(inputs, own, self._fingerprint, _numbers_of(self._heads.scoring))
         if self._written is not None:
             self._written(layer, record.weighted)
         tell(self._progress, "verifying", len(self._comparisons), model.n_layers)
@@ -517,41 +517,34 @@ def _reason(
 
 def _heads_of(
     checkpoint: Checkpoint, layer: int, x: Tensor, source: Tensor | None, mask: Tensor | None, mask_cache: MaskCache
-) -> tuple[_LayerQK, HeadParameters, Tensor]:
+) -> tuple[LayerQK, HeadParameters, Tensor]:
     """A layer's queries and keys, its parameters and its values, [batch, n_heads, n_keys, d_head]."""
     keys = x if source is None else source
     with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         query, key = attention.queries_and_keys(x, keys, parameters)
         value = attention.values(keys, parameters)
-    return _LayerQK(query, key, parameters, mask, source is not None, mask_cache), parameters, value
+    return LayerQK(query, key, parameters, mask, source is not None, mask_cache), parameters, value
 
 
-def _of_heads(heads: _LayerQK, chosen: Sequence[int]) -> _LayerQK:
-    """Some of the heads of a layer."""
-    numbers, scoring, bias = list(chosen), heads.scoring, heads.scoring.position_bias
-    if bias is not None:
-        scoring = replace(scoring, position_bias=lambda *rows: bias(*rows)[numbers])
-    if scoring.sinks is not None:
-        scoring = replace(scoring, sinks=scoring.sinks[numbers])
-    return replace(heads, query=heads.query[:, numbers], key=heads.key[:, numbers], scoring=scoring)
-
-
-@cache
-def _random(n: int, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Fixed random numbers, [n, d]."""
-    return torch.rand(n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)
-
-
-def _fingerprint(heads: _LayerQK, value: Tensor) -> Tensor:
+def _fingerprint(heads: LayerQK, value: Tensor) -> Tensor:
     """A few numbers a head that change when queries, keys, values or patterns do, or heads are permuted.
 
-    Sums of queries, keys, values and the last row of the pattern times random numbers, [4, batch, n_heads]; with a bias
-    by position, which may change for some distances alone, of the first row and the middle one as well.
+    Sums of queries, keys and values times random numbers, [3, batch, n_heads]. These and :func:`_numbers_of` give the
+    patterns; learned sinks and a bias by position, which may change for some distances alone, are seen in the first,
+    the middle and the last row of the pattern.
     """
-    n = heads.query.shape[-2]
-    rows = [n - 1] if heads.scoring.position_bias is None else sorted({0, n // 2, n - 1})
+    n, rows = heads.query.shape[-2], list[int]()
+    if heads.scoring.position_bias is not None or heads.scoring.sinks is not None:
+        rows = sorted({0, n // 2, n - 1})
     with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
         patterns = [heads.rows(row, row + 1, heads.key.shape[-2]) for row in rows]
         parts = [attention.upcast(x) for x in (heads.query, heads.key, value, *patterns)]
-        return torch.stack([(x * _random(*x.shape[-2:], x.dtype, x.device)).sum((-2, -1)) for x in parts])
+        return torch.stack(
+            [torch.einsum("bhnd,nd->bh", x, random_numbers(*x.shape[-2:], x.dtype, x.device)) for x in parts]
+        )
+
+
+def _numbers_of(scoring: Scoring) -> tuple[object, ...]:
+    """What besides queries, keys and tensors makes patterns."""
+    return scoring.scale, scoring.causal, scoring.upcast, scoring.softmax_in_float32, scoring.window, scoring.cap

@@ -85,6 +85,7 @@ OF_THE_COMMAND_LINE = (
     "target_language",
     "each_line",
     "show",
+    "chat",  # instead of a text
 )
 USES = {
     "heads": "TEXT -m bert --no-syntax", "compare": "TEXT OTHER -m bert --no-syntax", "explain": "TEXT -m bert",
@@ -205,6 +206,7 @@ NEEDED = {
     "profile": "trees.conllu",
 }
 VALUES = {"select": ["L0"], "residual": 0.25, "method": "zero", "dtype": "float64", "role": ["x"], "memory": "64M"}
+VALUES["spans"] = ["end=away"]
 """What is typed for options that do not take every number or text."""
 
 

@@ -152,7 +152,11 @@ def test_verify_proves_models_writes_what_it_found_and_fails_where_one_is_not_le
     ran = CliRunner().invoke(app, typed, terminal_width=120)
     assert ran.exit_code == 0, ran.output
     document = json.loads((tmp_path / "proof" / "models-verify.json").read_text())
-    assert {"attnviz", "torch", "transformers", "python"} <= set(document)
+    versions = [document[name] for name in ("attnviz", "torch", "transformers", "python", "platform")]
+    printed = "".join(ran.stdout.split())
+    assert [
+        each for each in (*versions, "BertModel", "GPT2Model", "eager") if "".join(each.split()) not in printed
+    ] == []
     for model in document["models"]:
         assert (model["level"], model["reason"], len(model["texts"]), len(model["tokens"])) == (4, None, 4, 4)
         assert max(model["tokens"]) > min(model["tokens"]), "nothing is padded"
@@ -176,5 +180,12 @@ def test_verify_proves_models_writes_what_it_found_and_fails_where_one_is_not_le
     wrong, missing = json.loads(ran.stdout)["models"]
     assert (wrong["level"], missing["level"]) == (None, None)
     assert "do not reproduce the model" in wrong["reason"]
+    assert [wrong["model"][name] for name in ("architecture", "class", "attention")] == ["bert", "BertModel", "sdpa"]
     assert "cannot load the model 'nonsuch'" in missing["reason"]
     assert CliRunner().invoke(app, ["models", "--verify"]).exit_code == 2
+    (tmp_path / "no-weights").mkdir()
+    (tmp_path / "no-weights" / "config.json").write_text(
+        '{"model_type": "reformer", "architectures": ["ReformerModel"]}'
+    )
+    ran = CliRunner().invoke(app, ["models", str(tmp_path / "no-weights"), "--verify"])
+    assert (ran.exit_code, "reformer, ReformerModel" in ran.stdout) == (1, True)

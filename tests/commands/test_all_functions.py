@@ -55,6 +55,8 @@ def test_a_model_in_memory_is_left_as_it_was(name: str, kind: str) -> None:
 def test_only_a_string_is_a_text_or_a_pair(name: str) -> None:
     model, tokenizer = MODELS["bert"]()
     for text in (None, 3, b"the cat", ["the", "cat"]):
+        if name == "analyze" and isinstance(text, list):  # which reads several
+            continue
         with pytest.raises(TextError, match=rf"expected text .* as a string, found {type(text).__name__}"):
             FUNCTIONS[name](text, model, tokenizer=tokenizer)
         if text is not None and name != "rollout":

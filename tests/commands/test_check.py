@@ -2,13 +2,15 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
-from transformers import BertModel
+from transformers import AutoTokenizer, BertModel, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import attnviz
@@ -19,7 +21,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.present.documents import json_text
 from attnviz.profiles.store import store_profile
 from tests.conftest import needs_minilm
-from tests.support.corpora import treebank
+from tests.support.corpora import sentences, treebank
 from tests.support.models import bert_config, bert_tokenizer, save_checkpoint, sharp_bert
 
 TEXT = "the cat that i saw ran away and the dog that i saw was in the house"
@@ -279,3 +281,89 @@ def test_one_text_decides_nothing_whatever_the_bound(tmp_path: Path):
     claims = [f'head = "L0H0"; role = "{role}"; at_least = {bound}' for role, bound in (("sink", 0), ("semantic", -1))]
     found = attnviz.check(written(tmp_path, 'corpus = "one.txt"', *claims), from_loaded(sharp_bert(), bert_tokenizer()))
     assert verdicts(found) == ["cannot be decided"] * 2
+
+
+def check_here(*words: str) -> int:
+    return CliRunner().invoke(app, ["check", *words, "--device", "cpu"]).exit_code
+
+
+def test_a_file_of_what_the_heads_do_now_holds_and_fails_where_heads_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("ci").mkdir()
+    sentences(Path("novel.txt"), 150)
+    found = attnviz.check("ci/heads.toml", "tiny-gpt2", init=["novel.txt"], device="cpu")
+    made = Path("ci/heads.toml").read_text(encoding="utf-8")
+    assert verdicts(found) == ["holds"] * 10
+    heads = {each.claim.head: each for each in found.claims}
+    assert len(heads) == 10
+    assert {heads[head].claim.what for head in ("L0H2", "L1H0")} == {"previous-token", "induction"}
+    for each in found.claims:
+        low = each.interval[0]
+        assert low - 0.015 <= each.claim.at_least <= low - 0.005
+    model = GPT2LMHeadModel.from_pretrained(TINY)
+    weights = model.transformer.h[0].attn.c_attn.weight.data
+    d_head = model.config.n_embd // model.config.n_head
+    weights[:, 2 * d_head : 3 * d_head] = 0  # the queries of L0H2
+    changed = attnviz.check("ci/heads.toml", from_loaded(model.eval(), AutoTokenizer.from_pretrained(TINY)))
+    assert {each.claim.head: each.verdict for each in changed.claims}["L0H2"] == "fails"
+    assert changed.exit_code == 1
+    assert check_here("ci/heads.toml", "--init", "novel.txt", "-m", "tiny-gpt2") == 2  # it is there
+    assert Path("ci/heads.toml").read_text(encoding="utf-8") == made
+
+
+def test_a_new_file_names_model_corpus_and_options_so_that_it_runs_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(TINY, "model")
+    sentences(Path("my “novel”.txt"), 130)
+    Path("below").mkdir()
+    assert (
+        check_here("below/new.toml", "--init", "my “novel”.txt", "-m", "./model", "--seed", "3", "--limit", "120") == 0
+    )
+    monkeypatch.chdir("below")
+    first = Path("new.toml").read_text(encoding="utf-8").partition("\n")[0]
+    assert check_here(*first.partition("attnviz check ")[2].split()) == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "more", "word"),
+    [
+        ("new.toml", {"published": "wang-2022"}, "--published"),
+        ("none/new.toml", {}, "none"),
+        (["a.toml", "b.toml"], {}, "found 2"),
+        ("new.toml", {"limit": 20}, "no head passes"),
+    ],
+)
+def test_what_no_file_can_be_made_of_is_said(
+    files: Any, more: Any, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    sentences(Path("novel.txt"), 20)
+    bert = from_loaded(sharp_bert(), bert_tokenizer())
+    with pytest.raises(UsageError, match=word):
+        attnviz.check(files, bert, init=["novel.txt"], **more)
+    assert [path.name for path in tmp_path.iterdir()] == ["novel.txt"]
+
+
+def test_junit_has_a_case_for_each_claim_and_why_it_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    claims = [
+        'text = "the cat\\u001b<&> ran"; head = "L0H2"; score = "previous-token"; at_least = 0',
+        'text = "one two"; head = "L0H0"; score = "entropy"; at_least = 9',
+        'text = "one two"; head = "L0H0"; label = "sink"',
+    ]
+    path = written(tmp_path, 'model = "tiny-gpt2"', *claims)
+    assert check_here("--junit", "found.xml") == 1
+    suite = ElementTree.parse("found.xml").getroot().find("testsuite")
+    assert suite is not None
+    assert [suite.get(name) for name in ("tests", "failures", "errors")] == ["3", "1", "1"]
+    cases = suite.findall("testcase")
+    assert [[each.tag for each in case] for case in cases] == [[], ["failure"], ["error"]]
+    assert [case.get("line") for case in cases] == ["2", "7", "12"]
+    assert {case.get("file") for case in cases} == {path.name}
+    assert "<&>" in str(cases[0].get("name"))
+    assert "below 10" in str(cases[2][0].get("message"))
+    assert check_here("--junit", "none/found.xml") == 2

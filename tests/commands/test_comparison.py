@@ -136,9 +136,9 @@ def test_the_errors_of_both_verifications_count_as_rounding(bert):
     def with_error(side, error):
         verification = side.verification
         checks = [replace(check, pattern_error=error) for check in verification.layers]
-        attention = copy.copy(side.attention)
-        attention.verification = replace(verification, layers=type(verification.layers)(checks))
-        return replace(side, attention=attention)
+        verified = copy.copy(side.verified)
+        verified.verification = replace(verification, layers=type(verification.layers)(checks))
+        return replace(side, verified=verified)
 
     found = attnviz.compare(with_error(analysed(bert), 4e-5), with_error(analysed(tuned(bert, 2, [1])), 3e-5))
     assert found.floor == pytest.approx(7e-5)

@@ -81,6 +81,7 @@ def test_statistics_are_those_of_the_rows(kind, words, memory):
 
 def test_a_row_that_is_wrong_is_found_and_one_that_nobody_asked_for_is_not_compared(monkeypatch):
     checkpoint, seen = checkpoint_of("gpt2"), []
+    checkpoint.model.set_attn_implementation("eager")
     add = LayerComparison.add_rows
 
     def keep(self, first, pattern, own):

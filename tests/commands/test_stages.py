@@ -330,7 +330,7 @@ STEPS: dict[str, tuple[str, Callable[[dict[str, Tensor], Tensor], Tensor]]] = {
     "heads interleaved": ("concatenated", lambda steps, x: steps["weighted"].flatten(0, 1).reshape(x.shape)),
     "no mask, keys moved": ("pattern", lambda steps, x: attention.attention_pattern(
         steps["scores"].clone(), torch.ones_like(steps["mask"])).roll(1, 1)),
-    "one weight": (r"pattern of layer 1 .*head 2, query 1 .*, key 3 ", lambda steps, x: steps["pattern"].index_put(
+    "one weight": (r"pattern of layer 1 .*head 2, query 1 ", lambda steps, x: steps["pattern"].index_put(
         (torch.tensor(2), torch.tensor(1), torch.tensor(3)), torch.tensor(0.5), accumulate=True)),
     "no activation": ("activated", lambda steps, x: steps["expanded"]),
     "another shape": (r"expanded .* the shape \[2, 3\], the model", lambda steps, x: torch.zeros(2, 3)),

@@ -135,6 +135,7 @@ def test_ablation_attends_to_no_more_rows_at_once_than_a_block_has(monkeypatch: 
     monkeypatch.setattr(modeling_gpt2, "eager_attention_forward", counted)
     in_blocks(monkeypatch, 7)
     model, text = models()["gpt2"]()
+    model["model"].set_attn_implementation("eager")
     COMMANDS["ablate"](model, text)
     assert max(rows) == 7
     assert len(rows) > 20

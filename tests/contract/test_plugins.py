@@ -231,15 +231,17 @@ def test_a_setting_that_the_relative_has_and_the_family_lacks_is_named(nemotron_
 def test_the_commands_of_the_guide_run_as_written(mine, bert_folder, seed_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("my-seed").symlink_to(seed_folder)
+    Path("my.py").write_text(files_of_the_guide()["my.py"], encoding="utf-8")
     lines = re.findall(r"^\$ attnviz (.+)$", PAGE.read_text(encoding="utf-8"), re.M)
-    assert len(lines) == 5
+    assert len(lines) == 6
     for line in lines:
         model = [] if "models" in line or "--model" in line else ["--model", bert_folder]
         done = run(*shlex.split(line), *model, *["--device", "cpu"] * ("models" not in line))
         assert done.exit_code == 0, done.output
     (written,) = Path("attnviz-out").glob("*/*/spread.png")
     assert "spread.png" in document_of(written.parent)["figures"]
-    assert [each["name"] for each in document_of(written.parent)["plugins"]] == ["punctuation", "heads.spread"]
+    names = [each["name"] for each in document_of(written.parent)["plugins"]]
+    assert names == ["punctuation", "two-back", "heads.spread"]
 
 
 BROKEN = package(
@@ -400,6 +402,39 @@ def test_a_registered_pattern_may_be_replaced_and_earlier_results_stay(bert_fold
     assert "two_back" not in SHARES
     with pytest.raises(attnviz.UsageError, match="nothing was registered as 'two-back'"):
         attnviz.unregister("two-back")
+
+
+def test_a_name_and_a_mask_are_a_pattern(bert_folder):
+    attnviz.register("two-back", lambda text: text.distances == -2)
+    found = attnviz.analyze(TEXT, bert_folder, syntax=False)
+    attnviz.register(BACK)
+    again = attnviz.analyze(TEXT, bert_folder, syntax=False)
+    scores, expected = ([head.statistics["two_back"] for head in each.heads] for each in (found, again))
+    assert scores == expected
+    assert max(scores) > 0
+    with pytest.raises(attnviz.UsageError, match="as a function"):
+        attnviz.register("two-back")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("my.py", "", "registers nothing"),
+        ("my.py", "x = (", "SyntaxError"),
+        ("my.py", "raise SystemExit", "SystemExit"),
+        ("my.py", "import attnviz\nattnviz.register('Two', lambda text: None)", "small letters"),
+        ("my.txt", "", "my.txt"),
+        ("my.py", None, "nothing at my.py"),
+    ],
+)
+def test_a_file_that_registers_nothing_is_one_line(tmp_path, monkeypatch, name, content, word):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(name).write_text(content, encoding="utf-8")
+    done = run("heads", TEXT, "--plugin", name)
+    assert done.exit_code == 2
+    assert word in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, mine, tmp_path):

@@ -88,6 +88,34 @@ def test_the_column_of_texts_is_found(rows: str, texts: list[str], tmp_path: Pat
     assert [text.text for text in read(tmp_path / "a.jsonl")] == texts
 
 
+CHAT = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "ran away"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "n"),
+    [
+        ("a.jsonl", f"{json.dumps(CHAT)}\n{json.dumps({'id': 5, 'messages': CHAT})}\n", 2),
+        ("a.json", json.dumps([{"id": 4, "messages": CHAT}, {"id": 5, "messages": CHAT}]), 2),
+        ("a.json", json.dumps(CHAT), 1),
+        ("a.json", json.dumps({"messages": CHAT}), 1),
+    ],
+)
+def test_rows_with_messages_are_chats(name: str, content: str, n: int, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    found = read(tmp_path / name)
+    assert [list(text.messages) for text in found] == [CHAT] * n
+    assert found[-1].id == ("5" if n == 2 else None)
+    assert open_corpus(tmp_path / name).size == n
+    with pytest.raises(CorpusError, match="found chats"):
+        attnviz.ablate(tmp_path / name, sharp_gpt2(), tokenizer=gpt2_tokenizer())
+
+
+def test_a_column_of_texts_that_is_named_is_read_beside_messages(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "the cat", "messages": CHAT}))
+    assert [text.text for text in read(tmp_path / "a.jsonl", Columns("prompt"))] == ["the cat"]
+    assert [text.text for text in read(tmp_path / "a.jsonl")] == [""]
+
+
 def test_ids_of_sentences_and_a_text_over_several_lines(tmp_path: Path) -> None:
     pytest.importorskip("conllu", reason="needs the extra profile")
     word = "\t".join(["1", "cat", *"____", "0", "root", "_", "_"])
@@ -123,6 +151,9 @@ def test_ids_of_sentences_and_a_text_over_several_lines(tmp_path: Path) -> None:
         ("a.json", '[{"text": "the cat"},\n {"text": null}]', {}, "a.json, row 2: .*'text'.*none"),
         ("a.json", '{"text": "the cat"}\n{"text": "the dog"}', {}, "a.json:2: .*JSON"),
         ("a.json", '{"text": "the cat"}', {}, "a.json: .*list"),
+        ("a.jsonl", '{"prompts": 1, "role": "x"}\n', {}, "'prompts', 'role'.*--text-column"),
+        ("a.jsonl", '[{"role": "user", "content": "x"}]\n{"text": "the cat"}\n', {}, "a.jsonl:2: .*messages"),
+        ("a.jsonl", '{"text": "the cat"}\n{"messages": []}\n', {}, "a.jsonl:2: .*'text'.*none"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_with_its_row_and_column(

@@ -1,14 +1,21 @@
-"""attnviz.draw: pictures of attention weights from any library, which nobody takes for verified ones."""
+"""attnviz.draw: pictures of attention weights from any library, which nobody takes for verified ones.
+
+The pattern of a generation equals that of one eager pass over prompt and new tokens.
+"""
 
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import BartConfig, BartForConditionalGeneration, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 import attnviz
+from attnviz.commands.heads.page_view import page_data
 from attnviz.errors import UsageError
+from attnviz.present.view import ViewOptions
 from tests.support.drawn import texts_of
+from tests.support.models import gpt2_tokenizer, sharp_gpt2
 
 TOKENS = "[CLS] the cat that i saw ran away [SEP]".split()
 WEIGHTS = (3 * torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(0))).softmax(-1)
@@ -16,9 +23,10 @@ WEIGHTS = (3 * torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(0
 
 @pytest.mark.parametrize(
     "given",
-    [WEIGHTS, WEIGHTS.numpy(), WEIGHTS.tolist(), tuple(layer[None] for layer in WEIGHTS), WEIGHTS.half()],
-    ids=["tensor", "array", "lists", "attentions", "half"],
-)
+    [WEIGHTS, WEIGHTS.numpy(), WEIGHTS.tolist(), tuple(layer[None] for layer in WEIGHTS), WEIGHTS.half(),
+     WEIGHTS[:, None], (*WEIGHTS[:, None].numpy(),)],
+    ids=["tensor", "array", "lists", "attentions", "half", "batch", "arrays"],
+)  # fmt: skip
 def test_the_weights_are_drawn_as_they_were_given(given: Any):
     figure = attnviz.draw(given, TOKENS).figure("heads", select="L1H2")
     drawn = next(
@@ -56,11 +64,149 @@ def test_the_first_token_of_causal_weights_alone_is_a_sink():
         ([[1.0], [1.0, 2.0]], ["a"], "list"),
         (torch.eye(2), ["a"], "2 rows"),
         (torch.eye(2), "ab", "list of tokens"),
+        ((), ["a"], 'attn_implementation="eager"'),
+        ((None, None), ["a"], 'attn_implementation="eager"'),
+        ({"logits": 1, "decoder_attentions": 2}, ["a"], ".decoder_attentions"),
+        (torch.eye(2).expand(3, 2, 1, 2, 2), ["a", "b"], "batch=1"),
+        (tuple(torch.eye(2).expand(3, 2, 1, 2, 2)), ["a", "b"], "batch=1"),
+        ((torch.ones(1, 1, 2, 2), torch.ones(1, 3, 2, 2)), ["a", "b"], "layers of one shape"),
+        (((torch.eye(2)[None, None],), (torch.ones(1, 1, 2, 3),)), ["a", "b"], "step 1"),
     ],
 )
 def test_what_are_no_weights_is_refused(weights: Any, tokens: Any, said: str):
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=said) as error:
         attnviz.draw(weights, tokens)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"layers": [0]}, "each of 2 layers"),
+        ({"layers": [3, 1]}, "in order"),
+        ({"mask": [1, 1]}, "9 tokens"),
+        ({"mask": [0] * 9}, "1 for those that are shown"),
+        ({"batch": 5}, "from 0 to 0"),
+        ({"keys": ["a"]}, "9 columns"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], said: str):
+    with pytest.raises(UsageError, match=said):
+        attnviz.draw(WEIGHTS[:, None], TOKENS, **options)
+    with pytest.raises(UsageError, match="L3, L7"):
+        attnviz.draw(WEIGHTS, TOKENS, layers=[3, 7]).figure("heads", select="L4H0")
+
+
+def drawn(drawing: attnviz.RawAttention) -> torch.Tensor:
+    return torch.stack(list(drawing._analysis.verified.patterns.values()))
+
+
+def generating(kind: str = "gpt2") -> Any:
+    torch.manual_seed(1)
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
+    if kind == "windows":
+        config = MistralConfig(vocab_size=400, hidden_size=32, sliding_window=4, initializer_range=0.5, **sizes)
+        model = MistralForCausalLM(config).eval()
+    else:
+        model = sharp_gpt2(1, GPT2LMHeadModel)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def generated(model: Any, inputs: Any, **options: Any) -> Any:
+    known = {"output_attentions": True, "return_dict_in_generate": True, "pad_token_id": 0, "eos_token_id": None}
+    return model.generate(**inputs, max_new_tokens=6, **known, **options)
+
+
+def one_pass(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The model's own patterns of all tokens but the last, [n_layers, n_heads, n, n]."""
+    with torch.no_grad():
+        return torch.stack(model(ids[None, :-1], output_attentions=True).attentions)[:, 0]
+
+
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"cache_implementation": "static"}], ids=str)
+@pytest.mark.parametrize("kind", ["gpt2", "windows"])
+def test_the_steps_of_a_generation_are_one_pass(kind: str, options: dict[str, Any]):
+    model, tokenizer = generating(kind), gpt2_tokenizer()
+    output = generated(model, tokenizer("the cat that i saw", return_tensors="pt"), do_sample=False, **options)
+    ids = output.sequences[0]
+    for tokens in (list(map(str, ids)), list(map(str, ids[:-1]))):
+        drawing = attnviz.draw(output.attentions, tokens)
+        torch.testing.assert_close(drawn(drawing), one_pass(model, ids), atol=1e-5, rtol=1e-5)
+
+
+def test_padding_of_a_prompt_is_left_out():
+    model, tokenizer = generating(), gpt2_tokenizer()
+    tokenizer.padding_side, tokenizer.pad_token = "left", tokenizer.eos_token
+    inputs = tokenizer(["the cat that i saw", "a dog"], padding=True, return_tensors="pt")
+    output = generated(model, inputs, do_sample=False)
+    ids, mask = output.sequences[1], inputs["attention_mask"]
+    drawing = attnviz.draw(output.attentions, list(map(str, ids)), batch=1, mask=mask)
+    n_padding = int((mask[1] == 0).sum())
+    assert n_padding > 0
+    torch.testing.assert_close(drawn(drawing), one_pass(model, ids[n_padding:]), atol=1e-5, rtol=1e-5)
+    passed = model(**inputs, output_attentions=True).attentions
+    prompt = attnviz.draw(passed, list(map(str, inputs["input_ids"][1])), batch=1, mask=mask)
+    assert drawn(prompt).shape[-1] == len(ids) - 6 - n_padding
+
+
+def test_beams_change_places():
+    model, tokenizer = generating("windows"), gpt2_tokenizer()
+    output = generated(model, tokenizer("the cat that i saw", return_tensors="pt"), num_beams=4)
+    ids, beams = output.sequences[0], output.beam_indices[0]
+    assert len(set(beams.tolist())) > 1
+    tokens = list(map(str, ids))
+    own = one_pass(model, ids)
+    torch.testing.assert_close(drawn(attnviz.draw(output.attentions, tokens, batch=beams)), own, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(drawn(attnviz.draw(output.attentions, tokens, batch=0)), own, atol=1e-2)
+    with pytest.raises(UsageError, match="beam_indices"):
+        attnviz.draw(output.attentions, tokens)
+
+
+def test_cross_attention_has_tokens_of_its_columns():
+    torch.manual_seed(0)
+    sizes = {"encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = BartConfig(vocab_size=60, d_model=16, encoder_ffn_dim=16, decoder_ffn_dim=16, init_std=0.5, **sizes)
+    model = BartForConditionalGeneration(config).eval()
+    model.set_attn_implementation("eager")
+    source = torch.tensor([[0, 7, 8, 9, 2, 1]])
+    mask = source != 1
+    output = generated(model, {"input_ids": source, "attention_mask": mask}, do_sample=False)
+    target = output.sequences[0]
+    with torch.no_grad():
+        whole = model(source, attention_mask=mask, decoder_input_ids=target[None, :-1], output_attentions=True)
+    rows, columns = list(map(str, target)), list(map(str, source[0]))
+    drawing = attnviz.draw(output.cross_attentions, rows, keys=columns, mask=mask)
+    expected = torch.stack(whole.cross_attentions)[:, 0]
+    torch.testing.assert_close(drawn(drawing), expected[..., :-1], atol=1e-5, rtol=1e-5)
+    own = attnviz.draw(output.decoder_attentions, rows)
+    torch.testing.assert_close(drawn(own), torch.stack(whole.decoder_attentions)[:, 0], atol=1e-5, rtol=1e-5)
+    assert repr(drawing).endswith("on 6 × 5 tokens, not verified>")
+    figure = drawing.figure("heads", select="X1H0")
+    cells = next(image.get_array() for ax in figure.axes for image in ax.get_images() if image.get_array().ndim == 2)
+    np.testing.assert_allclose(np.asarray(cells), expected[1, 0, :, :-1].detach(), atol=1e-3)
+    assert '"rows":1,"columns":0' in drawing.page().replace(" ", "")
+    with pytest.raises(UsageError, match="keys="):
+        attnviz.draw(torch.stack(whole.cross_attentions)[..., :5], rows[:-1])
+
+
+@pytest.mark.parametrize(
+    ("given", "layers"),
+    [((None, WEIGHTS[:1], None, WEIGHTS[1:]), None), (tuple(WEIGHTS[:, None]), [1, 3])],
+    ids=["None", "numbers"],
+)
+def test_layers_without_attention_keep_their_numbers(given: Any, layers: Any):
+    drawing = attnviz.draw(given, TOKENS, layers=layers)
+    ids = [str(head.id) for head in drawing._analysis.heads]
+    assert ids == ["L1H0", "L1H1", "L1H2", "L3H0", "L3H1", "L3H2"]
+    figure = drawing.figure("heads", select="L3H2")
+    cells = next(image.get_array() for ax in figure.axes for image in ax.get_images() if image.get_array().ndim == 2)
+    np.testing.assert_allclose(np.asarray(cells), WEIGHTS[1, 2], atol=1e-3)
+    texts = " ".join(texts_of(drawing.figure("map")))
+    assert "without attention" in texts
+    page = page_data(drawing._analysis, ViewOptions())
+    assert page["command_line"]["program"] == []  # nothing would draw this again
+    assert [page["rows"][head["row"]] for head in page["heads"]] == ["L1"] * 3 + ["L3"] * 3
 
 
 @pytest.mark.parametrize(

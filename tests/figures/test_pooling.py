@@ -70,7 +70,7 @@ CASES = {
 def whole(analysis: Analysis, layer: int, drop: bool) -> np.ndarray:
     """The patterns of a layer by the definition: matrices that merge and pick, rows over their sums."""
     context = analysis.context_of(layer)
-    pattern = whole_pattern(analysis.attention, layer)[0].double().numpy()
+    pattern = whole_pattern(analysis.verified, layer)[0].double().numpy()
 
     def members(units: Any, n: int) -> np.ndarray:
         matrix = np.zeros((len(units), n))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attnviz.measures.head_distances import MOST_QUERIES, HeadDistanceTally
+from attnviz.measures.tallies import counting
 
 
 def batch_of(*lengths):
@@ -28,9 +29,9 @@ def random_patterns(n_layers, n_heads, lengths, seed=0):
 def counted(patterns, lengths, tally=None):
     tally = tally or HeadDistanceTally(len(patterns), patterns.shape[2])
     batch = batch_of(*lengths)
-    tally.begin(batch)
-    for layer, pattern in enumerate(patterns):
-        tally.add(layer, pattern, batch)
+    with counting([tally], batch, torch.ones(1, len(lengths))) as add:
+        for layer, pattern in enumerate(patterns):
+            add(layer, pattern)
     return tally
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnviz.measures.bootstrap import text_weights
-from attnviz.measures.tallies import MeaningTally, mean_embedding
+from attnviz.measures.tallies import MeaningTally, counting, mean_embedding
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.texts.batches import batches
 from attnviz.texts.reading import Text
@@ -77,9 +77,9 @@ def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint: Checkpoint):
     (batch,) = batches(checkpoint, [Text("cat cat cat")], 1)
     if checkpoint.architecture.causal:  # at its start the word is another token, and a sink
         assert len(set(batch.inputs["input_ids"][0, 1:].tolist())) == 1
-    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
     n = batch.valid.shape[1]
-    tally.add(0, torch.full((1, 4, n, n), 1 / n), batch)
+    with counting([tally], batch, torch.ones(3, 1, dtype=torch.float64)) as add:
+        add(0, torch.full((1, 4, n, n), 1 / n))
     found = tally.results()
     assert found.scores.isnan().all()
     assert found.baseline.isnan().all()

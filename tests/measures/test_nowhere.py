@@ -31,7 +31,7 @@ def test_a_sink_of_ln_n_beside_n_alike_scores_takes_half(n):
     pattern = attention_pattern(torch.zeros(3, n, n, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool), sinks)
     torch.testing.assert_close(nowhere(pattern)[:, 0], torch.tensor([0.5, 0.0, 0.75], dtype=torch.float64))
     torch.testing.assert_close(pattern[0, 0], torch.full((n,), 0.5 / n, dtype=torch.float64))
-    entropy = with_nowhere({"entropy": -(pattern * pattern.log()).sum(-1)}, pattern)["entropy"][0, 0]
+    entropy = with_nowhere({"entropy": -(pattern * pattern.log()).sum(-1)}, nowhere(pattern))["entropy"][0, 0]
     assert float(entropy) == pytest.approx(math.log(2) + math.log(n) / 2)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from attnviz import analyze
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.judge.verdicts import judge
-from attnviz.measures.patterns import ON_REPEATS, duplicate, induction
+from attnviz.measures.patterns import ON_REPEATS, MaskInput
 from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
 from attnviz.measures.statistics import measure
 from attnviz.measures.tallies import ordinary_ids
@@ -46,8 +46,9 @@ def judged(pattern, context):
 def test_the_masks_are_what_their_definitions_say(tokens):
     positions = range(len(tokens))
     earlier = {(q, p) for q in positions for p in positions if p < q and tokens[p] == tokens[q]}
-    assert pairs(duplicate(tokens)) == earlier
-    assert pairs(induction(tokens)) == {(q, p + 1) for q, p in earlier if p + 1 != q}
+    text = MaskInput([""] * len(tokens), tokens, causal=False)
+    assert pairs(text.earlier_copies) == earlier
+    assert pairs(text.after_earlier_copies) == {(q, p + 1) for q, p in earlier if p + 1 != q}
 
 
 # --- scores
@@ -234,7 +235,7 @@ def test_retrieval_counts_the_tokens_to_come_that_get_the_largest_attention():
         pattern[0, 1, query, start + i] = 0.9
         pattern[0, 2, query, start + i + 1] = 0.5 if i < 2 else 0.4
         pattern[0, 2, query, start] = 0.4 if i < 2 else 0.5
-    assert needles.retrieved(pattern, [7]).tolist() == [[1.0, 0.0, 0.5]]
+    assert needles.retrieved(needles.largest(pattern), [7]).tolist() == [[1.0, 0.0, 0.5]]
     assert needles.uniform(None) == pytest.approx(sum(1 / seen for seen in (36, 37, 38, 39)) / 4)
     starts = needles.starts(list(range(SEQUENCES))).tolist()
     chances = [(start + i + 1 > 35 + i - 10) / 10 for start in starts for i in range(4)]  # with a window of 10 tokens

@@ -11,8 +11,8 @@ from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally
 from attnviz.measures.patterns import PATTERNS, SHARES, PatternSpec
-from attnviz.measures.relations import RelationTally, between_spans
-from attnviz.measures.tallies import OFFSETS, StatisticsTally
+from attnviz.measures.relations import RelationTally, SpansOfTexts
+from attnviz.measures.tallies import OFFSETS, StatisticsTally, counting
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.tokens import merge_pattern
 from attnviz.texts.batches import collate, encode
@@ -274,10 +274,10 @@ def test_a_head_that_rests_on_the_first_word_of_gpt2_finds_nothing_there():
     batch = collate(checkpoint, encode(checkpoint, [text]))
     n = batch.valid.shape[1]
     tally = RelationTally(1, 1, True, 2)
-    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
     pattern = torch.zeros(1, 1, n, n)
     pattern[..., 0], pattern[..., 1] = 0.9, 0.1
-    tally.add(0, pattern.tril(), batch)
+    with counting([tally], batch, torch.ones(3, 1, dtype=torch.float64)) as add:
+        add(0, pattern.tril())
     (relation,) = tally.results()
     assert (relation.relation, relation.n) == ("det", 1)
     assert relation.accuracy.scores.flatten().tolist() == [1.0, 0.0]
@@ -299,7 +299,7 @@ def test_corpora_without_relations_have_none(checkpoint):
 def test_attention_between_spans_is_that_of_merged_words():
     pattern = torch.rand(2, 3, 6, 6)
     members = [[(0,), (1, 2), (5,)], [(3, 4), ()]]
-    found = between_spans(pattern, members)
+    found = SpansOfTexts(members, 6, pattern.device).between(pattern)
     assert found.shape == (2, 3, 3, 3)
     torch.testing.assert_close(found[0], merge_pattern(pattern[0], members[0]))
     torch.testing.assert_close(found[1, :, :1, :1], merge_pattern(pattern[1], members[1][:1]))

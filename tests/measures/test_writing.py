@@ -12,6 +12,7 @@ from transformers import AutoModelForMaskedLM, GPT2LMHeadModel
 from attnviz.commands.profile.measure import Profile, profile_heads, untrained_copy
 from attnviz.commands.profile.report import SPEC
 from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, WRITTEN
+from attnviz.measures.tallies import counting
 from attnviz.measures.writing import QUIET, WritingTally
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
@@ -93,8 +94,8 @@ def counted(checkpoint: Checkpoint, batch_size: int) -> WritingTally:
     """With texts verified (the first batch) and not."""
     tally, attention = WritingTally(checkpoint, 2), SampledAttention(checkpoint)
     for batch in batches(checkpoint, [Text(text, number=i) for i, text in enumerate(TEXTS)], batch_size):
-        tally.begin(batch, torch.ones(3, len(batch.items), dtype=torch.float64))
-        attention.run(batch, partial(tally.add, batch=batch), partial(tally.add_written, batch=batch))
+        with counting([tally], batch, torch.ones(3, len(batch.items), dtype=torch.float64)) as add:
+            attention.run(batch, add, partial(tally.add_written, batch=batch))
     return tally
 
 

@@ -71,7 +71,7 @@ def test_a_loaded_checkpoint_describes_itself(bert_folder, gpt2_folder):
         assert (checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model, checkpoint.d_head) == (3, 4, 32, 8)
         assert (checkpoint.dtype, checkpoint.device) == (torch.float64, CPU)
         assert not any(module.training for module in checkpoint.model.modules())
-        assert checkpoint.config._attn_implementation == "eager"
+        assert checkpoint.config._attn_implementation == checkpoint.attention == "sdpa"
     model = transformers.BertModel.from_pretrained(bert_folder)
     assert from_loaded(model, bert_tokenizer()).name == str(bert_folder)
 
@@ -160,8 +160,8 @@ def test_a_kernel_named_in_the_config_is_not_asked_for(bert, monkeypatch, kernel
 
     monkeypatch.setattr(modeling_utils, "lazy_import_flash_attention", asked)
     config(_attn_implementation=kernel, attn_implementation=kernel)(bert)
-    assert load(bert).config._attn_implementation == "eager"
-    assert read_config(bert)._attn_implementation == "eager"
+    assert load(bert).config._attn_implementation == "sdpa"
+    assert read_config(bert)._attn_implementation is None
 
 
 def test_a_text_that_chunks_do_not_divide_runs(bert):

@@ -42,9 +42,9 @@ def verified(checkpoint: Any, target: str = TARGET) -> Any:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_kind_of_attention_is_the_models_own(models, family):
     checkpoint = models[family]
-    attention, read = verified(checkpoint)
     model = checkpoint.model
     model.set_attn_implementation("eager")
+    attention, read = verified(checkpoint)
     given = {
         "input_ids": torch.tensor([checkpoint.tokenize(SOURCE).ids]),
         "decoder_input_ids": torch.tensor([read.ids]),

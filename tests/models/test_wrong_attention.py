@@ -1,6 +1,6 @@
 """Every wrong variant of every family's attention fails verification, and the message names the step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.integrations import sdpa_attention
 
 import attnviz
 from attnviz.commands.explain import reference
 from attnviz.commands.explain.stages import verify_stages
 from attnviz.errors import VerificationError
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.encoders import OPT
 from attnviz.models.families.llama import Llama
@@ -40,6 +42,13 @@ def change_parameters(monkeypatch: pytest.MonkeyPatch, family: str, change: Chan
         return change(right) if str(layer).startswith(stack) else right
 
     monkeypatch.setattr(kind, "parameters", wrong)
+
+
+def each_implementation(checkpoint: Checkpoint) -> Iterator[str]:
+    """A model set to each implementation of attention that it has, in turn."""
+    for name in dict.fromkeys((checkpoint.attention, "eager")):
+        checkpoint.model.set_attn_implementation(name)
+        yield name
 
 
 def rotary(**changes: Any) -> Change:
@@ -161,8 +170,9 @@ def test_wrong_parameters_fail_verification(monkeypatch, family, name):
     checkpoint = checkpoint_of(family, torch.float64 if family in ("llama", "qwen3", "gpt2") else torch.float32)
     change_parameters(monkeypatch, family, PARAMETERS[name][1], stack)
     message = rf"\d of 8 .* layer {stack}\d" if stack else SAID.get((family, name), "")
-    with pytest.raises(VerificationError, match=f"do not reproduce the model.*{message}"):
-        verified(checkpoint, PROTEIN if family == "esm" else TEXT)
+    for _ in each_implementation(checkpoint):
+        with pytest.raises(VerificationError, match=f"do not reproduce the model.*{message}"):
+            verified(checkpoint, PROTEIN if family == "esm" else TEXT)
 
 
 # --- wrong steps of the reference
@@ -248,8 +258,10 @@ STEPS: dict[str, tuple[tuple[str, ...], Any, str, Any]] = {
 def test_wrong_steps_fail_verification(monkeypatch, family, name):
     _, module, function, wrong = STEPS[name]
     monkeypatch.setattr(module, function, wrong)
-    with pytest.raises(VerificationError, match="The largest difference is in layer"):
-        verified(checkpoint_of(family))
+    checkpoint = checkpoint_of(family)
+    for _ in each_implementation(checkpoint):
+        with pytest.raises(VerificationError, match="The largest difference is in layer"):
+            verified(checkpoint)
 
 
 # --- wrong declarations
@@ -384,6 +396,7 @@ def test_the_other_half_as_gate_is_noticed(monkeypatch):
 @pytest.mark.parametrize("rounded", [False, True])
 def test_cos_and_sin_of_modernbert_are_rounded_before_they_turn_in_float32(monkeypatch, rounded):
     checkpoint = checkpoint_of("modernbert", torch.bfloat16)
+    checkpoint.model.set_attn_implementation("eager")
     change_parameters(monkeypatch, "modernbert", rotary(rounded=rounded))
     errors = [check.pattern_error for check in verified(checkpoint).verification.layers]
     assert (max(errors) == 0) == rounded
@@ -416,9 +429,11 @@ def test_a_pattern_across_two_texts_is_named_by_its_own_rows_and_columns(monkeyp
         return pattern
 
     monkeypatch.setattr(attention, "pattern_of", wrong)
-    where = rf"\(X\dH1\), query 2 \({read[1]!r}\), key {len(source) - 2} \({source[-2]!r}"
-    with pytest.raises(VerificationError, match=where):
-        verified(checkpoint)
+    key = rf", key {len(source) - 2} \({source[-2]!r}"
+    for name in each_implementation(checkpoint):
+        where = rf"\(X\dH1\), query 2 \({read[1]!r}\){key if name == 'eager' else ''}"
+        with pytest.raises(VerificationError, match=where):
+            verified(checkpoint)
 
 
 # --- which step is wrong
@@ -441,7 +456,9 @@ def _without_rotary(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _with_groups_in_turn(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{type(module).__module__}.repeat_kv", lambda x, n: x.repeat(1, n, 1, 1))
+    for place in (type(module).__module__, sdpa_attention.__name__):
+        monkeypatch.setattr(f"{place}.repeat_kv", lambda x, n: x.repeat(1, n, 1, 1))
+    monkeypatch.setattr(sdpa_attention, "use_gqa_in_sdpa", lambda *_: False)
 
 
 def _without_bound(_: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,7 +483,7 @@ FORGOTTEN: list[tuple[str, Callable[[Any, pytest.MonkeyPatch], None], str]] = [
     ("olmo2", _without_norm("k_norm"), "keys .*norm"),
     ("llama", _without_rotary, "queries .*rotary"),
     ("qwen3", _changed("q_proj", lambda x: x.unflatten(-1, (4, -1)).flip(-2).flatten(-2)), "queries .*another order"),
-    ("llama", _with_groups_in_turn, "patterns agree with the groups of heads in another order"),
+    ("llama", _with_groups_in_turn, "agree with the groups of heads in another order"),
     ("mistral", _changed("v_proj", lambda x: 1.01 * x), "values differ"),
 ]
 
@@ -475,7 +492,8 @@ FORGOTTEN: list[tuple[str, Callable[[Any, pytest.MonkeyPatch], None], str]] = [
 def test_the_message_names_the_step_that_differs(monkeypatch, family, forget, expected):
     checkpoint = checkpoint_of(family)
     forget(checkpoint.model.layers[0].self_attn, monkeypatch)
-    with pytest.raises(VerificationError, match=expected) as caught:
-        verified(checkpoint)
-    if "norm" in expected or "bias" in expected:  # of one of the three alone
-        assert str(caught.value).count("differ before that") == 1
+    for _ in each_implementation(checkpoint):
+        with pytest.raises(VerificationError, match=expected) as caught:
+            verified(checkpoint)
+        if "norm" in expected or "bias" in expected:  # of one of the three alone
+            assert str(caught.value).count("differ before that") == 1

@@ -13,6 +13,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.models.wording import visible
 from tests.conftest import SENTENCE
 from tests.support.browser import Page, chromium
+from tests.support.chats import MESSAGES, chat_model, chat_tokenizer
 from tests.support.corpora import treebank
 from tests.support.drawn import HOSTILE
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
@@ -76,6 +77,8 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis, translate
     }
     for name, content in pages.items():
         (folder / f"{name}.html").write_text(content, encoding="utf-8")
+    chat = attnviz.analyze(chat=MESSAGES, model=chat_model(), tokenizer=chat_tokenizer(), syntax=False)
+    chat.save(folder / "chat", figures=["page"])
     trees = treebank(folder / "trees.conllu", 30)
     profile = attnviz.profile_heads("tiny-gpt2", [trees], device="cpu", control=False)
     assert profile is not None

@@ -338,6 +338,36 @@ def check_examples_of_a_head_or_a_role_are_read(page: Page, _: Analysis) -> None
     assert page.text("#examples .sentences") == "Choose a role or relation, or a head."
 
 
+def check_two_spans_are_chosen_and_heads_ranked_between_them(page: Page, _: Analysis) -> None:
+    content = json.loads((page.folder / "chat" / "heads.json").read_text())
+    (pair,) = [pair for pair in content["span_pairs"] if (pair["from"], pair["to"]) == ("assistant", "system")]
+    shares = {head["id"]: share for head, share in zip(content["heads"], pair["share"], strict=True)}
+    page.open("chat/heads.html", "#left=table&head=L1H1")
+    page.choose("from", "2")
+    page.choose("to", "0")
+    shown = {row[0]: float(row[-1]) for row in page.table("#heads")}
+    assert shown == pytest.approx(shares, abs=0.001)
+    assert list(shown) == sorted(shares, key=lambda head: -shares[head])
+    assert f"the largest: {next(iter(shown))} " in page.text(".between")
+    assert f"uniform attention {pair['uniform'][0]:.2f}" in page.text(".between")
+    assert f"assistant to system: {shares['L1H1']:.2f}" in page.text(".evidence")
+    answer = content["spans"][2]
+    pressed = page.all('.token[aria-pressed="true"]')
+    assert [int(token.get_attribute("data-at")) for token in pressed] == list(
+        range(answer["first"], answer["last"] + 1)
+    )
+    assert page.text(".reading").startswith("assistant attends to ")
+    assert "--chat chat.json" in page.text(".command")
+    address = page.address.partition("#")[2]
+    page.open("chat/heads.html", f"#{address}")
+    assert [float(row[-1]) for row in page.table("#heads")] == list(shown.values())
+    page.choose("from", "0")
+    page.choose("to", "2")
+    assert page.text(".between") == "system sees nothing of assistant."
+    page.open("heads.html")
+    assert not page.one("select[name=from]").is_displayed()
+
+
 def check_a_notebook_shows_the_page_in_a_frame(page: Page, analysis: Analysis) -> None:
     page.driver.get(f"file://{page.folder / 'notebook.html'}")
     page.driver.switch_to.frame(page.one("iframe"))

@@ -9,11 +9,12 @@ import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from huggingface_hub import constants
-from transformers import BertModel
+from transformers import BertModel, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import attnviz
@@ -33,7 +34,7 @@ from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import examples, sentences, treebank
 from tests.support.encoder_decoders import saved
 from tests.support.llamas import cached_smollm2, sharp_llama
-from tests.support.models import gpt2_tokenizer, save_checkpoint
+from tests.support.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
 from tests.support.relatives import roberta_tokenizer, sharp
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,10 +104,14 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         (snapshot.parents[1] / "refs").mkdir()
         (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
     cached_smollm2(folder / "cache")
+    (chat,) = [block["body"] for name, block in BLOCKS if (name, block["kind"]) == ("spans", "json")]
+    (folder / "chat.json").write_text(chat, encoding="utf-8")
+    (folder / "chats.jsonl").write_text(f"{' '.join(chat.split())}\n" * 2, encoding="utf-8")
     save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
     (folder / "reviews.csv").write_text("review,label\nthe cat ran away,good\nit was in the house,bad\n")
     pair = {"premise": "the cat ran away", "hypothesis": "a cat ran", "gold": 1}
     (folder / "mnli.jsonl").write_text(json.dumps(pair) + "\n")
+    save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), folder / "my-gpt2")
     tuned = folder / "my-fine-tuned-bert"
     tuned.mkdir()
     for path in bert_folder.iterdir():
@@ -233,6 +238,19 @@ def test_links_lead_somewhere_and_the_index_has_every_page() -> None:
             titles = re.findall(r"^#+ (.*)$", PAGES.get(found, ""), re.M)
             anchors = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
             assert not anchor or anchor in anchors, target
+
+
+def test_llms_txt_and_the_navigation_of_the_site_have_every_page() -> None:
+    spec = importlib.util.spec_from_file_location("guide_site", ROOT / ".ci" / "guide_site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    site = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+    pages = {path.relative_to(ROOT).as_posix() for path in PAGES}
+    index = "examples/guide/README.md"
+    assert set(re.findall(r"^- \[[^]]+\]\(([^)]+)\)", site.llms_txt(), re.M)) == pages - {index}
+    config = site.on_config(SimpleNamespace())
+    assert pages - set(re.findall(r"'([\w/.-]+\.md)'", str(config.nav))) == set()
 
 
 def test_the_two_commands_install_with_the_constraints_of_ci_which_runs_the_second_as_written() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.tallies import counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.texts.batches import Batch, batches
 from attnviz.texts.lines import Place
@@ -79,6 +80,6 @@ def count(
 
 def count_batch(tally: Any, checkpoint: Checkpoint, batch: Batch, weights: Any) -> None:
     """One batch through the model, its patterns in double precision."""
-    tally.begin(batch, weights)
-    for layer, pattern in own_patterns(checkpoint, batch.inputs).items():
-        tally.add(layer, pattern.double(), batch)
+    with counting([tally], batch, weights) as add:
+        for layer, pattern in own_patterns(checkpoint, batch.inputs).items():
+            add(layer, pattern.double())

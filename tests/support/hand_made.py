@@ -126,7 +126,7 @@ def hand_made(
         checkpoint=_checkpoint(name, causal, n_layers, n_heads),
         tokens=tokens,
         context=context,
-        attention=attention,
+        verified=attention,
         heads=tuple(heads),
         parse=parse,
         syntax_note="" if parse else note,

@@ -280,8 +280,11 @@ def sentencepiece_tokenizer(pretokens: bool = False) -> PreTrainedTokenizerFast:
 
 def cached_smollm2(cache: Path) -> Path:
     """A tiny Llama where attnviz keeps smollm2, in a user's cache."""
-    llama = sharp_llama(num_hidden_layers=12, max_position_embeddings=64)
-    return save_checkpoint(llama, sentencepiece_tokenizer(), cache / "attnviz" / cached_folder().name)
+    llama, tokenizer = sharp_llama(num_hidden_layers=12, max_position_embeddings=256), sentencepiece_tokenizer()
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    )
+    return save_checkpoint(llama, tokenizer, cache / "attnviz" / cached_folder().name)
 
 
 def write_gguf(path: Path) -> None:

@@ -1,7 +1,9 @@
 """A pass of a model as tests look at it: whole patterns of the model's own, blocks of a chosen size, batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch.nn.functional import pad
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.trace.checks import Verification
-from attnviz.trace.recorder import AttentionCall, LayerRecord, Observer, record_attention
+from attnviz.trace.recorder import AttentionCall, LayerRecord, Observer, Rows, record_attention
 from attnviz.trace.verify import VerifiedAttention, VerifiedRows, Verifier
 
 
@@ -41,19 +43,30 @@ class Keeping(Observer):
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
         self.layers.append(RecordedLayer(call))
 
-    def rows(self, layer: int, first: int, own: Tensor) -> None:
-        assert (layer, first) == (self.layers[-1].layer, sum(rows.shape[2] for rows in self.layers[-1].own))
-        self.layers[-1].own.append(own)
+    def rows(self, layer: int, rows: Rows) -> None:
+        assert (layer, rows.first) == (self.layers[-1].layer, sum(rows.shape[2] for rows in self.layers[-1].own))
+        assert rows.weights is not None  # which eager attention gives
+        self.layers[-1].own.append(rows.weights)
 
     def end(self, record: LayerRecord) -> None:
         assert record.layer == self.layers[-1].layer
         self.layers[-1].record = record
 
 
+@contextmanager
+def running_eager(model: Any) -> Iterator[None]:
+    """A model set to eager attention, whatever it was loaded with, inside the block."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    yield
+    model.set_attn_implementation(before)
+
+
 def recorded(checkpoint: Checkpoint, inputs: dict[str, Tensor], memory: float = torch.inf) -> list[RecordedLayer]:
-    """The layers of one pass, in the order in which they ran."""
+    """The layers of one pass with eager attention, in the order in which they ran."""
     keeping = Keeping()
-    record_attention(checkpoint, inputs, keeping, memory)
+    with running_eager(checkpoint.model):
+        record_attention(checkpoint, inputs, keeping, memory)
     return keeping.layers
 
 

@@ -10,6 +10,7 @@ from attnviz.language.syntax import Parse
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.relations import RelatedWords, RelationCount, RelationTally
 from attnviz.measures.statistics import TextContext
+from attnviz.measures.sums import copy_to_host
 from attnviz.models.tokens import Positions
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import LayerCheck
@@ -69,4 +70,5 @@ def counted_relations(
     tally.begin_words(RelatedWords.of([([word.positions for word in parse.words], parse.arcs, sinks)]))
     for rows in layers:
         tally.update(rows)
+    copy_to_host([tally])
     return tally.results()

@@ -51,7 +51,8 @@ class BatchMetrics:
     """Metrics of a batch, relative to the unchanged model.
 
     Attributes:
-        clean: its loss and right predictions, sums [2, rows]; None without targets.
+        clean: its loss and right predictions, sums [2, rows]; None without targets. Where answers have foils, the loss
+            is the logit of the foil less that of the answer.
     """
 
     def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor, weights: Sequence[Tensor]) -> None:
@@ -67,6 +68,8 @@ class BatchMetrics:
         labels = [label for each in inputs.inputs for label in each.labels]
         self._labels = torch.tensor(labels, device=final.device) if labels else None
         self._labelled = bool(labels)
+        foils = [foil for each in inputs.inputs for foil in each.foils]
+        self._foils = torch.tensor(foils, device=final.device) if foils else None
         self._states = final[self._row, self._position]  # [positions, d_model]
         self.clean: Tensor | None = None
         if not labels and kind_of(checkpoint) == STATES:
@@ -75,7 +78,7 @@ class BatchMetrics:
         decided = self._predicted.argmax(-1)
         if self._labels is None:
             self._labels = decided
-        self._losses = nll_loss(self._predicted, self._labels, reduction="none")
+        self._losses = self._loss(self._predicted, slice(None))
         if labels:
             found = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
             self.clean = self._by_row(found)[:, 0].T
@@ -104,10 +107,10 @@ class BatchMetrics:
             divergence = (before.exp() * (before - predicted)).sum(-1).clamp_min(0)  # negative only by rounding
             labels = self._labels[part]
             if self._labelled:
-                each = [nll_loss(predicted, labels, reduction="none") - self._losses[part], divergence]
+                each = [self._loss(predicted, part) - self._losses[part], divergence]
             else:
                 each = [divergence, (predicted.argmax(-1) != labels).to(divergence)]
-            if self._checkpoint.classifier is not None:
+            if self._checkpoint.classifier is not None and self._foils is None:
                 each.append(_margin(before, labels) - _margin(predicted, labels))
             changes.append(torch.stack(each, dim=-1))
         return torch.cat(changes)
@@ -119,10 +122,19 @@ class BatchMetrics:
         for part in self._parts():
             with torch.enable_grad():
                 states = self._states[part].detach().requires_grad_()
-                losses = nll_loss(self._predict(states), self._labels[part], reduction="none")
+                losses = self._loss(self._predict(states), part)
                 total = (losses * weights.to(losses)[self._row[part]]).sum()
             (gradient[self._row[part], self._position[part]],) = torch.autograd.grad(total, states)
         return gradient
+
+    def _loss(self, predicted: Tensor, part: slice) -> Tensor:
+        """The loss of the labels of a part, or where these have foils the logit of the foil less that of the label."""
+        assert self._labels is not None
+        labels = self._labels[part]
+        if self._foils is None:
+            return nll_loss(predicted, labels, reduction="none")
+        answers, foils = (predicted.gather(-1, each[:, None])[:, 0] for each in (labels, self._foils[part]))
+        return foils - answers
 
     def _predict(self, states: Tensor) -> Tensor:
         """Log-probabilities, [.., vocabulary] or of classes, in float32 at least."""
@@ -335,9 +347,15 @@ class Passes:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, weights: Sequence[Tensor]
+        self,
+        checkpoint: Checkpoint,
+        inputs: Sequence[ModelInput],
+        batch_size: int,
+        weights: Sequence[Tensor],
+        kind: str,
     ) -> None:
         self._checkpoint, self._inputs, self._batch_size, self._weights = checkpoint, inputs, batch_size, weights
+        self._n_metrics = len(metrics_of(kind))
         self.counts = torch.stack([each.sum(0) for each in weights])
         self.clean: Tensor | None = None
         self._attention, self._tolerance = SampledAttention(checkpoint), checkpoint.tolerance.output
@@ -362,8 +380,7 @@ class Passes:
 
         All share the unchanged passes, which ``on_batch`` gets. The first run verifies a sample of the batches.
         """
-        n_metrics = len(metrics_of(kind_of(self._checkpoint)))
-        sums = torch.zeros(len(wanted), *self.counts.shape, n_metrics, dtype=torch.float64)
+        sums = torch.zeros(len(wanted), *self.counts.shape, self._n_metrics, dtype=torch.float64)
         clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
         first = not self._attention.texts_verified
         done = 0
@@ -437,7 +454,8 @@ class Passes:
     def _compare_values(self, inputs: InputBatch, kept: removal.KeptPass, rows: VerifiedRows, value: Tensor) -> None:
         n_rows, n_keys = rows.pattern.shape[-2:]
         layer, at, valid = rows.layer, slice(rows.first, rows.first + n_rows), inputs.batch.queries(rows.layer)
-        expected = torch.matmul(rows.pattern, value[..., :n_keys, :]).transpose(1, 2)[valid[:, at]]
+        value = value[..., :n_keys, :].to(rows.pattern.dtype)
+        expected = torch.matmul(rows.pattern, value).transpose(1, 2)[valid[:, at]]
         if not len(expected):  # padding alone
             return
         own = kept.o_proj[layer]

@@ -43,12 +43,15 @@ from attnviz.texts.reading import (
     ready,
 )
 from attnviz.texts.tables import Columns
+from attnviz.trace.direct_effects import named_ids
 from attnviz.trace.generation import target_tokens
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 CLASSES = LABELLED, CLASS = "labelled-class", "class"
+ANSWER = "answer"
 """Kinds of measurement: how well the next token is predicted, or a masked one, or how far the final states move; of a
-classifier how well the labelled class is predicted, or how far the probabilities of its classes move."""
+classifier how well the labelled class is predicted, or how far the probabilities of its classes move; how far the logit
+of an answer is above that of a foil, at one position of each text."""
 
 _TOKENS = 4096
 """Most tokens of a batch, padding included."""
@@ -81,13 +84,15 @@ METRICS = {
     "cosine": Metric("cosine", "cosine distance", "1 − cos"),
     "l2": Metric("l2", "L2 distance", "length"),
     "changed": Metric("changed", "other decision", "share of texts"),
+    "logit_difference": Metric("logit_difference", "logit difference lost", "logits", signed=True),
     "margin": Metric("margin", "margin loss", "logits", signed=True),
 }
 """``loss``: of the model without the heads, less that of the unchanged model. ``kl``: KL(unchanged model || model
 without the heads). ``cosine``: one minus the cosine of the final states. ``l2``: length of their difference.
-``changed``: 1 where the most probable class is another one without the heads, else 0. ``margin``: by how much the logit
-of the labelled class, or of that which the unchanged model decides for, less the largest other one, falls; unlike a
-probability it does not saturate."""
+``logit_difference``: by how much the logit of the answer, less that of the foil, falls. ``changed``: 1 where the most
+probable class is another one without the heads, else 0. ``margin``: by how much the logit of the labelled class, or of
+that which the unchanged model decides for, less the largest other one, falls; unlike a probability it does not
+saturate."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ class ModelInput(NamedTuple):
     text: int  # index of the measured text
     positions: tuple[int, ...]
     labels: tuple[int, ...]  # targets at these positions; empty without a prediction
+    foils: tuple[int, ...] = ()  # what their logits are compared with; empty for the loss
 
 
 class InputBatch(NamedTuple):
@@ -115,18 +121,37 @@ class InputBatch(NamedTuple):
     batch: Batch
 
 
+Contrast = tuple[str | int, str | int]
+"""An answer and a foil."""
+
+
+def contrast_named(answer: str | int | None, foil: str | int | None, label: str | None) -> Contrast | None:
+    """An answer, or a label in its place, and a foil; None without either. UsageError for one alone, or for three."""
+    if answer is None and foil is None:
+        return None
+    if answer is not None and label is not None:
+        raise UsageError("--answer and --label (answer=..., label=...) were given; expected one of them beside --foil.")
+    answer = label if answer is None else answer
+    if answer is None or foil is None:
+        found = "--foil (foil=...)" if answer is None else "--answer (answer=...)"
+        raise UsageError(f"expected an answer and a foil, --answer and --foil, found {found} alone.")
+    return answer, foil
+
+
 def read_sources(
     items: Sequence[str | Path],
     limit: int | None,
     label: str | None = None,
+    contrast: Contrast | None = None,
     columns: Columns = Columns(),  # noqa: B008 - it is frozen
 ) -> Sources:
     """Read texts and, up to ``limit`` sentences of each, corpora: existing files, and words that end as such.
 
-    ``label`` is the class of all texts; a table may bring the class of each, in one of its ``columns``.
+    ``label`` is the class of all texts; a table may bring the class of each, in one of its ``columns``. Likewise
+    ``contrast``, answer and foil.
 
     Raises:
-        UsageError: nothing is given, or one corpus twice; a text would have two labels.
+        UsageError: nothing is given, or one corpus twice; a text would have two labels, or two answers.
         TextError: a text is blank.
         CorpusError: a corpus cannot be read or does not exist.
     """
@@ -143,18 +168,38 @@ def read_sources(
             plain.append(str(each))
             texts.append(Text(str(each), number=len(texts)))
             continue
-        corpus = open_corpus(Path(each), columns, gap=False)
+        corpus = open_corpus(Path(each), columns, refused=("gap", "chats"))
         if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
-        if label is not None and corpus.table is not None and corpus.table.label is not None:
-            raise UsageError(f"{corpus.path} has labels of its own; --label (label=) is for texts without.")
+        _refuse_two(corpus, label, contrast)
         before = len(texts)
         texts += [replace(text, number=before + text.number) for text in read_texts(corpus, limit)]
         corpora.append((corpus, len(texts) - before))
     check_columns([corpus for corpus, _ in corpora], columns)
     if label is not None:
         texts = [replace(text, label=label) for text in texts]
+    if contrast is not None:
+        texts = [replace(text, contrast=contrast) for text in texts]
     return Sources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
+
+
+def _refuse_two(corpus: Corpus, label: str | None, contrast: Contrast | None) -> None:
+    """Raise UsageError where a corpus has labels or answers of its own."""
+    if corpus.table is None:
+        return
+    if label is not None and corpus.table.label is not None:
+        raise UsageError(f"{corpus.path} has labels of its own; --label (label=) is for texts without.")
+    if contrast is not None and corpus.table.answer is not None:
+        raise UsageError(f"{corpus.path} has answers of its own; --answer and --foil are for texts without.")
+
+
+def _all_have(what: str, values: Sequence[object], texts: Sequence[Text]) -> bool:
+    """Whether every text has one; CorpusError where some alone have."""
+    bare = [text for text, value in zip(texts, values, strict=True) if value is None]
+    if 0 < len(bare) < len(texts):
+        named = bare[0].place or repr(bare[0].text[:60])
+        raise CorpusError(f"{named}: expected {what} for every text or for none, found none.")
+    return len(bare) < len(texts)
 
 
 def source_kind(item: str | Path) -> str:
@@ -172,15 +217,20 @@ def source_kind(item: str | Path) -> str:
 def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = False) -> str:
     """Kind of measurement: predictions, if the model has a head for classes or tokens, else final states.
 
-    UsageError where labels are ``wanted`` of a model without classes; CorpusError where some texts alone have one.
+    UsageError where labels are ``wanted`` of a model without classes, and for answers of a model that predicts none;
+    CorpusError where some texts alone have a label, or an answer.
     """
-    why, bare = checkpoint.why_no_classes, [text for text in texts if text.label is None]
-    labelled = len(bare) < len(texts)
-    if not why and labelled and bare:
-        named = bare[0].place or repr(bare[0].text[:60])
-        raise CorpusError(f"{named}: expected a label for every text or for none, found none.")
+    if _all_have("an answer", [text.contrast for text in texts], texts):
+        if checkpoint.stacks or kind_of(checkpoint) == STATES:
+            of = "an encoder-decoder" if checkpoint.stacks else "a model without logits"
+            raise UsageError(
+                f"an answer and a foil are for a decoder, a BERT with its masked-LM head, or a classifier, found {of}; "
+                "leave them out."
+            )
+        return ANSWER
+    why = checkpoint.why_no_classes
     if not why:
-        return LABELLED if labelled else CLASS
+        return LABELLED if _all_have("a label", [text.label for text in texts], texts) else CLASS
     if wanted:
         raise UsageError(f"labels are for a checkpoint with a head for sequence classification; {why}.")
     if checkpoint.language_head is not None and (checkpoint.architecture.causal or checkpoint.stacks):
@@ -191,8 +241,9 @@ def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = F
 def metrics_of(kind: str) -> tuple[Metric, ...]:
     """The metrics: two, of classes three; heads are ranked by the first."""
     of_classes = {CLASS: ("kl", "changed", "margin"), LABELLED: ("loss", "kl", "margin")}
-    names = {STATES: ("cosine", "l2"), **of_classes}.get(kind, ("loss", "kl"))
-    unit = "nats/text" if kind in CLASSES else "nats/token"  # a text is classified once
+    of_answers = {ANSWER: ("logit_difference", "kl")}
+    names = {STATES: ("cosine", "l2"), **of_classes, **of_answers}.get(kind, ("loss", "kl"))
+    unit = "nats/text" if kind in (*CLASSES, ANSWER) else "nats/token"  # measured once a text
     return tuple(METRICS[name]._replace(unit=METRICS[name].unit.replace("nats/token", unit)) for name in names)
 
 
@@ -234,6 +285,9 @@ def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> 
         return [ModelInput(item, text, tuple(range(len(read))), target.ids if kind == NEXT else ())]
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))), ())]
+    if kind == ANSWER:
+        answer, foil = _answer_and_foil(checkpoint, item.source)
+        return [ModelInput(item, text, (_answer_position(checkpoint, item),), (answer,), (foil,))]
     if kind in CLASSES:
         assert checkpoint.classifier is not None
         labels = () if kind == CLASS else (_class_of(item.source, checkpoint.classifier),)
@@ -247,6 +301,36 @@ def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> 
         for at, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True))
         if not sink and token != mask  # nobody knows what stood under a mask of the text
     ]
+
+
+def _answer_and_foil(checkpoint: Checkpoint, text: Text) -> tuple[int, int]:
+    """The tokens, or classes, of a text's answer and foil; an error of a file names the line."""
+    assert text.contrast is not None
+    try:
+        answer, foil = named_ids(checkpoint, *text.contrast)
+    except UsageError as error:
+        if text.place is None:
+            raise
+        raise CorpusError(f"{text.place}: {error}") from error
+    assert answer is not None
+    assert foil is not None
+    return answer, foil
+
+
+def _answer_position(checkpoint: Checkpoint, item: EncodedText) -> int:
+    """Where the answer is predicted: at the last token, or the mask; of a classifier where it reads."""
+    if checkpoint.classifier is not None:
+        return checkpoint.classifier.position(item.ids)
+    if checkpoint.architecture.causal:
+        return len(item) - 1
+    mask = mask_token(checkpoint.tokenizer, int(checkpoint.config.vocab_size))
+    if item.ids.count(mask) != 1:
+        token = checkpoint.tokenizer.mask_token
+        of = item.source.place or repr(item.source.text[:60])
+        raise TextError(
+            f"expected {token} once in {of}, where the answer is predicted, found it {item.ids.count(mask)} times."
+        )
+    return item.ids.index(mask)
 
 
 def with_targets(
@@ -355,6 +439,8 @@ def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, r
 
     UsageError where the model's own tokens are not what is measured, or no parser is installed.
     """
+    if kind == ANSWER:
+        raise UsageError("an answer is predicted at one token of a text; leave out --role (role=...) and --repeats.")
     if checkpoint.stacks or kind in CLASSES:
         of = "an encoder-decoder" if checkpoint.stacks else "a classifier"
         raise UsageError(

@@ -23,11 +23,13 @@ from attnviz.commands.ablate.effects import (
 )
 from attnviz.commands.ablate.gradients import GradientTally
 from attnviz.commands.ablate.inputs import (
+    ANSWER,
     CLASSES,
     STATES,
     Metric,
     Sources,
     Tell,
+    contrast_named,
     kind_of,
     metrics_of,
     model_inputs,
@@ -62,12 +64,13 @@ class Ablation(Result):
     checkpoint: Checkpoint
     sources: Sources
     options: dict[str, Any]  # arguments of :func:`ablate` by name
-    kind: str  # next-token, masked-token, states, labelled-class or class
+    kind: str  # next-token, masked-token, states, labelled-class, class or answer
     n_texts: int  # that were measured
     n_cut: int  # of these, longer than the model and cut
     n_positions: int  # measured tokens in them; a text that is classified counts once
     clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted, or no labels
     clean_accuracy: float | None  # of the unchanged model, on texts with labels; None without
+    clean_difference: float | None  # its logit of the answer less that of the foil, mean over texts; None without
     verified: SampleVerification  # of the sample
     heads: tuple[HeadEffect, ...]  # that were removed, the most important first
     layers: tuple[SetEffect, ...]  # the removed heads of each layer with two or more
@@ -145,6 +148,8 @@ def ablate(
     curve: bool = True,
     gradient: bool = True,
     label: str | int | None = None,
+    answer: str | int | None = None,
+    foil: str | int | None = None,
     text_column: str | None = None,
     pair_column: str | None = None,
     label_column: str | None = None,
@@ -175,6 +180,10 @@ def ablate(
         curve: also remove heads together: those of each layer, and ever more of all, the least important first.
         gradient: also measure the importance by gradients (Michel et al. 2019).
         label: the class of all these texts, by name or number, for a classifier.
+        answer: with ``foil``: measure by how much the logit of this token, which follows the texts, falls against that
+            of the foil; of BERT at its mask; of a classifier a class. As text, or as a number. A table with the columns
+            ``answer`` and ``foil`` has its own.
+        foil: what the answer, or the label, is compared with.
         text_column: of a table, as for :func:`attnviz.profile_heads`.
         pair_column: likewise.
         label_column: of a table, the column of classes; default ``label``, which only classifiers read.
@@ -194,15 +203,19 @@ def ablate(
     options: dict[str, Any] = {
         "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),
         "repeats": repeats, "limit": limit, "truncate": truncate, "seed": seed, "curve": curve, "gradient": gradient,
-        "label": None if label is None else str(label), "target": target,
+        "label": None if label is None else str(label), "answer": answer, "foil": foil, "target": target,
     }  # fmt: skip
-    roles = role_tokens(options["role"], repeats)
+    roles, contrast = role_tokens(options["role"], repeats), contrast_named(answer, foil, options["label"])
+    given = (label, limit, contrast)
     columns = Columns(text_column, pair_column, label_column)
-    sources = Sources((), (), ()) if repeats else read_sources(items, limit, options["label"], columns)
-    if repeats and (items or label is not None or limit is not None or columns != Columns()):
+    if repeats and (items or any(each is not None for each in given) or columns != Columns()):
         raise UsageError(
-            "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, label or column."
+            "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, label, answer or "
+            "column."
         )
+    sources = Sources((), (), ())
+    if not repeats:
+        sources = read_sources(items, limit, None if contrast else options["label"], contrast, columns)
     checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
     kind = kind_of(checkpoint, sources.texts, wanted=label is not None or label_column is not None)
@@ -224,7 +237,7 @@ def ablate(
         if len(inputs) > MANY:
             removed = f"{counted(len(heads), 'head')} to remove"
             warn(f"{len(inputs):,} inputs, each with {removed}; a --limit reads fewer sentences")
-        passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles))
+        passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles), kind)
         singles: list[HeadSet] = [frozenset([head]) for head in heads]
         tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed)
         on_batch = [tally.add] if gradient else []
@@ -238,6 +251,7 @@ def ablate(
     encoded = {each.text: each.item for each in inputs}.values()
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     sets, n_positions = tuple(map(bootstrap.of_set, groups)), int(passes.counts[:, 0].sum())
+    clean_loss = None if passes.clean is None else float(passes.clean[0].sum()) / n_positions
     return Ablation(
         checkpoint=checkpoint,
         sources=sources,
@@ -246,8 +260,9 @@ def ablate(
         n_texts=len(measured),
         n_cut=len({each.text for each in inputs if each.item.cut}),
         n_positions=n_positions,
-        clean_loss=None if passes.clean is None else float(passes.clean[0].sum()) / n_positions,
+        clean_loss=None if kind == ANSWER else clean_loss,
         clean_accuracy=None if kind not in CLASSES or passes.clean is None else float(passes.clean[1].mean()),
+        clean_difference=-clean_loss if kind == ANSWER and clean_loss is not None else None,
         verified=passes.verified,
         heads=ranked,
         layers=() if together else sets,

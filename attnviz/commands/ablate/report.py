@@ -8,7 +8,7 @@ from rich.text import Text
 
 from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
 from attnviz.commands.ablate.gradients import PROJECTIONS
-from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, METRICS, STATES
+from attnviz.commands.ablate.inputs import ANSWER, CLASS, LABELLED, MASKED, METRICS, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.head_ids import HeadId
@@ -56,6 +56,13 @@ def what_is_measured(result: Ablation) -> str:
         classifier = result.checkpoint.classifier
         why = classifier.why_no_classes if classifier else "the model predicts no tokens"
         return f"final hidden states of {counted(n, 'token')} in {texts}; {why}"
+    if result.kind == ANSWER:
+        named = {text.contrast for text in result.sources.texts}
+        answer, foil = "each answer", "its foil"
+        if len(named) == 1:
+            answer, foil = (quoted(str(each)) for each in next(iter(named)) or ())
+        unchanged = f"{amount(result.clean_difference or 0.0)} logits in the model as it is"
+        return f"logit of {answer} less that of {foil} in {texts}; {unchanged}"
     if result.kind == CLASS:
         return f"class probabilities of {texts} without labels"
     loss = f"loss of the model as it is {amount(result.clean_loss or 0.0)}"
@@ -73,6 +80,7 @@ def what_is_measured(result: Ablation) -> str:
 _GRADIENT_OF = {
     STATES: f"{PROJECTIONS} random projections of the final states",
     CLASS: "loss of the class that the whole model decides for",
+    ANSWER: "logit of the foil less that of the answer",
 }
 """What gradients are taken of by kind, where it is not the loss that is measured."""
 
@@ -90,10 +98,11 @@ def conclusion(result: Ablation) -> str:
         return f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so these numbers are a first look."
     if result.removable is None:
         return ""
+    worse = "the logit difference is clearly smaller" if result.kind == ANSWER else "the loss is clearly higher"
     if result.removable == 0:
-        return "The loss is clearly higher as soon as the least important head is removed."
+        return f"{capital(worse)} as soon as the least important head is removed."
     heads = counted(result.removable, "head")
-    return f"{heads}, the least important, can go before the loss is clearly higher (in the steps of the curve)."
+    return f"{heads}, the least important, can go before {worse} (in the steps of the curve)."
 
 
 def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
@@ -111,7 +120,8 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "options": {name: value for name, value in options.items() if name != "target"},
         "measured": {"kind": result.kind, "importance": result.metrics[0].name}
         | {"texts": result.n_texts, "texts_cut": result.n_cut, "tokens": result.n_positions, "loss": result.clean_loss}
-        | {"accuracy": result.clean_accuracy, "classes": list(classifier.labels) if classifier else None},
+        | {"accuracy": result.clean_accuracy, "logit_difference": result.clean_difference}
+        | {"classes": list(classifier.labels) if classifier else None},
         "verification": verification_entry(checked.attention)
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},

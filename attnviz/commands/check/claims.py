@@ -1,6 +1,10 @@
 """Claims: what a TOML file, or a paper's table, says of a model's heads."""
 
+import json
+import math
+import os
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +17,8 @@ from typing import Any
 
 from attnviz.arguments import as_found, check_kind, did_you_mean, is_there, relation_named
 from attnviz.commands.ablate.inputs import METRICS
-from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
+from attnviz.errors import CheckpointError, CorpusError, OutputError, TextError, UsageError
+from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
@@ -25,6 +30,10 @@ from attnviz.models.wording import quoted, rounded, visible
 from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
+from attnviz.version import __version__
+
+CLAIMS_FILE = "claims.toml"
+"""The file of claims where none is named."""
 
 _NEEDS = {
     "role": ("head",),
@@ -111,6 +120,55 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
         places = [replace(top, first=top.line("claim"))] * len(tables)
     claims = tuple(_claim(place, given, of_file) for place, given in zip(places, tables, strict=True))
     return claims, of_file.get("model"), f"{path}:{top.line('model')}: "
+
+
+def write_claims(
+    path: Path, model: str, corpus: Sequence[str | Path], roles: Sequence[Role], options: Sequence[str]
+) -> None:
+    """Write a file that claims of every role that its score stays above the lower end of its interval now.
+
+    Args:
+        path: of the file; names of other files are written as seen from its folder.
+        model: its name; '' leaves it out.
+        corpus: over which the roles were measured.
+        roles: to claim, at most one of a head.
+        options: of the command line that measures the same again.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    command = shlex.join(["attnviz", "check", path.name, *options])
+    lines = [f"# attnviz {__version__} measured these roles. Check that heads keep them: {visible(command)}"]
+    if model:
+        lines.append(f"model = {_string(_seen_from(path.parent, model))}")
+    lines.append(f"corpus = [{', '.join(_string(_seen_from(path.parent, each)) for each in corpus)}]")
+    for role in roles:
+        lines += ["", "[[claim]]", f"head = {_string(role.id)}", f"role = {_string(role.role)}"]
+        if role.direction is not None:
+            lines.append(f"direction = {_string(role.direction)}")
+        lines.append(f"at_least = {lower_bound(role):g}")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write("\n".join([*lines, ""]))
+    except (OSError, UnicodeEncodeError) as error:
+        raise OutputError(f"cannot write {path}: {error}.") from error
+
+
+def lower_bound(role: Role) -> float:
+    """The lower end of a role's interval in two decimals, at least 0.005 below it: rounding alone breaks no claim."""
+    return math.floor(100 * role.interval[0] - 0.5) / 100
+
+
+def _string(value: object) -> str:
+    """A string of TOML, which is one of JSON, but for DEL."""
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _seen_from(folder: Path, name: str | Path) -> str:
+    """A relative name of a file or folder that is there, as seen from another folder; any other name as it is."""
+    if Path(name).is_absolute() or not is_there(name):
+        return str(name)
+    return Path(os.path.relpath(name, folder)).as_posix()
 
 
 @dataclass(frozen=True)

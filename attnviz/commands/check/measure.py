@@ -1,6 +1,6 @@
 """Hold claims against what attnviz measures: each profile, analysis, comparison and ablation once for all claims."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePath
@@ -8,14 +8,22 @@ from typing import Any, ClassVar
 
 from attnviz.arguments import is_there
 from attnviz.commands.ablate.measure import Ablation, ablate
-from attnviz.commands.check.claims import Claim, placed, published_claim, read_claims
+from attnviz.commands.check.claims import (
+    CLAIMS_FILE,
+    Claim,
+    lower_bound,
+    placed,
+    published_claim,
+    read_claims,
+    write_claims,
+)
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import ProcessError, UsageError
-from attnviz.judge.roles import Role, coreference_candidates, in_direction, syntax_candidates
+from attnviz.judge.roles import Role, coreference_candidates, in_direction, role_key, syntax_candidates
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
 from attnviz.measures.estimates import Interval
 from attnviz.measures.patterns import ROLES_ON_REPEATS
@@ -23,7 +31,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.wording import counted, rounded
-from attnviz.options import checked
+from attnviz.options import COMMANDS, checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
 from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, part_of
@@ -44,6 +52,9 @@ _NO_RANGE = ((0.0, 1.0), (-1.0, 1.0))
 _WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")
 """Roles that random tokens alone can show."""
 
+
+CLAIMED = 10
+"""Heads that a new file of claims has."""
 
 _TOO_RARE = "too rare there, or no role that attnviz measures there"
 
@@ -96,18 +107,21 @@ class Check(Result):
 
 @checked
 def check(
-    files: str | Path | Sequence[str | Path],
+    files: str | Path | Sequence[str | Path] = (),
     model: Model | None = None,
     *,
     published: str | None = None,
+    init: Sequence[str | Path] = (),
     revision: str | None = None,
     adapter: str | Path | None = None,
+    tokenizer: str | Path | None = None,
     text_column: str | None = None,
     pair_column: str | None = None,
     label_column: str | None = None,
     truncate: bool = False,
     device: str | None = None,
     dtype: str | None = None,
+    attention: str | None = None,
     limit: int | None = None,
     batch_size: int = 32,
     seed: int = 0,
@@ -117,11 +131,13 @@ def check(
     """Hold the claims of a TOML file against measurements of its model, or of another one.
 
     With ``published``, a paper such as ``clark-2019``, the claims are on the heads that it names, and ``files`` are
-    corpora. ``truncate`` cuts texts that are longer than the model; ``label_column`` is as for :func:`attnviz.ablate`.
-    All other arguments are as for :func:`attnviz.profile_heads`.
+    corpora. With ``init``, corpora, the file is first written: what the clearest heads do over them now. ``truncate``
+    cuts texts that are longer than the model; ``label_column`` is as for :func:`attnviz.ablate`. All other arguments
+    are as for :func:`attnviz.profile_heads`.
 
     Raises:
-        UsageError: a claim that cannot be read, or a head that the model lacks; with the line.
+        UsageError: a claim that cannot be read, or a head that the model lacks; with the line. With ``init`` a file
+            that is there, or no head that passes a role.
         AttnvizError: as of the functions that measure.
     """
     if this_process().count > 1:
@@ -129,25 +145,71 @@ def check(
     paths, claims = [Path(each) for each in ([files] if isinstance(files, str | Path) else files)], tuple[Claim, ...]()
     place = ""  # of the model, where the file names it
     if published is None:
+        paths = paths or [Path(CLAIMS_FILE)]
         if len(paths) != 1:
             raise UsageError(f"expected one file of claims (corpora: with --published PAPER), found {len(paths)}.")
+    if init:
+        _check_init(paths[0], published)
+    elif published is None:
         claims, named, at = read_claims(paths[0])
         if named is not None and model is None and adapter is None:
             model, place = named, at
-    opened: Any = {"device": device, "dtype": dtype}
+    opened: Any = {"device": device, "dtype": dtype, "attention": attention}
     with placed(place):
-        checkpoint, source = open_checkpoint(model, None, revision, adapter=adapter, **opened)
+        checkpoint, source = open_checkpoint(model, tokenizer, revision, adapter=adapter, **opened)
+    more: Any = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
+    of_tables = {"text_column": text_column, "pair_column": pair_column}
+    more |= of_tables
+    profiles = dict[tuple[Path, ...], Profile]()
+    if init:
+        profile = _profile(checkpoint, init, True, more)
+        same: dict[str, object] = {"revision": revision, "adapter": adapter, "tokenizer": tokenizer, "dtype": dtype}
+        same |= {"attention": attention, "limit": limit, "seed": seed, **of_tables}
+        typed = COMMANDS["check"].typed({name: value for name, value in same.items() if value is not None})
+        default = "minilm" if model is None and adapter is None else ""
+        write_claims(
+            paths[0], str(model) if isinstance(model, str | Path) else default, init, _clearest(profile), typed
+        )
+        claims = read_claims(paths[0])[0]
+        profiles[claims[0].corpus] = profile
     if published is not None:
         heads = heads_of_paper(published, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads)
         claims = tuple(published_claim(published, head, paths) for head in heads)
     about = [(claim, _id(claim, checkpoint) if claim.head else None) for claim in claims]
     held = [(replace(claim, head=str(id)) if id else claim, id or HeadId(0, 0)) for claim, id in about]
-    stored = profile_of(checkpoint, source, warn) if any(each.kind == "role" for each in claims) else None
-    more: Any = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
+    stored = None
+    if not init and any(each.kind == "role" for each in claims):
+        stored = profile_of(checkpoint, source, warn)
     options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
-    more |= {"text_column": text_column, "pair_column": pair_column}
-    found = _held(held, checkpoint, stored, opened, {"truncate": truncate, "label_column": label_column}, more)
+    of_ablation = {"truncate": truncate, "label_column": label_column}
+    found = _held(held, checkpoint, stored, profiles, opened, of_ablation, more)
     return Check(checkpoint, options, tuple(found))
+
+
+def _check_init(path: Path, published: str | None) -> None:
+    if published is not None:
+        raise UsageError("expected init (--init) or published (--published), found both.")
+    if path.exists():
+        raise UsageError(f"{path} is there already: expected the name of a new file to write claims to.")
+    if not path.parent.is_dir():
+        raise UsageError(f"expected a folder that is there to write {path.name} to, found no {path.parent}.")
+
+
+def _clearest(profile: Profile) -> list[Role]:
+    """The clearest role of each head that passes any, those of the clearest heads; general roles and sinks last."""
+    first = [roles[0] for roles in profile.passed_roles().values() if roles]
+    claimed = [role for role in sorted(first, key=role_key) if lower_bound(role) > 0][:CLAIMED]
+    if not claimed:
+        raise UsageError(
+            f"no head passes a role on {profile.source()}: nothing to claim. Expected a corpus of more texts."
+        )
+    return claimed
+
+
+def _profile(checkpoint: Checkpoint, corpus: Sequence[str | Path], repeats: bool, more: Any) -> Profile:
+    found = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **more)
+    assert found is not None  # there is one process
+    return found
 
 
 def _id(claim: Claim, model: Checkpoint) -> HeadId:
@@ -156,15 +218,13 @@ def _id(claim: Claim, model: Checkpoint) -> HeadId:
 
 
 def _held(
-    claims: Sequence[tuple[Claim, HeadId]], checkpoint: Checkpoint, stored: StoredProfile | None, opened: Any,
-    of_ablation: Any, more: Any,
+    claims: Sequence[tuple[Claim, HeadId]], checkpoint: Checkpoint, stored: StoredProfile | None,
+    profiles: Mapping[tuple[Path, ...], Profile], opened: Any, of_ablation: Any, more: Any,
 ) -> Iterator[CheckedClaim]:  # fmt: skip
     @cache
     def profile(corpus: tuple[Path, ...]) -> Profile:
         repeats = not corpus or any(each.what in ROLES_ON_REPEATS for each, _ in claims if each.corpus == corpus)
-        found = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **more)
-        assert found is not None  # there is one process
-        return found
+        return profiles.get(corpus) or _profile(checkpoint, corpus, repeats, more)
 
     @cache
     def same(part: str, corpus: tuple[Path, ...]) -> bool:

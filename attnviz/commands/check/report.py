@@ -1,19 +1,23 @@
 """JSON, CSV (a row a claim) and the table of checked claims."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from rich.console import RenderableType
 
-from attnviz.commands.check.measure import VERDICTS, Check, CheckedClaim
+from attnviz.commands.check.measure import FAILS, HOLDS, UNDECIDED, VERDICTS, Check, CheckedClaim
+from attnviz.errors import OutputError
 from attnviz.measures.estimates import Interval
 from attnviz.models.wording import amount, span
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.published import shown_baseline
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, notes
+from attnviz.present.tables import RowTable, cell, notes
 from attnviz.present.view import ViewOptions
+from attnviz.printable import one_line
 
 
 def _of_claim(name: str) -> Field[CheckedClaim]:
@@ -57,6 +61,37 @@ def _tables(check: Check, _: ViewOptions) -> Iterator[RenderableType]:
     named = (f"{claim.words if claim.line is None else f'Line {claim.line}'}: {reason}." for claim, reason in reasons)
     sources = dict.fromkeys(each.source or ", ".join(map(str, each.claim.corpus)) for each in check.claims)
     yield notes(*named, *(f"On {source}." for source in sources if source))
+
+
+def junit(check: Check) -> bytes:
+    """The verdicts as JUnit XML: a claim that fails is a failure, one that cannot be decided an error."""
+    counts = {"tests": len(check.claims), "failures": check.count(FAILS), "errors": check.count(UNDECIDED)}
+    root = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "attnviz check"} | _written(counts))
+    for each in check.claims:
+        claim = each.claim
+        place = {"classname": check.checkpoint.short_name, "name": claim.words, "file": claim.place, "line": claim.line}
+        case = ElementTree.SubElement(suite, "testcase", _written(place))
+        if each.verdict != HOLDS:
+            numbers = [f"{field.title} {cell(field.write(field.value_for(each)))}" for field in _MEASURED[:-1]]
+            said = {"type": each.verdict, "message": "; ".join(filter(None, [each.reason, *numbers]))}
+            ElementTree.SubElement(case, "failure" if each.verdict == FAILS else "error", _written(said))
+    ElementTree.indent(root)
+    written: bytes = ElementTree.tostring(root, "utf-8", xml_declaration=True)
+    return written
+
+
+def _written(attributes: dict[str, Any]) -> dict[str, str]:
+    """As attributes of XML, which has no control characters."""
+    return {name: one_line(str(value)) for name, value in attributes.items() if value is not None}
+
+
+def write_junit(check: Check, path: Path) -> None:
+    """Write :func:`junit` to a file; OutputError where it cannot be written."""
+    try:
+        path.write_bytes(junit(check))
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error}.") from error
 
 
 SPEC = CommandSpec[Check](

@@ -19,7 +19,7 @@ computed in float32 at least and rounded once, as torch's own kernels do.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -141,8 +141,11 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
     def norm(module: nn.Module | None) -> Norm | None:
         return None if module is None else checkpoint.norm(module)
 
+    heads = architecture.parameters(model, layer)
+    if checkpoint.attention != "eager" and checkpoint.dtype in (torch.bfloat16, torch.float16):
+        heads = replace(heads, upcast=True)  # others do not round scores to the number format
     return LayerParameters(
-        heads=architecture.parameters(model, layer),
+        heads=heads,
         attention_norm=norm(modules.attention_norm),
         up_proj=up_proj,
         activation=activation_named(architecture.activation(checkpoint.config)),

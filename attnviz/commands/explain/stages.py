@@ -20,12 +20,23 @@ from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.reference.tolerances import Tolerance
-from attnviz.trace.recorder import PatternsAlone, at_site, own_run, record_attention, refuse_not_finite
+from attnviz.trace.recorder import (
+    Observer,
+    Rows,
+    at_site,
+    own_run,
+    random_values,
+    record_attention,
+    refuse_not_finite,
+)
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Tolerances of an activation on the model's own input, by dtype; for others that of outputs."""
 
 _AXES = {2: ("token", "dimension"), 3: ("head", "query", "key"), 4: ("part", "head", "token", "dimension")}
+
+
+_ON_RANDOM_VALUES = " on random values"
 
 
 class Probe(NamedTuple):
@@ -55,7 +66,6 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         ("input", of.block, "input"),
         *((name, module, "output") for name, module in _named(of.projections, "query", "key", "value")),
         *((f"head_norm.{number}", module, "output") for number, module in enumerate(of.head_norms)),
-        ("pattern", of.pattern, "pattern"),
         ("concatenated", of.o_proj, "input"),
         ("attention_output", of.output, "output"),
         ("attention_output_norm", of.attention_output_norm, "output"),
@@ -77,12 +87,17 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         probed.append(("output", mapped, "input"))
     else:
         probed.append(("output", model, "output"))
-    paths = {module: path for path, module in model.named_modules()}
     present = [(stage, module, side) for stage, module, side in probed if module is not None]
     return [
-        Probe(stage, module, side, f"{side} of {paths[module] or 'the model'}", following if stage == "output" else of)
+        Probe(stage, module, side, f"{side} of {_path_of(checkpoint, module)}", following if stage == "output" else of)
         for stage, module, side in present
     ]
+
+
+def _path_of(checkpoint: Checkpoint, module: nn.Module) -> str:
+    """Where a module is in the model, ``encoder.layer.0.attention``."""
+    path = next(path for path, each in checkpoint.model.named_modules() if each is module)
+    return path or "the model"
 
 
 def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.Module]]:
@@ -129,6 +144,21 @@ def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callabl
 
     for probe in probes:
         stack.enter_context(at_site(probe.module, probe.side, own_run(stack, probe.of)(partial(keep, probe))))
+
+
+class _ShownPattern(Observer):
+    """Keeps what each of some layers shows of its pattern: its weights, or what it makes of random values."""
+
+    probes = True
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self.of_layer: dict[int, Rows] = {}
+        self._layers = layers
+
+    def rows(self, layer: int, rows: Rows) -> None:
+        """Keep the block: with unlimited memory it is the whole layer."""
+        if layer in self._layers:
+            self.of_layer[layer] = rows
 
 
 def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, fused_by_head: bool) -> Shown:
@@ -226,15 +256,16 @@ def verify_stages(
     for layer in layers:
         layer_parameters(checkpoint, layer)  # refuse what is not reproduced before the model runs
     verified: list[int] = []
+    patterns = _ShownPattern(layers)
 
     def verify(layer: int, shown: Shown) -> None:
         verified.append(layer)
-        visit(_verified(checkpoint, tokens, layer, shown))
+        visit(_verified(checkpoint, tokens, layer, shown, patterns.of_layer.pop(layer)))
 
     with ExitStack() as stack:
         for layer in layers:
             _probe(stack, layer, probes_of(checkpoint, layer), partial(verify, layer))
-        record_attention(checkpoint, tokens.model_inputs(checkpoint.device), PatternsAlone(), torch.inf)
+        record_attention(checkpoint, tokens.model_inputs(checkpoint.device), patterns, torch.inf)
     if sorted(verified) != sorted(layers):
         raise VerificationError(
             f"expected the steps of layers {sorted(layers)}, found those of {sorted(verified)}; "
@@ -242,7 +273,7 @@ def verify_stages(
         )
 
 
-def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown) -> VerifiedStages:
+def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, pattern: Rows) -> VerifiedStages:
     parameters, tolerance = layer_parameters(checkpoint, layer), checkpoint.tolerance
     heads, every = parameters.heads, torch.ones(1, len(tokens), device=checkpoint.device)
     allowed = allowed_positions(every, heads.causal, heads.window)[0, 0]
@@ -257,10 +288,21 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown) 
     shown = _one_by_one(shown, steps, checkpoint.modules[layer], checkpoint.architecture.fused_by_head)
     if unused := set(shown) - set(steps):
         raise VerificationError(f"layer {layer}: the model shows {unused}, which nothing was compared to.")
-    stages = [
-        Stage(name, tensor, _check(name, tensor, shown[name], layer, tolerance, tokens) if name in shown else None)
-        for name, tensor in steps.items()
-    ]
+    where = _path_of(checkpoint, checkpoint.modules[layer].pattern)
+    compared = dict(steps)
+    if pattern.weights is None:
+        assert pattern.probe is not None  # the observer probes
+        shown["pattern"] = f"output of {where}{_ON_RANDOM_VALUES}", pattern.probe[0].transpose(0, 1)
+        random = upcast(random_values(pattern.probe[0, :, 0]))
+        compared["pattern"] = torch.matmul(upcast(steps["pattern"]), random)
+    else:
+        shown["pattern"] = f"pattern of {where}", pattern.weights[0]
+    checks = {
+        name: _check(name, tensor, shown[name], layer, tolerance, tokens)
+        for name, tensor in compared.items()
+        if name in shown
+    }
+    stages = [Stage(name, tensor, checks.get(name)) for name, tensor in steps.items()]
     if "activated" in shown:
         before = shown["gate" if "gate" in shown else "expanded"]
         _check_activation(parameters.activation, before, shown["activated"], layer, checkpoint)
@@ -299,9 +341,12 @@ def _check(
     if check.passed:
         return check
     position = tuple(int(index) for index in torch.unravel_index(difference.argmax(), difference.shape))
+    axes = _AXES[tensor.ndim]
+    if name == "pattern" and place.endswith(_ON_RANDOM_VALUES):
+        axes = ("head", "query", "dimension")
     named = [
         f"{axis} {index}" + ("" if axis in ("part", "head", "dimension") else f" ({tokens.labels[index]!r})")
-        for axis, index in zip(_AXES[tensor.ndim], position, strict=True)
+        for axis, index in zip(axes, position, strict=True)
     ]
     raise VerificationError(
         f"the recomputed layer does not reproduce the model, first at {where}: the largest difference is at "

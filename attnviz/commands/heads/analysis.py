@@ -13,7 +13,9 @@ from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
 from attnviz.language.syntax import Parse
+from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import TextContext
+from attnviz.models.chats import Chat
 from attnviz.models.head_ids import HeadId, Stack, ids_and_names
 from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.models.wording import counted, quoted, visible
@@ -98,7 +100,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     Attributes:
         context: units, masks and baselines of the text.
-        attention: the verified heads; patterns are recomputed from it on demand.
+        verified: the verified heads; patterns are recomputed from it on demand.
         heads: one entry a head, in the model's order.
         parse: the dependency parse, or None.
         syntax_note: reason why there is no parse, or ''.
@@ -108,6 +110,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             and baselines over the keys within it.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
         continuation: of a decoder, what it wrote after the text, if requested; ``tokens`` are of both.
+        chat: the messages that ``text`` was rendered from, if any.
+        spans: attention between the spans of the text, such as the messages of a chat; None without spans.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
         all_heads: of such a part, the heads of the whole.
         without_sinks: whether sinks are left out of patterns, for drawing (:meth:`drawn`).
@@ -116,7 +120,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     command: ClassVar[str] = "heads"
 
     context: TextContext
-    attention: VerifiedAttention
+    verified: VerifiedAttention
     heads: tuple[HeadFindings, ...]
     parse: Parse | None
     syntax_note: str
@@ -125,6 +129,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     contexts: dict[int, TextContext] = field(default_factory=dict)
     target: Target | None = None
     continuation: Continuation | None = None
+    chat: Chat | None = None
+    spans: SpanShares | None = None
     stack: Stack | None = None
     all_heads: tuple[HeadFindings, ...] = ()
     without_sinks: bool = False
@@ -266,7 +272,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     @property
     def verification(self) -> Verification:
         """Errors of the comparison with the model."""
-        return self.attention.verification
+        return self.verified.verification
 
     def _first_plan(self, view: View, choices: ViewOptions) -> Any:
         """The plan of the picture that stands for a view, of heatmaps without a selection that of the clearest head."""
@@ -309,7 +315,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         them are hidden from all its queries.
         """
         context, merge, first = self.context_of(layer), None, 0
-        for rows in self.attention.rows(layer, heads):
+        for rows in self.verified.rows(layer, heads):
             merge = merge or UnitRows(context.units.members, context.keys.members, rows.n_queries, rows.n_keys)
             unit, merged = merge.add(rows.first, rows.wide[0])
             pattern = merged.cpu()
@@ -378,6 +384,21 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """
         named = self.head(head).id
         return self.layer_patterns(named.layer, [named.head])[0]
+
+    def attention(self) -> Tensor:
+        """The verified patterns of all heads, [n_layers, n_heads, n, n]: row = query, column = key, over :attr:`units`.
+
+        All are in memory at once, float32 or wider, on the CPU; :meth:`patterns` gives one head after the other.
+
+        Raises:
+            UsageError: an encoder-decoder, whose three kinds of attention are of other texts; each part has its own.
+        """
+        parts = self.parts
+        if len(parts) > 1:
+            names = ", ".join(f"parts[{number}] ({part.stack_name})" for number, part in enumerate(parts))
+            raise UsageError(f"an encoder-decoder has attention of several kinds; expected that of one: {names}.")
+        layers = self.checkpoint.layers if parts[0].stack is None else parts[0].stack.layers
+        return torch.stack([self.layer_patterns(layer) for layer in layers])
 
     def __repr__(self) -> str:
         """One line: what was analysed, and what was verified."""

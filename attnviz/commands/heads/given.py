@@ -2,23 +2,27 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, compress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack
 
-import torch
 from torch import Tensor, nn
 
-from attnviz.arguments import as_found
-from attnviz.commands.heads.analysis import Analysis, Options
+from attnviz.arguments import as_found, is_whole
+from attnviz.commands.heads.analysis import Analysis, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
+from attnviz.commands.heads.weights import Weights, read_weights
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.measures.sums import copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
-from attnviz.models.head_ids import HeadId
+from attnviz.models.families.base import Architecture
+from attnviz.models.families.bert_gpt2 import Bert
+from attnviz.models.head_ids import HeadId, Stack
 from attnviz.models.tokens import Tokens, merge_subwords, told_apart
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
@@ -36,9 +40,6 @@ if TYPE_CHECKING:
 _SPECIAL = re.compile(r"(?!\[UNK\]|<unk>)(\[[A-Z]+\]|<[^<>\s]+>)")
 """Tokens that are taken for special ones: ``[CLS]``, ``<s>``, ``<|endoftext|>``; one that is unknown is of the text."""
 
-_ROUNDING = 1e-2
-"""How far above 1 a row may sum, in half precision."""
-
 
 @dataclass(frozen=True, repr=False)
 class RawAttention:
@@ -48,29 +49,47 @@ class RawAttention:
 
     def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]") -> "Figure":
         """A new figure: ``overview``, ``heads``, ``lines``, ``map``, ``mean`` or ``text``; see ``Analysis.figure``."""
-        return self._analysis.figure(name, style, **choices)
+        return self._with(choices).figure(name, style, **choices)
 
     def draw(
         self, name: str, ax: "Axes", style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]"
     ) -> "Artist":
         """Draw one picture on matplotlib Axes of your own; see :meth:`figure`."""
-        return self._analysis.draw(name, ax, style, **choices)
+        return self._with(choices).draw(name, ax, style, **choices)
 
     def page(self, style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]") -> str:
         """The interactive page as one HTML document."""
-        return self._analysis.page(style, **choices)
+        return self._with(choices).page(style, **choices)
+
+    def _with(self, choices: "DrawingOptionNames") -> Analysis:
+        """The analysis; UsageError where the selection names no head that is there."""
+        analysis, select = self._analysis, choices.get("select", ())
+        if not analysis.select(select):
+            layers = ", ".join(dict.fromkeys(head.id.layer_name for head in analysis.heads))
+            raise UsageError(f"expected heads of the layers {layers}, which have attention, found {as_found(select)}.")
+        return analysis
 
     def _repr_html_(self) -> str:
         return self._analysis.picture_html()
 
     def __repr__(self) -> str:
-        n_layers, n_heads = self._analysis.shape
-        shape = f"{counted(n_layers, 'layer')} × {counted(n_heads, 'head')}"
-        return f"<RawAttention of {shape} on {counted(len(self._analysis.tokens), 'token')}, not verified>"
+        context, layers = self._analysis.context, {head.id.layer for head in self._analysis.heads}
+        shape = f"{counted(len(layers), 'layer')} × {counted(self._analysis.shape[1], 'head')}"
+        rows = "" if context.source is None else f"{len(context.units)} × "
+        return f"<RawAttention of {shape} on {rows}{counted(len(context.keys), 'token')}, not verified>"
 
 
 @checked
-def draw(weights: Any, tokens: Sequence[str], *, name: str = "attention") -> RawAttention:
+def draw(
+    weights: Any,
+    tokens: Sequence[str],
+    *,
+    keys: Sequence[str] | None = None,
+    mask: Any = None,
+    layers: Sequence[int] | None = None,
+    batch: int | Sequence[int] | None = None,
+    name: str = "attention",
+) -> RawAttention:
     """Pictures of any attention weights, from any library: grid, heatmaps, lines, page.
 
     Nothing is compared with a model, and every picture says so. Labels are computed from the weights as they are given.
@@ -81,74 +100,99 @@ def draw(weights: Any, tokens: Sequence[str], *, name: str = "attention") -> Raw
     <RawAttention of 1 layer × 1 head on 2 tokens, not verified>
 
     Args:
-        weights: [n_layers, n_heads, n, n], [n_heads, n, n] or [n, n], row = query, column = key; a tensor, an array,
-            nested lists, or the ``attentions`` that a model of transformers returns for one text.
-        tokens: n of them, as they are to be shown. Those such as ``[CLS]`` or ``<s>`` count as special, and in causal
-            weights (0 after the diagonal) the first one as a sink.
+        weights: [n_layers, n_heads, n, n], [n_heads, n, n] or [n, n], row = query, column = key; with a batch
+            [n_layers, batch, n_heads, n, n]; a tensor, an array or nested lists. Or what transformers returns: the
+            ``attentions`` of a forward pass, or those of ``generate(output_attentions=True)``, a tuple for each step,
+            which become one pattern of prompt and new tokens. The last new token has no row: the model never read it.
+        tokens: of the rows, as they are to be shown; of a generation with or without the last new token. Those such as
+            ``[CLS]`` or ``<s>`` count as special, and in causal weights (0 after the diagonal) the first one as a sink.
+        keys: of cross-attention, the tokens of the columns.
+        mask: 0 for padding, [n] or [batch, n]; of cross-attention, of its columns; of a generation, perhaps of the
+            prompt alone. Padding is left out; ``tokens`` may have it or not.
+        layers: their numbers, where only some layers of a model have attention; default their places. A tuple may hold
+            None for a layer without.
+        batch: the index of the text. Of a beam search ``output.beam_indices[0]``: the beams change places.
         name: of the model, for titles.
 
     Raises:
         UsageError: weights of another shape, not finite, negative, or with rows that sum to more than 1; another
-            number of tokens.
+            number of tokens; several texts and no index.
     """
-    patterns, labels = _patterns(weights), _labels(tokens)
-    n_layers, n_heads, n, _ = patterns.shape
-    if len(labels) != n:
-        raise UsageError(f"expected a token for each of the {n} rows of the weights, found {len(labels)}.")
-    causal = n > 1 and not bool(patterns.triu(1).any())
+    given = read_weights(weights, layers, batch, keys is not None)
+    n_queries, n_keys = given.patterns.shape[2:]
+    n_more = int(given.steps > 0)  # the last new token, which was never read
+    if keys is None:
+        kept = _kept(mask, batch, n_keys, given.steps)
+        given = given.without_padding(kept, kept)
+        analysis = _within_text(given, _labels(tokens, "rows", n_queries, kept, n_more), name)
+    else:
+        kept = _kept(mask, batch, n_keys, 0)
+        given = given.without_padding(None, kept)
+        columns = _labels(keys, "columns", n_keys, kept)
+        analysis = _between_texts(given, _labels(tokens, "rows", n_queries, None, n_more), columns, name)
+    return RawAttention(analysis)
+
+
+def _kept(mask: Any, batch: int | Sequence[int] | None, n: int, steps: int) -> list[bool] | None:
+    """Which of n tokens a mask shows, of a generation perhaps of the prompt alone; None without a mask."""
+    if mask is None:
+        return None
+    rows = [mask] if getattr(mask, "ndim", 1) == 1 and not _nested(mask) else list(mask)
+    if len(rows) > 1 and not is_whole(batch):
+        raise UsageError(f"expected the mask of one text, [n], or batch as its index, found {len(rows)} rows.")
+    row = rows[batch if is_whole(batch) and len(rows) > 1 else 0]
+    shown = [bool(each) for each in row]
+    lengths = {n, n - steps + 1, n + 1} if steps else {n}
+    if len(shown) not in lengths or not any(shown):
+        raise UsageError(f"expected a mask of {n} tokens with 1 for those that are shown, found {as_found(mask)}.")
+    return [*shown, *[True] * n][:n]
+
+
+def _nested(mask: Any) -> bool:
+    return isinstance(mask, list | tuple) and len(mask) > 0 and isinstance(mask[0], list | tuple)
+
+
+def _labels(tokens: Sequence[str], of: str, n: int, kept: Sequence[bool] | None, n_more: int = 0) -> tuple[str, ...]:
+    """The labels of n rows or columns, without padding, from the tokens of all and perhaps ``n_more``."""
+    if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
+        raise UsageError(f"expected a list of tokens as strings, found {as_found(tokens)}.")
+    if len(tokens) not in (n, n + n_more):
+        padding = "" if kept is None else ", padding included"
+        raise UsageError(f"expected a token for each of the {n} {of} of the weights{padding}, found {len(tokens)}.")
+    labels = [visible(token) for token in tokens[:n]]
+    return tuple(labels if kept is None else compress(labels, kept))
+
+
+def _within_text(given: Weights, labels: tuple[str, ...], name: str) -> Analysis:
+    """Attention within one text."""
+    given.check()
+    causal = len(labels) > 1 and not bool(given.patterns.triu(1).any())
     read = _tokens(labels, causal)
     units = merge_subwords(read, words=False)
     context = TextContext(units, causal, MaskInput(units.labels, told_apart(read.ids, read.unknown_id), causal))
-    attention: Any = _Given(patterns)
-    heads = tuple(_findings(patterns, context))
-    text = " ".join(labels)
-    model, note = _model(name, causal, n_layers, n_heads), "weights were given, not a text."
-    return RawAttention(Analysis(text, None, model, read, context, attention, heads, None, note, Options()))
+    model = _model(name, ARCHITECTURES["gpt2" if causal else "bert"], given)
+    return _analysis(given, given.layers, model, read, context)
 
 
-def _patterns(weights: Any) -> Tensor:
-    """The weights as [n_layers, n_heads, n, n] on the CPU, in float32 or wider."""
-    try:
-        if isinstance(weights, list | tuple) and weights and isinstance(weights[0], Tensor):
-            weights = torch.stack([layer[0] if layer.ndim == 4 and len(layer) == 1 else layer for layer in weights])
-        given = torch.as_tensor(weights).detach().cpu()
-        if given.is_complex():
-            raise TypeError("complex numbers")
-    except (TypeError, ValueError, RuntimeError) as error:
-        of = f" of {weights.dtype}" if hasattr(weights, "dtype") else ""
-        raise UsageError(
-            f"expected attention weights as an array of real numbers, found {type(weights).__name__}{of}."
-        ) from error
-    patterns = given.double() if given.dtype == torch.float64 else given.float()
-    patterns = patterns[(None,) * max(0, 4 - patterns.ndim)]
-    shape = list(given.shape)
-    if patterns.ndim != 4 or patterns.shape[-1] != patterns.shape[-2] or not patterns.numel():
-        raise UsageError(
-            f"expected weights of the shape [n_layers, n_heads, n, n], [n_heads, n, n] or [n, n], found {shape}."
-        )
-    if found := _no_weights(patterns):
-        raise UsageError(f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found {found}")
-    return patterns
+def _between_texts(given: Weights, labels: tuple[str, ...], columns: tuple[str, ...], name: str) -> Analysis:
+    """Attention of one text, the target, to another, the source."""
+    given.check()
+    target, source = _tokens(labels, True), _tokens(columns, False)
+    context = TextContext(merge_subwords(target, False), False, None, merge_subwords(source, False))
+    model = _model(name, _CrossAttention(), given)
+    (stack,) = model.stacks
+    read = Target(" ".join(labels), target, False, len(labels), context, context)
+    return replace(_analysis(given, list(map(stack.layer, given.layers)), model, source, context), target=read)
 
 
-def _no_weights(patterns: Tensor) -> str:
-    """The first number that is no attention weight, and where it is; or ''."""
-    sums = patterns.sum(-1)
-    wrong = (~patterns.isfinite() | (patterns < 0)).nonzero()
-    if len(wrong):
-        layer, head, query, key = at = tuple(wrong[0].tolist())
-        return f"{float(patterns[at]):.4g} at L{layer}H{head}, query #{query}, key #{key}; give softmax(scores)."
-    wrong = (sums > 1 + _ROUNDING).nonzero()
-    if len(wrong):
-        layer, head, query = at = tuple(wrong[0].tolist())
-        return f"a row that sums to {float(sums[at]):.4g} at L{layer}H{head}, query #{query}; give softmax(scores)."
-    return ""
-
-
-def _labels(tokens: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
-        raise UsageError(f"expected a list of tokens as strings, found {as_found(tokens)}.")
-    return tuple(visible(token) for token in tokens)
+def _analysis(
+    given: Weights, layers: Sequence[int], model: Checkpoint, tokens: Tokens, context: TextContext
+) -> Analysis:
+    """The analysis of weights of these layers."""
+    verified: Any = _Given(dict(zip(layers, given.patterns, strict=True)))
+    heads = tuple(chain.from_iterable(_findings(verified, layer, context) for layer in layers))
+    text, note = " ".join(tokens.labels), "weights were given, not a text."
+    return Analysis(text, None, model, tokens, context, verified, heads, None, note, Options())
 
 
 def _tokens(labels: tuple[str, ...], causal: bool) -> Tokens:
@@ -157,33 +201,50 @@ def _tokens(labels: tuple[str, ...], causal: bool) -> Tokens:
     words = tuple(None if each else next(numbers) for each in special)
     types = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return Tokens(
-        ids=tuple(types[label] for label in labels), labels=labels, special=special,
-        sink=tuple(each or (causal and not position) for position, each in enumerate(special)), words=words,
-        segments=tuple(None if each else 0 for each in special), offsets=((0, 0),) * len(labels), type_ids=None,
+        ids=tuple(types[label] for label in labels),
+        labels=labels,
+        special=special,
+        sink=tuple(each or (causal and not position) for position, each in enumerate(special)),
+        words=words,
+        segments=tuple(None if each else 0 for each in special),
+        offsets=((0, 0),) * len(labels),
+        type_ids=None,
         word_labels=tuple(label for label, each in zip(labels, special, strict=True) if not each),
         unknown_id=types.get("[UNK]", types.get("<unk>")),
-    )  # fmt: skip
+    )
 
 
-def _findings(patterns: Tensor, context: TextContext) -> Iterator[HeadFindings]:
-    """Statistics and labels of the weights as given."""
-    for layer, pattern in enumerate(patterns):
-        measured = HeadStatistics(context, len(pattern))
-        measured.add(0, pattern)
-        statistics = measured.result()
-        for head in range(len(pattern)):
-            id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
-            verdicts = judge(of_head, context, (), id)
-            yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_non_sink))
+def _findings(given: "_Given", layer: int, context: TextContext) -> Iterator[HeadFindings]:
+    """Statistics and labels of the weights of a layer."""
+    pattern = given.patterns[layer]
+    measured = HeadStatistics(context, len(pattern))
+    measured.begin(layer)
+    measured.add(0, pattern)
+    copy_to_host([measured])
+    statistics, aligned = measured.results()[layer], measured.aligned.get(layer)
+    for head in range(len(pattern)):
+        id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
+        verdicts = judge(of_head, context, (), id)
+        own = () if aligned is None else tuple(aligned[head])
+        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_non_sink), None, own)
 
 
-def _model(name: str, causal: bool, n_layers: int, n_heads: int) -> Checkpoint:
-    """What pictures ask of a model: its name and how many heads it has."""
+class _CrossAttention(Bert):
+    """A model of cross-attention alone."""
+
+    def stacks(self, config: Any) -> tuple[Stack, ...]:
+        """One stack."""
+        return (Stack("X", "cross-attention", 0, config.num_hidden_layers, config.num_attention_heads),)
+
+
+def _model(name: str, architecture: Architecture, given: Weights) -> Checkpoint:
+    """What pictures ask of a model: its name, its kind, and how many layers and heads it has."""
+    n_layers, n_heads = given.layers[-1] + 1, given.patterns.shape[1]
     model: Any = nn.Linear(1, 1)
     model.config = SimpleNamespace(
         num_hidden_layers=n_layers, num_attention_heads=n_heads, hidden_size=n_heads, n_layer=n_layers, n_head=n_heads
     )
-    return Checkpoint(name, None, ARCHITECTURES["gpt2" if causal else "bert"], model, None)
+    return Checkpoint(name, None, architecture, model, None)
 
 
 @dataclass(frozen=True)
@@ -200,15 +261,15 @@ class _Rows:
 class _Given:
     """Given weights in the place of verified attention: level 0, since nothing was compared."""
 
-    patterns: Tensor
+    patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
 
     @property
     def verification(self) -> Verification:
         """Level 0."""
-        checks = tuple(LayerCheck(layer, self.patterns.shape[1], 0.0, 0.0, 1.0) for layer in range(len(self.patterns)))
+        checks = tuple(LayerCheck(layer, len(pattern), 0.0, 0.0, 1.0) for layer, pattern in self.patterns.items())
         return Verification(Tolerance(0.0, 0.0, "nothing was compared"), checks, level=0)
 
     def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[_Rows]:
         """All rows of a layer, of all or some heads."""
-        pattern = self.patterns[layer] if heads is None else self.patterns[layer, list(heads)]
+        pattern = self.patterns[layer] if heads is None else self.patterns[layer][list(heads)]
         yield _Rows(pattern[None], *pattern.shape[-2:])

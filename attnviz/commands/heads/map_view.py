@@ -42,9 +42,13 @@ def _plan(analysis: Analysis, statistic: str) -> HeadMapPlan:
 
 
 def _values(analysis: Analysis, statistic: str) -> Array:
-    """Values [n_layers, n_heads], NaN for None."""
-    flat = [head.statistics.get(statistic) for head in analysis.heads]
-    return np.array([np.nan if value is None else value for value in flat]).reshape(analysis.shape)
+    """Values [n_layers, n_heads], NaN for None, and for layers without attention."""
+    values = np.full(analysis.shape, np.nan)
+    for head in analysis.heads:
+        value = head.statistics.get(statistic)
+        if value is not None:
+            values[int(head.id.layer_name[1:]), head.id.head] = value
+    return values
 
 
 def _name_of(part: Analysis) -> str:
@@ -67,8 +71,11 @@ def _map(analysis: Analysis, statistic: str) -> tuple[HeadMap, str, tuple[str, .
     if uniform is not None:
         reference = ReferenceValue(uniform, f"uniform attention{mean}")
         alone.append(f"uniform attention would give {written(uniform)}{whose}{mean}")
-    lacking = values.size - len(measured)
-    hatched = f"hatched: not measurable on this text for {lacking} of {values.size} heads" if lacking else ""
+    n_heads = len(analysis.heads)
+    lacking, none = n_heads - len(measured), values.size - n_heads
+    hatched = f"hatched: not measurable on this text for {lacking} of {n_heads} heads" if lacking else ""
+    if none:
+        hatched = "; ".join(filter(None, [hatched, "hatched layers: without attention"]))
     bar = f"{name} ({unit or '0–1'})" if len(measured) else ""
     norm = Normalize(0, top, clip=True)
     return HeadMap(values, _name_of(analysis), norm=norm, bar=bar, reference=reference), hatched, tuple(alone)

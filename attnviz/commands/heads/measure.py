@@ -2,28 +2,37 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Unpack
+from pathlib import Path
+from typing import Any, Unpack, overload
 
+from attnviz.arguments import as_found, check_texts
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.errors import TextError, UsageError
+from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
-from attnviz.measures.patterns import MaskInput
+from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelatedWords, RelationTally
-from attnviz.measures.statistics import HOST, HeadStatistics, TextContext, copied
+from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
+from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.measures.sums import copy_to_host
+from attnviz.models.chats import Chat, Message, RenderedChat, chat_of, rendered_chat
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
 from attnviz.models.sources import Source
+from attnviz.models.spans import NEW, PROMPT, Span, message_spans, named_span, segment_spans, spans_by_name
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
+from attnviz.models.wording import visible
 from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
-from attnviz.progress import Progress
+from attnviz.progress import Progress, tell
+from attnviz.texts.reading import Text
 from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
 from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
@@ -32,12 +41,26 @@ from attnviz.trace.verify import VerifiedRows, verify_attention
 _WARN = partial(warnings.warn, stacklevel=6)  # at the caller of analyze()
 
 
-@checked
+Inputs = Mapping[str, Any]
+"""What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``."""
+
+
+@overload
+def analyze(text: str | None = None, model: Model | None = None, **options: Any) -> Analysis: ...
+@overload
+def analyze(text: list[str] | tuple[str, ...], model: Model | None = None, **options: Any) -> list[Analysis]: ...
+@overload
+def analyze(text: Inputs, model: Model | None = None, **options: Any) -> Any: ...
+
+
+@checked  # type: ignore[misc] # its options stand in the function alone
 def analyze(
-    text: str,
+    text: str | Sequence[str] | Inputs | None = None,
     model: Model | None = None,
     *,
     pair: str | None = None,
+    chat: Sequence[Message] | str | Path | None = None,
+    spans: Mapping[str, str] | Sequence[str] = (),
     words: bool = False,
     syntax: bool = True,
     parser: str | None = None,
@@ -50,19 +73,30 @@ def analyze(
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
     **opening: Unpack[ModelOptions],
-) -> Analysis:
+) -> Analysis | list[Analysis]:
     """Recompute every attention head of a model on a text, verify it, and measure what it does.
+
+    >>> first, second = attnviz.analyze(["The cat ran away", "A dog saw it"])  # doctest: +SKIP
+    >>> analysis = attnviz.analyze(tokenizer("The cat ran away"), model)  # doctest: +SKIP
 
     A stored profile of the weights, the user's or a shipped one, gives roles over a corpus; not for a model in memory,
     whose weights may have changed.
 
     Args:
-        text: one text.
+        text: one text; a list of texts, each of which is verified by itself; or what a tokenizer returned, a mapping
+            with ``input_ids``, [n] or [batch, n], of lists, arrays or tensors. Of such inputs ``attention_mask`` says
+            what is padding, which is left out. Documents in one row are analysed apart, as a mask [batch, 1, n, n] of
+            blocks or ``position_ids`` that begin again divide them. Any other mask is refused. None with a chat.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
-            memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is. A model
-            that was loaded with sdpa or flash attention is switched to eager attention for the one forward pass,
-            because only eager attention returns a pattern to compare with, and switched back; so is its train mode.
+            memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is, with the
+            implementation of attention that it has, in eval mode for the one pass.
         pair: a second segment (BERT).
+        chat: instead of a text, messages ``{"role": ..., "content": ...}``, or a file of them: rendered by the
+            tokenizer's own chat template, which waits for an answer unless the last message is one. Each message is a
+            span by its role: ``system``, ``user``, ``user#2``.
+        spans: of which attention to one another is measured, beside those of a chat, a pair or a continuation
+            (``prompt``, ``new``): by name a stretch of the text, its second occurrence as ``stretch#2``, or positions
+            such as ``#10-#40``.
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
@@ -81,19 +115,36 @@ def analyze(
         opening: see :class:`attnviz.options.ModelOptions`.
 
     Returns:
-        tokens, verified patterns, statistics, verdicts and figures.
+        tokens, verified patterns, statistics, verdicts and figures; of a list of texts a list, and of inputs with
+        several documents, too, in their order.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    options = Options(words, queries)
+    options, named = Options(words, queries), spans_by_name(spans)
     check_parser(parser, syntax)
+    if (text is None) == (chat is None):
+        found = "neither" if chat is None else "both"
+        raise UsageError(f"expected a text, or a chat instead (--chat, chat=...), found {found}.")
+    messages = None if chat is None else chat_of(chat)
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
     stored = profile_of(checkpoint, source, warn)
-    reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)
-    return reader.read(text, pair, target, progress)
+    reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
+    if text is None or isinstance(text, str):
+        if text is not None:
+            check_texts(text, pair)
+        return reader.read(text or "", pair, target, progress, chat=messages)
+    inputs = isinstance(text, Mapping)
+    of_one = {"pair": pair, "target": None if inputs else target, "generate": generate if inputs else None}
+    for name, value in of_one.items():
+        if value is not None:
+            raise UsageError(f"expected {name} with one text, found it with {as_found(type(text).__name__)}.")
+    if not isinstance(text, Mapping):
+        return list(reader.read_each(listed(text), progress))
+    analyses = list(reader.read_inputs(text, target, progress))
+    return analyses[0] if len(analyses) == 1 else analyses
 
 
 @dataclass(frozen=True)
@@ -109,20 +160,64 @@ class Reader:
     max_new_tokens: int | None
     memory: int | None
     generate: int | None = None
+    spans: Mapping[str, str] = field(default_factory=dict)
 
-    def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
-        """The analysis of a text; errors as for :func:`analyze`."""
+    def read_each(self, texts: Sequence[Text], progress: Progress | None) -> Iterator[Analysis]:
+        """The analyses of several texts or chats, in order; all are tokenized before the first is measured.
+
+        Errors of a text say which it is.
+        """
+        for text in texts:
+            with _located(text, " No text was analysed: all are checked first."):
+                is_chat = bool(text.messages)
+                whole = rendered_chat(self.checkpoint.tokenizer, text.messages).text if is_chat else text.text
+                self.checkpoint.tokenize(whole, text.pair, self.truncate, rendered=is_chat)
+        for number, text in enumerate(texts):
+            tell(progress, "texts", number, len(texts))
+            with _located(text):
+                chat = Chat(text.messages) if text.messages else None
+                analysis = self.read(text.text, text.pair, None, None, chat=chat)
+            yield analysis
+        tell(progress, "texts", len(texts), len(texts))
+
+    def read_inputs(self, inputs: Inputs, target: str | None, progress: Progress | None) -> Iterator[Analysis]:
+        """The analyses of the documents of what a tokenizer returned, in order; with a target of the only one."""
+        documents = self.checkpoint.documents(inputs)
+        if target is not None and len(documents) > 1:
+            raise UsageError(f"expected target with one text, found it with {len(documents)} texts.")
+        for number, (text, pair, tokens) in enumerate(documents):
+            tell(progress, "texts", number, len(documents))
+            yield self.read(text, pair, target, None, tokens)
+        tell(progress, "texts", len(documents), len(documents))
+
+    def read(
+        self,
+        text: str,
+        pair: str | None,
+        target: str | None,
+        progress: Progress | None,
+        given: Tokens | None = None,
+        chat: Chat | None = None,
+    ) -> Analysis:
+        """The analysis of a text, perhaps with ``given`` tokens, or of a chat; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
+        self._refuse_spans(chat, pair)
         if options.queries is not None and checkpoint.stacks:
             raise UsageError(
                 "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
             )
         refuse_target(checkpoint, target, self.max_new_tokens)
         refuse_words(checkpoint, words=options.words, parser=self.parser)
-        if self.generate is None:
-            continuation, tokens = None, checkpoint.tokenize(text, pair, self.truncate)
-        else:
-            continuation, tokens = self._continued(text, pair, self.generate)
+        rendered = None if chat is None else rendered_chat(checkpoint.tokenizer, chat.messages)
+        text = text if rendered is None else rendered.text
+        if self.generate is not None:
+            self._refuse_continuation(pair, rendered)
+        prompt = given
+        if prompt is None:
+            prompt = checkpoint.tokenize(text, pair, self.truncate, rendered=chat is not None)
+        continuation, tokens = None, prompt
+        if self.generate is not None:
+            continuation, tokens = self._continued(text, prompt, self.generate, chat is not None)
         tokens = with_found_sinks(checkpoint, tokens)
         learned = checkpoint.architecture.learned_sinks
         device = HOST if checkpoint.device.type == "mps" else checkpoint.device  # it has no float64
@@ -137,18 +232,27 @@ class Reader:
             note = "relations need the rows of all words (leave out --queries, queries=...)."
         elif self.syntax:
             parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint)
-        contexts, measured = _contexts(checkpoint, context, of_target, len(tokens)), dict[int, HeadStatistics]()
+        contexts = _contexts(checkpoint, context, of_target, len(tokens))
+        measured = dict[object, HeadStatistics]()  # layers with the same masks on one device are summed together
+        messages = [] if rendered is None else message_spans(prompt, rendered.messages)
+        is_whole = rendered is not None and rendered.answered and len(messages) == len(rendered.messages)
+        answer = messages[-1] if is_whole and context.causal else None
+        layout, of_spans = None, dict[int, SpanTally]()
+        if not checkpoint.stacks:
+            layout = self._layout(tokens, context, tokens.texts_read(whole, pair), messages, answer, continuation)
         relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, context.causal, replicates=0)
         if parse is not None:
             words = [word.positions for word in parse.words]
             relations.begin_words(RelatedWords.of([(words, parse.arcs, tokens.sinks)]))
 
         def measure_rows(rows: VerifiedRows) -> None:
-            if rows.layer not in measured:
-                measured[rows.layer] = HeadStatistics(
-                    contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
-                )
-            measured[rows.layer].update(rows)
+            of_layer, n_heads = contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
+            alike = id(of_layer), n_heads, rows.pattern.device
+            if alike not in measured:
+                measured[alike] = HeadStatistics(of_layer, n_heads)
+            measured[alike].update(rows)
+            if layout is not None:
+                of_spans.setdefault(rows.layer, SpanTally(layout)).update(rows)
             if is_of_source(rows.layer):  # the parse is of the source
                 relations.update(rows)
 
@@ -162,8 +266,8 @@ class Reader:
             checkpoint=checkpoint,
             tokens=tokens,
             context=context,
-            attention=attention,
-            heads=tuple(_judged(measured, relations, contexts, context, self.stored)),
+            verified=attention,
+            heads=tuple(_judged(list(measured.values()), relations, contexts, context, self.stored)),
             parse=parse,
             syntax_note=note,
             options=options,
@@ -171,11 +275,43 @@ class Reader:
             contexts=contexts,
             target=of_target,
             continuation=continuation,
+            chat=chat,
+            spans=measured_spans(of_spans, tokens, lambda layer: contexts.get(layer, context)) if of_spans else None,
         )
 
-    def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
-        """The model's continuation of a text, and the tokens of both; UsageError unless it is a decoder."""
-        checkpoint, requested = self.checkpoint, int(generate)  # it may be NumPy's
+    def _refuse_spans(self, chat: Chat | None, pair: str | None) -> None:
+        """Raise UsageError for a chat or spans with what they cannot be combined with."""
+        if chat is not None and pair is not None:
+            raise UsageError("a chat is the whole text: leave out --pair (pair=...) or --chat (chat=...).")
+        if self.checkpoint.stacks and (chat is not None or self.spans):
+            raise UsageError(
+                "chats and spans are of models that read one text, but this is an encoder-decoder; leave out --chat "
+                "and --span (chat=..., spans=...)."
+            )
+
+    def _layout(
+        self,
+        tokens: Tokens,
+        context: TextContext,
+        texts: Sequence[str],
+        messages: Sequence[Span],
+        answer: Span | None,
+        continuation: Continuation | None,
+    ) -> SpanLayout | None:
+        """The spans of a text, its own and those that were named; None without any. ``answer`` ends a chat."""
+        spans, first_new = [*messages, *segment_spans(tokens)], None if answer is None else answer.tokens[0]
+        if continuation is not None:
+            first_new = continuation.first
+            spans += [Span(PROMPT, tuple(range(first_new))), Span(NEW, tuple(range(first_new, len(tokens))))]
+        for name, what in self.spans.items():
+            if name in [span.name for span in spans]:
+                raise UsageError(f"--span {visible(name)}: this text has a span of that name by itself; take another.")
+            spans.append(named_span(name, what, texts, tokens, context.units))
+        return SpanLayout(tuple(spans), len(tokens), first_new) if spans else None
+
+    def _refuse_continuation(self, pair: str | None, rendered: RenderedChat | None) -> None:
+        """Raise TextError unless a decoder can continue the text."""
+        checkpoint = self.checkpoint
         if pair is not None:
             raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
         if checkpoint.stacks or not checkpoint.architecture.causal or checkpoint.language_head is None:
@@ -183,12 +319,20 @@ class Reader:
                 "a continuation takes a decoder with a language-modelling head that attnviz knows, such as GPT-2 or a "
                 f"Llama, found {checkpoint.architecture.name}; leave out --generate (generate=...)."
             )
-        tokens = checkpoint.tokenize(text, truncate=self.truncate)
+        if rendered is not None and rendered.answered:
+            raise TextError(
+                "the chat ends with the assistant's answer, after which nothing is to be written; leave out --generate "
+                "(generate=...), or that message."
+            )
+
+    def _continued(self, text: str, tokens: Tokens, generate: int, is_chat: bool) -> tuple[Continuation, Tokens]:
+        """The model's continuation of a text, and the tokens of both."""
+        checkpoint, requested = self.checkpoint, int(generate)  # it may be NumPy's
         new, hit_eos = continue_greedily(checkpoint, tokens, requested)
         first, ids = len(tokens), (*tokens.ids, *new)
         whole, read = tokens_of_ids(checkpoint.tokenizer, ids, True)
         written = whole[read.offsets[first][0] :]
-        again = checkpoint.tokenize(text + written, truncate=True)
+        again = checkpoint.tokenize(text + written, truncate=True, rendered=is_chat)
         if again.ids == ids:  # as nearly always: the tokenizer's own words and labels
             whole, read = text + written, again
         return Continuation(written, whole, first, len(new), requested, hit_eos), read
@@ -200,6 +344,30 @@ class Reader:
         cross = TextContext(context.units, False, None, source)  # patterns are of positions in one text
         longest = MOST_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
         return Target(found.text, found.tokens, found.generated, longest, context, cross)
+
+
+def listed(texts: object) -> list[Text]:
+    """A list of texts, numbered.
+
+    Raises:
+        UsageError: no list, or an empty one.
+        TextError: one of them is no string.
+    """
+    if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
+        raise UsageError(f"expected a list of texts, or the path of a file of texts, found {as_found(texts)}.")
+    numbered = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
+    for text in numbered:
+        check_texts(text.text)
+    return numbered
+
+
+@contextmanager
+def _located(text: Text, more: str = "") -> Iterator[None]:
+    """Let errors of a text say which it is, and ``more``."""
+    try:
+        yield
+    except (TextError, VerificationError) as error:
+        raise type(error)(f"{text.place or f'text {text.number + 1} of the list'}: {error}{more}") from error
 
 
 def check_parser(parser: str | None, syntax: bool) -> None:
@@ -249,20 +417,22 @@ def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | Non
 
 
 def _judged(
-    measured: Mapping[int, HeadStatistics],
+    measured: Sequence[HeadStatistics],
     of_relations: RelationTally,
     contexts: Mapping[int, TextContext],
     context: TextContext,
     stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
     """The findings of all heads, in the model's order."""
-    copied(list(measured.values()))
+    copy_to_host([*measured, of_relations])
+    by_layer = {layer: statistics for each in measured for layer, statistics in each.results().items()}
+    aligned = {layer: of_heads for each in measured for layer, of_heads in each.aligned.items()}
     relations, few = of_relations.results(), TOO_SHORT if context.queries is None else FEW_ROWS
-    for layer in sorted(measured):
-        statistics, of_text = measured[layer].result(), contexts.get(layer, context)
-        aligned = measured[layer].largest.tolist() if of_text.source is not None else ()
+    for layer in sorted(by_layer):
+        statistics, of_text = by_layer[layer], contexts.get(layer, context)
         for head in range(len(statistics["entropy"])):
             id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
             verdicts = judge(of_head, of_text, relations if is_of_source(layer) else (), id)
-            roles, own = None if stored is None else stored.of(id), tuple(aligned[head]) if aligned else ()
+            roles = None if stored is None else stored.of(id)
+            own = tuple(aligned[layer][head]) if layer in aligned else ()
             yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, of_text.n_non_sink, few), roles, own)

@@ -8,6 +8,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
+from attnviz.commands.heads.spans import page_spans
 from attnviz.commands.heads.summary import role_text, unless_seen
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
@@ -15,12 +16,13 @@ from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import BUILT_IN
-from attnviz.models.tokens import merge_subwords
+from attnviz.models.tokens import Positions, Tokens, merge_subwords
 from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, statistic_entry
 from attnviz.present.figure_context import STACK_LEGEND, capital, sentence
 from attnviz.present.published import role_name, role_numbers
+from attnviz.present.statistics import LOOKBACK
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS
@@ -43,6 +45,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
 
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
     index = {head: at for at, head in enumerate(kept)}
+    row_of = {layer: row for row, layer in enumerate(of_layer)}
     recomputed = "verified" if analysis.verification.level else "recomputed"
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
     return {
@@ -62,7 +65,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             *([capital(f"{kinds_in_words(analysis)}.")] if analysis.target else []),
         ],
         "sides": [about.model],
-        "axes": [axis_of(part) for part in parts[:2]],
+        "axes": _axes(parts),
         "kinds": [part.stack.name for part in parts if part.stack is not None],
         "end": 1,
         "rows": [HeadId(layer, 0).layer_name for layer in of_layer],
@@ -71,6 +74,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "heads": [
             {
                 **_head_entry(analysis, head),
+                "row": row_of[head.id.layer],
                 "kind": of_layer[head.id.layer],
                 "patterns": [index[head.id]] if head.id in index else [],
             }
@@ -80,13 +84,14 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "dropped": analysis.sinks,
         "colours": colours_entry(),
         "command_line": {
-            "program": ["heads"],
-            "texts": [analysis.text],
+            "program": ["heads"] if analysis.verification.level else [],
+            "texts": [] if analysis.chat is not None else [analysis.text],
             "options": command_options(analysis),
             "scale": PLAIN.scaled_for(analysis.longest).scale,
         },
         "start": _start(analysis, choices, ranked[0]),
         "tables": [],
+        **page_spans(analysis),
     }
 
 
@@ -94,6 +99,8 @@ def kinds_in_words(analysis: Analysis) -> str:
     """Note on ids and squares of an encoder-decoder, or ''."""
     if analysis.target is None:
         return ""
+    if len(analysis.parts) == 1:
+        return "from the target (rows) to the source (columns), stretched to squares"
     whose = "generated, greedily" if analysis.target.generated else "given"
     return f"{STACK_LEGEND}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
@@ -118,7 +125,6 @@ def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     return {
         "id": str(head.id),
-        "row": int(head.id.layer),
         "column": head.id.head,
         "label": head.shown,
         "short": visible(brief_name(shorter(head.label))) + head.mark * (head.label != UNNAMED.name),
@@ -143,11 +149,21 @@ def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     }
 
 
+def _axes(parts: Sequence[Analysis]) -> list[dict[str, Any]]:
+    """The axes of a text, or of source and target."""
+    if parts[0].stack_letter == "X":  # alone
+        return [_axis(parts[0], parts[0].keys, parts[0].tokens), axis_of(parts[0])]
+    return [axis_of(part) for part in parts[:2]]
+
+
 def axis_of(analysis: Analysis) -> dict[str, Any]:
-    """The tokens, with the words that they merge into; or the words."""
-    units, of_token = analysis.units, analysis.row_tokens.segments
-    words = None if analysis.options.words else merge_subwords(analysis.row_tokens, True)
-    return axis_entry(units, [of_token[members[0]] for members in units.members], words)
+    """The tokens of the rows, with the words that they merge into; or the words."""
+    return _axis(analysis, analysis.units, analysis.row_tokens)
+
+
+def _axis(analysis: Analysis, units: Positions, tokens: Tokens) -> dict[str, Any]:
+    words = None if analysis.options.words else merge_subwords(tokens, True)
+    return axis_entry(units, [tokens.segments[members[0]] for members in units.members], words)
 
 
 def model_settings(model: Checkpoint) -> dict[str, Any]:
@@ -165,7 +181,10 @@ def command_options(analysis: Analysis) -> list[str]:
     model, options, target = analysis.checkpoint, analysis.options, analysis.target
     written = target is not None and target.generated
     longest = target.longest if target is not None and written else MOST_NEW_TOKENS
+    spans = () if analysis.spans is None else analysis.spans.spans
     others = model_settings(model) | {
+        "chat": analysis.chat and (analysis.chat.file or "chat.json"),
+        "spans": [f"{span.name}={span.given}" for span in spans if span.given],
         "pair": analysis.pair,
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
         "target": None if target is None or written else target.text,
@@ -196,6 +215,11 @@ def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
         uniform = (uniform_value(part, name) for part in analysis.parts)
         values = (head.statistics.get(name) for head in analysis.heads)
         yield statistic_entry(name, *statistic_meaning(analysis, name), uniform, values)
+    spans = analysis.spans
+    if spans is not None and spans.layout.first_new is not None:
+        ratios = [spans.lookback(head.id) for head in analysis.heads]
+        even = [spans.lookback_uniform(analysis.heads[0].id)]
+        yield statistic_entry("lookback", "lookback ratio", LOOKBACK, "", even, ratios)
 
 
 def _start(analysis: Analysis, choices: ViewOptions, head: HeadId) -> dict[str, Any]:

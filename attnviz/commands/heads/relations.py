@@ -113,7 +113,7 @@ def _words_of(parse: Parse, sinks: Collection[int]) -> RelatedWords:
 def _guesses(analysis: Analysis, layer: int, words: RelatedWords) -> Tensor:
     """The other word that each word attends to most, as for verdicts, [n_heads, n_words]."""
     of_layer = None
-    for rows in analysis.attention.rows(layer):
+    for rows in analysis.verified.rows(layer):
         of_layer = of_layer or WordsOfLayer(words, rows)
         of_layer.update(rows)
     assert of_layer is not None  # a layer has rows

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from safetensors.torch import save
@@ -11,6 +12,7 @@ from safetensors.torch import save
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
+from attnviz.commands.heads.spans import positions_of_span, span_table, spans_entry
 from attnviz.commands.heads.summary import LABEL, seen, summary_entry
 from attnviz.commands.heads.tables import head_tables
 from attnviz.judge.roles import Role
@@ -39,6 +41,11 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     return {
         **text_entry(analysis),
         **_target_entry(analysis),
+        **spans_entry(
+            analysis.spans,
+            [head.id for head in analysis.select(choices.select)],
+            partial(positions_of_span, analysis),
+        ),
         "options": {
             **asdict(analysis.options),
             "tokens_cut_off": analysis.tokens.truncated,
@@ -75,6 +82,7 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
         replace(_statistic(NOWHERE), if_known=True),
         replace(_statistic(DIAGONALITY), of_stacks=True),
         Field(value=diagonal, name="diagonality_baseline", of_stacks=True, csv={}),
+        *_lookback(analysis),
         Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
         Field(value=lambda head: {name: context(head).baselines.get(name) for name in SHARES}, name="baseline", csv={}),
         Field(value=lambda head: [_verdict(verdict) for verdict in head.patterns], name="patterns", csv={}),
@@ -101,6 +109,24 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
         }
         fields.append(Field(value=lambda head: related.get(head.id), name="relation", csv={}))
     return NamedTable("heads", fields, heads)
+
+
+def _lookback(analysis: Analysis) -> list[Field[HeadFindings]]:
+    """How much new tokens look back at the prompt; nothing without new tokens."""
+    spans = analysis.spans
+    if spans is None or spans.layout.first_new is None:
+        return []
+    return [
+        Field(value=lambda head: spans.lookback(head.id), name="lookback"),
+        Field(value=lambda head: spans.lookback_uniform(head.id), name="lookback_uniform"),
+    ]
+
+
+def _further(analysis: Analysis, choices: ViewOptions) -> dict[str, NamedTable[Any]]:
+    """Attention between spans, of the selected heads, where the text has spans."""
+    if analysis.spans is None:
+        return {}
+    return {"heads-spans.csv": span_table(analysis.spans, analysis.select(choices.select))}
 
 
 def _statistic(name: str) -> Field[HeadFindings]:
@@ -237,6 +263,7 @@ SPEC = CommandSpec(
     tables=head_tables,
     table=table,
     patterns=True,
+    further=_further,
     tensors=("attention.safetensors", _attention_bytes),
     in_paper=_in_paper,
     paper=(

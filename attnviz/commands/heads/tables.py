@@ -17,6 +17,7 @@ from attnviz.commands.heads.findings import (
     shorter,
     sorted_by_selection,
 )
+from attnviz.commands.heads.spans import span_tables
 from attnviz.commands.heads.summary import LABEL_KINDS, LABEL_NUMBERS, role_text
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
@@ -76,6 +77,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
             yield _head_table(part, heads, top, f"clearest {clearest} first")
         if len(heads) > 1:
             yield _pattern_table(heads, whole)
+    yield from span_tables(analysis, analysis.select(choices.select), choices.top)
     closing = [_notes(analysis, whole)]
     if listed and sum(len(heads) for _, heads in parts) > 1:
         closing.append(_next(listed[0][1], choices))

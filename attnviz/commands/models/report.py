@@ -35,14 +35,16 @@ def models_csv(content: dict[str, Any]) -> str:
 
 def verified_csv(content: dict[str, Any]) -> str:
     """The CSV file of the document of models-verify.json."""
-    columns = ("name", "revision", "weights_sha256", "dtype", "level", "seconds", "peak_bytes", "reason")
+    of_model = ("name", "architecture", "class", "revision", "weights_sha256", "dtype", "attention")
+    columns = (*of_model, "level", "seconds", "peak_bytes", "reason")
     errors = list(next((model["errors"] for model in content["models"] if model["level"]), ()))
     rows = ({**model["model"], **model, **model.get("errors", {})} for model in content["models"])
     return csv_text([*columns, *errors], ({key: row.get(key) for key in (*columns, *errors)} for row in rows))
 
 
-def verified_report(models: Sequence[dict[str, Any]]) -> RenderableType:
-    """Table with a row per model that was verified, and why others were not."""
+def verified_report(content: dict[str, Any]) -> RenderableType:
+    """Table with a row per model that was verified, why others were not, and what a report of a fault needs."""
+    models: Sequence[dict[str, Any]] = content["models"]
     columns: list[Field[dict[str, Any]]] = [
         Field("Name", lambda model: visible(model["model"]["name"])),
         Field("Level", lambda model: model["level"]),
@@ -51,12 +53,26 @@ def verified_report(models: Sequence[dict[str, Any]]) -> RenderableType:
         Field("Memory", _peak, "GiB"),
     ]
     title = "Verified on four texts: long, padded, another script, special tokens"
-    failed = [f"{model['model']['name']}: {model['reason']}" for model in models if model["reason"]]
-    said = (
-        f"{_LEVEL} Errors: the largest of all. Layer: of any step of any layer, from the embeddings on (as explain "
-        "--every-layer); – where explain takes no such model. Memory: the peak of the process so far, or of the GPU."
+    told = [line for model in models for line in _on_verified(model)]
+    versions = ", ".join(
+        f"{name} {content[name]}" for name in ("attnviz", "torch", "transformers", "python", "platform")
     )
-    return spaced([RowTable(title, columns, models), notes(*map(visible, [said, *failed]))])
+    said = (
+        f"{_LEVEL} Errors: the largest of all. Layer: of any step of any layer, from the embeddings on; – "
+        "where explain takes no such model. Memory: the peak of the process so far, or of the GPU."
+    )
+    return spaced([RowTable(title, columns, models), notes(*map(visible, [said, *told, versions]))])
+
+
+def _on_verified(model: dict[str, Any]) -> list[str]:
+    """What the model is, as far as it is known, and why it is not verified."""
+    entry = model["model"]
+    known = [entry.get("architecture"), entry.get("class"), entry.get("dtype"), entry.get("device")]
+    if entry.get("attention"):
+        known.append(f"attention: {entry['attention']}")
+    is_known = ", ".join(filter(None, known))
+    lines = [f"{entry['name']}: {is_known}."] if is_known else []
+    return [*lines, f"{entry['name']}: {model['reason']}"] if model["reason"] else lines
 
 
 def _peak(model: dict[str, Any]) -> float | None:

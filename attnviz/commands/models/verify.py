@@ -9,11 +9,12 @@ import torch
 import transformers
 
 from attnviz.commands.explain.stages import VerifiedStages, verify_stages
+from attnviz.commands.models.measure import CONFIG, find_config
 from attnviz.errors import AttnvizError
 from attnviz.memory import out_of_memory_named, peak_memory
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import open_checkpoint
-from attnviz.models.sources import find_checkpoint
+from attnviz.models.sources import find_checkpoint, read_json
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.texts.batches import EncodedText, SampledAttention, collate, encode
 from attnviz.texts.reading import Text
@@ -44,18 +45,33 @@ def _encoded(checkpoint: Checkpoint, words: list[str]) -> list[EncodedText]:
 
 def verified(name: str) -> dict[str, Any]:
     """What verification of a model by name gave; ``level`` is None where there is none; the ``reason`` of a failure."""
-    started = time.perf_counter()
+    started, model = time.perf_counter(), dict[str, Any]()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     try:
         with out_of_memory_named():
-            return _verified(name) | {"seconds": time.perf_counter() - started}
+            checkpoint = open_checkpoint(find_checkpoint(name))[0]
+            model = model_entry(checkpoint) | {"class": type(checkpoint.model).__name__}
+            model["attention"] = checkpoint.attention
+            return {"model": model} | _verified(checkpoint) | {"seconds": time.perf_counter() - started}
     except AttnvizError as error:
-        return {"model": {"name": name}, "level": None, "reason": str(error)}
+        return {"model": model or {"name": name, **_configured(name)}, "level": None, "reason": str(error)}
 
 
-def _verified(name: str) -> dict[str, Any]:
-    checkpoint = open_checkpoint(find_checkpoint(name))[0]
+def _configured(name: str) -> dict[str, Any]:
+    """Architecture and class by the config, where one can be read; else nothing."""
+    try:
+        config = read_json(find_config(name).folder / CONFIG)
+    except AttnvizError:
+        return {}
+    classes = config.get("architectures")
+    known = {"architecture": config.get("model_type")}
+    if isinstance(classes, list) and classes:
+        known["class"] = classes[0]
+    return {key: value for key, value in known.items() if isinstance(value, str)}
+
+
+def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
     items = [item for text in texts_of(checkpoint) for item in _encoded(checkpoint, text.split())]
     if checkpoint.stacks:
         items = [replace(item, target=item.ids) for item in items]
@@ -73,7 +89,6 @@ def _verified(name: str) -> dict[str, Any]:
     except AttnvizError as error:
         reason = f"the heads are verified, not the rest of the layers: {error}"
     return {
-        "model": model_entry(checkpoint),
         "level": entry["level"],
         "reason": reason,
         "texts": [item.source.text for item in items],

@@ -6,15 +6,16 @@ from functools import partial
 from torch import Tensor
 
 from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.chats import ChatTally
 from attnviz.measures.head_distances import HeadDistanceTally
 from attnviz.measures.names import NameTally
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.repeats import SEQUENCES, RepeatTally
-from attnviz.measures.tallies import MeaningTally, StatisticsTally, Tally
+from attnviz.measures.tallies import MeaningTally, StatisticsTally, Tally, counting
 from attnviz.measures.writing import WritingTally
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Measured
-from attnviz.texts.reading import Text, ready
+from attnviz.texts.reading import Text, ready, rendered
 from attnviz.texts.runs import Additive, LongRun, RunSettings
 
 _APART = 1 << 40
@@ -31,6 +32,7 @@ class CorpusRun:
         self.statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows, learned_sinks=learned)
         self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
         self.writing = WritingTally(checkpoint)
+        self.chats = ChatTally(checkpoint)
         self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape, learned)
         self.repeats = RepeatTally(checkpoint, settings.seed)
         self.attention = SampledAttention(checkpoint, settings.seed)
@@ -55,6 +57,7 @@ class CorpusRun:
         parts: dict[str, Additive] = {
             "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings, "names": self.names,
             "writing": self.writing, "distances": self.distances, "repeats": self.repeats, "attention": self.attention,
+            "chats": self.chats,
         }  # fmt: skip
         run = LongRun(self.settings, parts, self.count, self.prepared)
         run.measure()
@@ -70,6 +73,8 @@ class CorpusRun:
     def prepared(self, text: Text) -> Text | None:
         """Encode a sentence, or an example of GAP; None if a causal model's pronoun does not see both names."""
         settings = self.settings
+        if text.messages:
+            return rendered(text, settings.checkpoint.tokenizer)
         if text.answer is None:
             return ready(text, None if self.gold else settings.parse)
         pronoun, *names = text.spans
@@ -86,12 +91,8 @@ class CorpusRun:
             tallies, on_weighted_values = [self.names], None
         elif self.attention.next_is_verified:
             tallies.append(self.distances)
+        if self.settings.corpora[number].kind == "chats":
+            tallies.append(self.chats)
         weights = text_weights(self.settings.seed, [number * _APART + item.source.number for item in batch.items])
-        for tally in tallies:
-            tally.begin(batch, weights)
-
-        def on_rows(layer: int, pattern: Tensor) -> None:
-            for tally in tallies:
-                tally.add(layer, pattern, batch)
-
-        self.attention.run(batch, on_rows, on_weighted_values)
+        with counting(tallies, batch, weights) as count:
+            self.attention.run(batch, count, on_weighted_values)

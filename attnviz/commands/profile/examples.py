@@ -25,7 +25,7 @@ from attnviz.judge.rules import BROAD_SHARE, MARGIN
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.measures.names import NAME_DIRECTIONS
 from attnviz.measures.patterns import INACTIVE, SINK, WRITTEN, allowed_units
-from attnviz.measures.relations import RelatedWords, Spans, between_spans
+from attnviz.measures.relations import RelatedWords, Spans, SpansOfTexts
 from attnviz.models.head_ids import HeadId
 from attnviz.profiles.examples import Example, RoleExamples, Unit
 from attnviz.profiles.parts import SYNTACTIC
@@ -208,11 +208,11 @@ class _Search:
         """Run a batch of a corpus, and keep its examples that are among the best."""
         names = self._run.settings.corpora[corpus].kind == "gap"
         members, instances = self._of_names(batch) if names else self._of_sentences(batch)
-        patterns: dict[int, Tensor] = {}
+        merged, patterns = SpansOfTexts(members, batch.valid.shape[1], torch.device("cpu")), dict[int, Tensor]()
 
         def on_weighted_values(layer: int, weighted: Tensor) -> None:
             tokens = cache(partial(patterns.pop(layer).to, "cpu", torch.float32))
-            spans = cache(lambda: between_spans(tokens(), members))
+            spans = cache(lambda: merged.between(tokens()))
             for role, some in instances.items():
                 kept = {id: each for id, each in self._kept[role].items() if id.layer == layer}
                 if kept and len(some.texts):

@@ -15,6 +15,7 @@ from attnviz.commands.profile.examples import find_examples
 from attnviz.errors import UsageError
 from attnviz.judge import roles as judged
 from attnviz.judge.roles import Candidate, Role
+from attnviz.measures.chats import ChatScores
 from attnviz.measures.names import NameCount
 from attnviz.measures.patterns import REGISTRY, ROLES_ON_REPEATS
 from attnviz.measures.relations import RelationCount
@@ -73,6 +74,7 @@ class Profile(Result):
         examples: of the roles that a head passes, and of its best relation.
         why_no_copying: the reason why copying was not measured on sentences, or ''.
         text_notes: sentences on how the corpora were read.
+        chats: attention between the roles of chats, and the lookback ratio of their answers.
     """
 
     command: ClassVar[str] = "profile"
@@ -94,6 +96,7 @@ class Profile(Result):
     examples: tuple[RoleExamples, ...] = ()
     why_no_copying: str = ""
     text_notes: tuple[str, ...] = ()
+    chats: tuple[ChatScores, ...] = ()
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
         """Roles that each head passes, by error reduction; heads without roles included."""
@@ -108,7 +111,7 @@ class Profile(Result):
     @checked
     def source(self, role: str = "", *more: str) -> str:
         """One line: the model, the corpora (of one role, or of ``statistics``; default all), and ``more``."""
-        kinds = {"conllu", "txt", "table"}
+        kinds = {"conllu", "txt", "table", "chats"}
         if not role:
             kinds |= {"gap", "repeats"}
         elif role == "coreference":
@@ -152,6 +155,7 @@ def profile_heads(
     device: str = "auto",
     device_map: DeviceMap | Path | None = None,
     dtype: str = "float32",
+    attention: str | None = None,
     unfinished: Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -163,7 +167,8 @@ def profile_heads(
     Args:
         model: a built-in name, folder or hub id, a Source found before, a Checkpoint; of encoder-decoders the encoder.
         paths: texts (``.txt``, a text a line; a table ``.csv``, ``.tsv``, ``.jsonl``, ``.json``, ``.parquet``; a folder
-            of the library datasets), treebanks (``.conllu``, gold trees), GAP ``.tsv`` (coreference).
+            of the library datasets), treebanks (``.conllu``, gold trees), GAP ``.tsv`` (coreference), or chats (a table
+            with ``messages``).
         text_column: of a table, the column of its texts; default ``text``, ``sentence`` or ``prompt``, or the only
             column of words.
         pair_column: of a table, the column of second segments.
@@ -182,6 +187,7 @@ def profile_heads(
         tokenizer: likewise.
         device: likewise; of a model by name.
         dtype: likewise.
+        attention: likewise.
         device_map: instead of a device; of one process, and without ``control``.
         unfinished: a file in which to keep what was measured; the next call with the same settings goes on from
             there. Delete it when you have saved the profile.
@@ -207,7 +213,7 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser(corpora, parser) if syntax else None
-    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, tokenizer).encoder
+    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, tokenizer, attention).encoder
     of_words = [each.path for each in corpora if each.has_words_marked]
     refuse_words(checkpoint, parser=parser, corpora=of_words)
     parse = parse if checkpoint.architecture.has_words else None
@@ -309,6 +315,7 @@ def _profile(
         _renumbered(roles, checkpoint),
         _renumbered(find_examples(run, roles, examples), checkpoint),
         run.writing.why_no_copying if run.sentences else "", text_notes(run.settings, run.measured),
+        tuple(run.chats.results()),
     )  # fmt: skip
 
 

@@ -10,11 +10,13 @@ from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
 from attnviz.figures.families import UNNAMED, Family, brief_name, family_of_label
 from attnviz.judge.roles import Role
+from attnviz.measures.chats import LOOKBACK, SHARE
 from attnviz.measures.patterns import INACTIVE, SINK
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import counted, visible
 from attnviz.page.page import colours_entry, short_float, statistic_entry
+from attnviz.present import statistics
 from attnviz.present.fields import pick
 from attnviz.present.figure_context import sentence
 from attnviz.present.published import role_name, role_numbers
@@ -57,7 +59,24 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "start": {"head": str(telling), "scale": "shared", "drop": False, "token": []},
         "tables": list(_tables(profile)),
         "examples": [sentences_entry(each, judged[each.id, each.role]) for each in profile.examples],
+        **_spans(profile),
     }  # fmt: skip
+
+
+def _spans(profile: Profile) -> dict[str, Any]:
+    """``spans`` of the page: the roles of chats, and the share of every head from one to another; empty without."""
+    shares = [each for each in profile.chats if each.measure == SHARE]
+    names = sorted({name for each in shares for name in (each.source, each.target)})
+    pairs = [
+        {
+            "from": names.index(each.source),
+            "to": names.index(each.target),
+            "uniform": short_float(float(each.scores.baseline.mean())),
+            "values": [short_float(value) for value in each.scores.scores.flatten().tolist()],
+        }
+        for each in shares
+    ]
+    return {"spans": {"names": names, "places": [[] for _ in names], "pairs": pairs}} if shares else {}
 
 
 def _clarity(roles: list[Role]) -> tuple[bool, bool, float]:
@@ -103,6 +122,10 @@ def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
                 of_head = {head: float(values[head]) for head in heads}
                 title = name.replace("_", " ")
                 yield column(name, title, "mean over the corpora", baselines.get(name), of_head)
+    for each in profile.chats:
+        if each.measure == LOOKBACK:
+            of_head = {head: float(each.scores.scores[0][head]) for head in heads}
+            yield column("lookback", "lookback ratio", statistics.LOOKBACK, float(each.scores.baseline.mean()), of_head)
     for role in dict.fromkeys(role.role for role in profile.roles if role.passed):
         of_role = [each for each in profile.roles if each.role == role]
         scores = {each.id: each.score for each in of_role}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnviz.commands.profile.measure import CorpusCount, Profile
 from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
 from attnviz.measures.estimates import HeadScores
 from attnviz.measures.guesses import BASELINES
 from attnviz.measures.names import NAME_DIRECTIONS, NameCount
@@ -25,7 +26,7 @@ from attnviz.present.fields import Field, NamedTable, pick, plain
 from attnviz.present.published import ARROWS, published_table, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import RowTable, first_rows, left_out, notes, verification_line
+from attnviz.present.tables import RowTable, first_rows, glued, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
@@ -66,6 +67,7 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         if profile.relations is None
         else {"gold": profile.gold, "relations": [_relation(relation) for relation in profile.relations]},
         "coreference": _coreference(profile.coreference),
+        "chats": [_chat_scores(each) for each in profile.chats] or None,
         "repeats": None
         if profile.repeats is None
         else {
@@ -125,6 +127,40 @@ def _coreference(names: NameCount | None) -> dict[str, Any] | None:
     }
 
 
+def _chat_scores(each: ChatScores) -> dict[str, Any]:
+    numbers = {"value": each.scores.scores, "uniform": each.scores.baseline, "error": each.scores.errors}
+    named = {
+        "measure": each.measure,
+        "from": each.source or None,
+        "to": each.target or None,
+        "chats": each.scores.texts,
+    }
+    return named | {name: _numbers(values[0]) for name, values in numbers.items()}
+
+
+def _chat_fields(profile: Profile) -> list[Field[ChatScores]]:
+    """The columns of the table of attention between the roles of chats."""
+
+    def strongest(each: ChatScores) -> Text:
+        values = each.scores.scores[0].nan_to_num(-math.inf)
+        above = (values - each.scores.baseline[0].nan_to_num()).flatten()
+        best = [divmod(int(at), profile.checkpoint.n_heads) for at in above.argsort(descending=True)[:_STRONGEST]]
+        return glued(f"{HeadId(*at)} {rounded(float(values[at]))}" for at in best)
+
+    return [
+        Field("Attends", lambda each: each.source or "the answer"),
+        Field("to", lambda each: each.target or "what stands before"),
+        Field("Measure", lambda each: _MEASURES[each.measure]),
+        Field("Heads", strongest),
+        Field("Uniform", lambda each: float(each.scores.baseline.mean())),
+        Field("Chats", lambda each: each.scores.texts),
+    ]
+
+
+_STRONGEST = 4
+_MEASURES = {SHARE: "share", LAST: "of the last token", LOOKBACK: "lookback ratio"}
+
+
 def _published(profile: Profile) -> tuple[PublishedHead, ...]:
     model = profile.checkpoint
     return published_heads(model.name, model.architecture.name, model.n_layers, model.n_heads, model.revision)
@@ -145,6 +181,10 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
         yield first_rows(
             "Relations", columns, profile.relations, choices.top, "profile.json", noun="relation", order=order
         )
+    if profile.chats:
+        order = "shares of attention, means over chats"
+        rows = [each for each in profile.chats if each.measure == LOOKBACK or each.source != each.target]
+        yield first_rows("Chats", _chat_fields(profile), rows, choices.top, "profile.json", noun="pair", order=order)
     control = profile.control_texts is not None
     yield by_head(profile.passed_roles(), choices.top or 0, "profile.csv", control=control)
     if profile.statistics is not None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnviz.errors import ArchitectureError
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
-from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, upcast
+from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, Scoring, upcast
 from attnviz.reference.positions import Rotary
 
 PositionBias = Callable[[int, int, int], Tensor]
@@ -331,6 +331,10 @@ class Architecture:
         """The modules of each layer, first layer first."""
         return [self.layer_modules(layer) for layer in self.declared("layers_at", base_model)]
 
+    def modules_of(self, base_model: nn.Module, layer: int) -> LayerModules:
+        """The modules of one layer."""
+        return self.layer_modules(self.declared("layers_at", base_model)[layer])
+
     def layer_modules(self, layer: Any) -> LayerModules:
         """The modules of one layer, of which the attention returns (output after W_O, pattern)."""
         attention, network = (self.declared(at, layer) for at in ("attention_at", "network_at"))
@@ -455,7 +459,7 @@ class Architecture:
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """The layer's parameters, split by head (views, not copies, where the layout permits)."""
-        modules: Any = self.modules(base_model)[layer]
+        modules: Any = self.modules_of(base_model, layer)
         n_heads, n_shared = self.head_counts(base_model.config, layer)
         output_weight = self.weight(modules.o_proj).T.unflatten(0, (n_heads, -1))
         d_head, heads = output_weight.shape[1], (n_heads, n_shared, n_shared)
@@ -474,24 +478,31 @@ class Architecture:
         query, key, value = (_projection(*each, n) for each, n in zip(maps, heads, strict=True))
         norms: Any = [norm_of(self, base_model.config, norm) for norm in modules.head_norms]
         query_norm, key_norm = norms or (None, None)
-        scale = self.scale(base_model.config, layer, d_head)
+        query_scale = self.scale(base_model.config, layer, d_head) if self.scales_queries else 1.0
         return HeadParameters(
+            **vars(self.scoring(base_model, layer, d_head)),
             query=query,
             key=key,
             value=value,
             output_weight=output_weight,
             output_bias=parameter_of(modules.o_proj, "bias"),
-            scale=1.0 if self.scales_queries else scale,
-            query_scale=scale if self.scales_queries else 1.0,
-            causal=self.causal,
-            window=self.window(base_model.config, layer),
+            query_scale=query_scale,
             query_norm=query_norm,
             key_norm=key_norm,
             rotary=self.rotary(base_model, layer, d_head),
-            position_bias=self.position_bias(base_model, layer),
-            cap=self.cap(base_model.config),
-            sinks=parameter_of(modules.pattern, "sinks") if self.learned_sinks else None,
+        )
+
+    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
+        """How the layer makes a pattern of queries and keys."""
+        modules, config = self.modules_of(base_model, layer), base_model.config
+        return Scoring(
+            scale=1.0 if self.scales_queries else self.scale(config, layer, d_head),
+            causal=self.causal,
             softmax_in_float32=self.softmax_in_float32,
+            window=self.window(config, layer),
+            cap=self.cap(config),
+            position_bias=self.position_bias(base_model, layer),
+            sinks=parameter_of(modules.pattern, "sinks") if self.learned_sinks else None,
         )
 
 

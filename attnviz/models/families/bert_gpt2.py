@@ -10,7 +10,7 @@ from torch import nn
 from attnviz.errors import ArchitectureError
 from attnviz.models.families.base import Architecture, Embeddings, LayerModules, PositionBias, not_reproduced
 from attnviz.models.offloading import parameter_of, running_device
-from attnviz.reference.attention import HeadParameters
+from attnviz.reference.attention import Scoring
 from attnviz.reference.positions import bucketed_bias
 
 
@@ -101,6 +101,10 @@ class Albert(Bert, name="albert", prefix="Albert"):
             for layer, block in enumerate(blocks)
         ]
 
+    def modules_of(self, base_model: nn.Module, layer: int) -> LayerModules:
+        """The modules of one layer, and which of their runs it is."""
+        return self.modules(base_model)[layer]
+
     def layer_modules(self, layer: Any) -> LayerModules:
         """``AlbertAttention`` has W_O and the norm after the residual inside."""
         return replace(Architecture.layer_modules(self, layer), output=layer.attention.dense)
@@ -171,7 +175,7 @@ class MPNet(Roberta, name="mpnet", prefix="MPNet"):
 
     def position_bias(self, base_model: Any, layer: int) -> PositionBias:
         """The encoder's bias by distance, which is the same from 128 tokens on."""
-        device = running_device(self.modules(base_model)[layer].o_proj)
+        device = running_device(self.modules_of(base_model, layer).o_proj)
         table = parameter_of(base_model.encoder.relative_attention_bias, "weight").to(device)
         return partial(bucketed_bias, table, max_distance=128, causal=False)
 
@@ -213,6 +217,6 @@ class GPT2(Architecture, name="gpt2", prefix="GPT2"):
         scale = super().scale(config, layer, d_head) if config.scale_attn_weights else 1.0
         return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
 
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """With ``reorder_and_upcast_attn``."""
-        return replace(super().parameters(base_model, layer), upcast=base_model.config.reorder_and_upcast_attn)
+        return replace(super().scoring(base_model, layer, d_head), upcast=base_model.config.reorder_and_upcast_attn)

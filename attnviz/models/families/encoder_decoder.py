@@ -17,7 +17,7 @@ from attnviz.errors import ArchitectureError
 from attnviz.models.families.base import Architecture, Embeddings, LayerModules, LogitsHead, NormKind, PositionBias
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of, running_device
-from attnviz.reference.attention import HeadParameters
+from attnviz.reference.attention import Scoring
 from attnviz.reference.positions import bucketed_bias
 
 
@@ -88,14 +88,20 @@ class EncoderDecoder(Architecture, ABC):
         across: Any = decoder
         return [*map(self.layer_modules, own), *(self.layer_modules(layer, across=True) for layer in across)]
 
+    def modules_of(self, base_model: nn.Module, layer: int) -> LayerModules:
+        """The modules of one layer."""
+        stack = self._stack(base_model.config, layer)
+        blocks: Any = base_model.get_submodule(f"{'encoder' if stack.letter == 'E' else 'decoder'}.{self.layers_at}")
+        return self.layer_modules(blocks[layer - stack.first], across=stack.letter == "X")
+
     @abstractmethod
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """The modules of a layer's self-attention, or of its cross-attention (``across``)."""
 
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """As for other architectures; the decoder's self-attention is causal."""
         causal = self._stack(base_model.config, layer).letter == "D"
-        return replace(super().parameters(base_model, layer), causal=causal)
+        return replace(super().scoring(base_model, layer, d_head), causal=causal)
 
 
 class Bart(EncoderDecoder, name="bart", prefix="Bart"):
@@ -233,11 +239,12 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
 
     def position_bias(self, base_model: Any, layer: int) -> PositionBias | None:
         """All blocks of a stack use the table of the first; cross-attention has none."""
-        stack, modules = self._stack(base_model.config, layer), self.modules(base_model)
+        stack = self._stack(base_model.config, layer)
         if stack.letter == "X":
             return None
-        first: Any = modules[stack.first].pattern
-        table = parameter_of(first.relative_attention_bias, "weight").to(running_device(modules[layer].o_proj))
+        first: Any = self.modules_of(base_model, stack.first).pattern
+        device = running_device(self.modules_of(base_model, layer).o_proj)
+        table = parameter_of(first.relative_attention_bias, "weight").to(device)
         farthest = base_model.config.relative_attention_max_distance
         return partial(bucketed_bias, table, max_distance=farthest, causal=stack.letter == "D")
 

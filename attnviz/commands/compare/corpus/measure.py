@@ -16,7 +16,7 @@ from attnviz.errors import TextError
 from attnviz.judge.roles import Role, judged_roles, passed_by_head, statistic_candidates, syntax_candidates
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.relations import RelationTally
-from attnviz.measures.tallies import StatisticsTally
+from attnviz.measures.tallies import StatisticsTally, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
@@ -135,6 +135,7 @@ def compare_corpus(
     device: str | None = None,
     device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
+    attention: str | None = None,
     unfinished: Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -157,6 +158,7 @@ def compare_corpus(
         device: as for :func:`attnviz.analyze`, for models by name.
         device_map: likewise, of one process.
         dtype: likewise.
+        attention: likewise.
         unfinished: as for :func:`attnviz.profile_heads`.
         progress: callback with how many texts are done, and about how many there are.
         warn: callback for each text that was left out because the models cannot read it.
@@ -172,11 +174,14 @@ def compare_corpus(
         VerificationError: the heads do not reproduce a model.
     """
     columns = Columns(text_column, pair_column)
-    file = open_corpus(Path(corpus), columns, gap=False)
+    file = open_corpus(Path(corpus), columns, refused=("gap", "chats"))
     check_columns([file], columns)
     parse = find_parser([file], parser) if syntax else None
     process = this_process()
-    a, b = (open_for(process, model, None, device or "auto", device_map, dtype) for model in (first, second))
+    a, b = (
+        open_for(process, model, None, device or "auto", device_map, dtype, attention=attention)
+        for model in (first, second)
+    )
     check_shapes(a, b)
     refuse_words(a, parser=parser, corpora=[file.path] if file.has_words_marked else [])
     parse = parse if a.architecture.has_words else None
@@ -231,15 +236,13 @@ class _Run:
 
     def _read(self, batch: Batch, weights: Tensor, side: int, visit: Visit) -> None:
         """Run a batch through A or B, whose patterns the tallies of its roles read, too."""
-        for tally in self.roles[side]:
-            tally.begin(batch, weights)
+        with counting(self.roles[side], batch, weights) as count:
 
-        def read(layer: int, pattern: Tensor) -> None:
-            for tally in self.roles[side]:
-                tally.add(layer, pattern, batch)
-            visit(layer, pattern)
+            def read(layer: int, pattern: Tensor) -> None:
+                count(layer, pattern)
+                visit(layer, pattern)
 
-        self.attention[side].run(batch, read)
+            self.attention[side].run(batch, read)
 
     def result(self) -> CorpusComparison | None:
         """Measure, merge all processes and judge the heads; None in all processes but the first."""

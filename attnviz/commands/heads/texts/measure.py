@@ -2,20 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import ClassVar, Unpack
 
-from attnviz.arguments import as_found, check_texts
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.commands.heads.measure import Reader, check_parser, profile_of
-from attnviz.errors import TextError, UsageError, VerificationError
+from attnviz.commands.heads.measure import Reader, check_parser, listed, profile_of
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.patterns import NAMES
+from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -24,7 +22,7 @@ from attnviz.models.wording import counted, visible
 from attnviz.options import ModelOptions, checked
 from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
-from attnviz.progress import Progress, tell
+from attnviz.progress import Progress
 from attnviz.texts.lines import Place
 from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read_texts
 from attnviz.texts.tables import Columns
@@ -87,6 +85,7 @@ class OneText:
         cut: tokens that were cut off.
         pattern_error, output_error: largest errors of verification.
         heads: one entry a head, in the model's order.
+        spans: of a chat, attention between its messages; None without spans.
     """
 
     text: str
@@ -99,6 +98,7 @@ class OneText:
     pattern_error: float
     output_error: float
     heads: tuple[HeadOnText, ...]
+    spans: SpanShares | None
 
     @property
     def n_tokens(self) -> int:
@@ -210,8 +210,8 @@ def analyze_each(
     ... )
 
     Args:
-        texts: a list of texts, or a file of texts or a treebank, as for :func:`attnviz.profile_heads`; blank lines of
-            a file are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands.
+        texts: a list of texts, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`;
+            blank lines of a file are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands.
         text_column: of a table, as for :func:`attnviz.profile_heads`.
         pair_column: likewise.
         label_column: of a table, the column of classes, which are kept beside the texts; default ``label``.
@@ -237,7 +237,7 @@ def analyze_each(
         corpus = open_corpus(Path(texts), columns)
         lines = list(read_texts(corpus))
     else:
-        corpus, lines = None, _listed(texts)
+        corpus, lines = None, listed(texts)
     check_columns([corpus] if corpus else [], columns)
     options, of_block = Options(words), block_memory(memory)
     check_parser(parser, syntax)
@@ -245,56 +245,34 @@ def analyze_each(
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
     refuse_target(checkpoint, None, max_new_tokens)
-    _check(reader, lines)
     n_unknown = 0
     done, worst = list[OneText](), dict[int, LayerCheck]()
-    for number, line in enumerate(lines):
-        tell(progress, "texts", number, len(lines))
-        with _located(line):
-            analysis = reader.read(line.text, line.pair, None, None)
+    for line, analysis in zip(lines, reader.read_each(lines, progress), strict=True):
         checks = analysis.verification.layers
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
         of_heads = tuple(_on_text(head, analysis) for head in analysis.heads)
         errors = analysis.verification.pattern_error, analysis.verification.output_error
-        tokens = tuple(analysis.tokens.labels)
         one = OneText(
-            line.text, line.pair, line.place, line.id, line.label, tokens, analysis.tokens.truncated, *errors, of_heads
+            analysis.text,
+            line.pair,
+            line.place,
+            line.id,
+            line.label,
+            tuple(analysis.tokens.labels),
+            analysis.tokens.truncated,
+            *errors,
+            of_heads,
+            analysis.spans,
         )
         done.append(one)
         n_unknown += analysis.tokens.n_unknown
         if visit is not None:
             visit(one, analysis)
-    tell(progress, "texts", len(lines), len(lines))
     verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
     heads = tuple(_spread(of_head) for of_head in zip(*(one.heads for one in done), strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
     notes = (unknown,) if unknown else ()
     return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, notes)
-
-
-def _listed(texts: Sequence[str | Text]) -> list[Text]:
-    if not isinstance(texts, Sequence) or not texts:
-        raise UsageError(f"expected a list of texts, or the path of a file of texts, found {as_found(texts)}.")
-    listed = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
-    for text in listed:
-        check_texts(text.text)
-    return listed
-
-
-def _check(reader: Reader, lines: Sequence[Text]) -> None:
-    """Raise TextError for the first text that the model cannot read."""
-    for line in lines:
-        with _located(line, " No text was analysed: all are checked first."):
-            reader.checkpoint.tokenize(line.text, line.pair, truncate=reader.truncate)
-
-
-@contextmanager
-def _located(line: Text, more: str = "") -> Iterator[None]:
-    """Let errors of a text say which it is, and ``more``."""
-    try:
-        yield
-    except (TextError, VerificationError) as error:
-        raise type(error)(f"{line.place or f'text {line.number + 1} of the list'}: {error}{more}") from error
 
 
 def _on_text(head: HeadFindings, analysis: Analysis) -> HeadOnText:

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from attnviz.commands.heads.spans import spans_entry
 from attnviz.commands.heads.texts.measure import HeadSpread, Spread, TextsAnalysis
 from attnviz.commands.heads.texts.tables import LINES, NAMED, head_fields, text_fields, uniform_row
 from attnviz.models.wording import counted
@@ -94,7 +95,8 @@ def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[st
             if head.id in chosen
         ]
         tokens = {"tokens": list(text.tokens), "tokens_cut_off": text.cut}
-        yield {**entry(pick(LINES, *NAMED), text), **tokens, "heads": heads}
+        spans = spans_entry(text.spans, [head.id for head in text.heads if head.id in chosen], lambda span: span.tokens)
+        yield {**entry(pick(LINES, *NAMED), text), **tokens, **spans, "heads": heads}
 
 
 SPEC = CommandSpec(

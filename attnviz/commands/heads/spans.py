@@ -1,0 +1,138 @@
+"""Attention between spans of a text: rows of heads-spans.csv, tables of the terminal, and the entry of the page."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings
+from attnviz.measures.spans import SpanShare, SpanShares
+from attnviz.models.head_ids import HeadId
+from attnviz.models.spans import Span
+from attnviz.models.wording import rounded, visible
+from attnviz.page.page import short_float
+from attnviz.present.fields import HEAD, Field, NamedTable
+from attnviz.present.tables import RowTable, glued, listed_of
+
+_STRONGEST, _MOST_PAIRS = 4, 8
+"""Heads that a row of the terminal's table names, and rows that it has without ``--top``."""
+
+_NUMBERS = "share", "uniform", "per_token", "last", "last_uniform"
+
+_SHARE: tuple[Field[SpanShare], ...] = (
+    *HEAD,
+    Field(value=lambda row: row.source, name="from"),
+    Field(value=lambda row: row.target, name="to"),
+    *(Field(name=name) for name in _NUMBERS),
+)
+
+
+class _Pair(NamedTuple):
+    """Two spans, and the shares of the listed heads, the largest above uniform attention first."""
+
+    source: Span
+    target: Span
+    shares: list[SpanShare]
+
+
+def span_table(found: SpanShares, heads: Sequence[HeadFindings]) -> NamedTable[SpanShare]:
+    """A row for every head and two spans of which the first sees the second; heads.json has them by pair."""
+    return NamedTable("", _SHARE, [found.between(head.id, *pair) for head in heads for pair in found.pairs])
+
+
+def spans_entry(
+    found: SpanShares | None, heads: Sequence[HeadId], positions: Callable[[Span], Sequence[int]]
+) -> dict[str, Any]:
+    """``spans`` of a document, and ``span_pairs``, whose lists have a number a head; empty without spans."""
+    if found is None:
+        return {}
+    spans, pairs = [], []
+    for span in found.spans:
+        places = positions(span)
+        spans.append({"name": span.name, "first": places[0], "last": places[-1], "tokens": len(span.tokens)})
+    for source, target in found.pairs:
+        shares = [found.between(head, source, target) for head in heads]
+        numbers = {name: [getattr(share, name) for share in shares] for name in _NUMBERS}
+        pairs.append({"from": found.spans[source].name, "to": found.spans[target].name, **numbers})
+    return {"spans": spans, "span_pairs": pairs}
+
+
+def positions_of_span(analysis: Analysis, span: Span) -> list[int]:
+    """Positions of a span, tokens or words."""
+    tokens = set(span.tokens)
+    return [at for at, members in enumerate(analysis.context.units.members) if not tokens.isdisjoint(members)]
+
+
+def span_tables(analysis: Analysis, heads: Sequence[HeadFindings], top: int | None) -> Iterator[RenderableType]:
+    """The heads that read each span most from each other, and those that look back at the prompt; none without spans.
+
+    ``top`` is the number of pairs; None for a few, 0 for all.
+    """
+    found = analysis.spans
+    if found is None or not heads:
+        return
+    tokens = [set(span.tokens) for span in found.spans]
+    apart = [pair for pair in found.pairs if not tokens[pair[0]] <= tokens[pair[1]]]
+    pairs = sorted(apart, key=lambda pair: (-pair[0], pair[1]))  # from the last span first: in a chat, from the answer
+    most = len(pairs) if top == 0 else top or _MOST_PAIRS
+    listed = [_ranked(found, heads, source, target) for source, target in pairs[:most]]
+    if not listed:
+        return
+    columns: list[Field[_Pair]] = [
+        Field("Attends", lambda pair: visible(pair.source.name)),
+        Field("to", lambda pair: visible(pair.target.name)),
+        Field("Heads", lambda pair: _strongest(pair.shares)),
+        Field("Uniform", lambda pair: pair.shares[0].uniform),
+        Field("Last token", lambda pair: _strongest_last(pair.shares), detail=True),
+        Field("Uniform", lambda pair: pair.shares[0].last_uniform, detail=True),
+    ]
+    title = f"Heads that read one span from another ({listed_of(len(listed), len(pairs))} pairs)"
+    yield RowTable(title, columns, listed, caption=_note(found, heads))
+
+
+def _ranked(found: SpanShares, heads: Sequence[HeadFindings], source: int, target: int) -> _Pair:
+    shares = [found.between(head.id, source, target) for head in heads]
+    shares.sort(key=lambda share: (share.uniform - share.share, share.id))
+    return _Pair(found.spans[source], found.spans[target], shares)
+
+
+def _strongest(shares: Sequence[SpanShare]) -> Text:
+    return glued(f"{share.id} {rounded(share.share)}" for share in shares[:_STRONGEST])
+
+
+def _strongest_last(shares: Sequence[SpanShare]) -> Text:
+    """The head whose last token reads most."""
+    known = [share for share in shares if share.last is not None]
+    best = max(known, key=lambda share: share.last or 0.0, default=None)
+    return glued([] if best is None else [f"{best.id} {rounded(best.last)}"])
+
+
+def _note(found: SpanShares, heads: Sequence[HeadFindings]) -> str:
+    """What the shares are, and which heads look back at the prompt most and least."""
+    said = "Share of attention, mean over the tokens of the first span; largest above uniform attention first."
+    ratios = sorted((-ratio, head.id) for head in heads if (ratio := found.lookback(head.id)) is not None)
+    if not ratios:
+        return said
+    most = ", ".join(f"{head} {rounded(-ratio)}" for ratio, head in ratios[:_STRONGEST])
+    least = f"; least {ratios[-1][1]} {rounded(-ratios[-1][0])}" if len(ratios) > _STRONGEST else ""
+    uniform = rounded(found.lookback_uniform(heads[0].id))
+    return f"{said} New tokens look back at the prompt most in {most}{least} (lookback ratio; uniform {uniform})."
+
+
+def page_spans(analysis: Analysis) -> dict[str, Any]:
+    """``spans`` of the page: their names and positions, and of each pair the share of every head; empty without."""
+    found = analysis.spans
+    if found is None:
+        return {}
+    pairs = []
+    for source, target in found.pairs:
+        shares = [found.between(head.id, source, target) for head in analysis.heads]
+        uniform = sum(share.uniform for share in shares) / len(shares)
+        values = [short_float(share.share) for share in shares]
+        pairs.append({"from": source, "to": target, "uniform": short_float(uniform), "values": values})
+    names = [visible(span.name) for span in found.spans]
+    return {
+        "spans": {"names": names, "places": [positions_of_span(analysis, span) for span in found.spans], "pairs": pairs}
+    }

@@ -1,0 +1,138 @@
+"""Attention between the roles of a corpus of chats: what `assistant` reads of `system`, and how much answers look back.
+
+Each chat gives every head one number, as :mod:`attnviz.measures.spans` has it for one text; all messages of a role are
+one span. Scores are means over the chats that have it, so that a long chat counts as a short one.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.measures.bootstrap import REPLICATES
+from attnviz.measures.estimates import HeadScores, estimated
+from attnviz.measures.patterns import allowed_units
+from attnviz.measures.spans import SpanLayout, SpanTally
+from attnviz.measures.sums import SumTally, copy_to_host
+from attnviz.measures.tallies import different_windows
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.spans import Span
+from attnviz.models.tokens import overlapping
+from attnviz.reference.attention import uniform_pattern
+from attnviz.texts.batches import Batch, EncodedText
+
+Measure = tuple[str, str, str]
+"""What is measured (:data:`SHARE`, :data:`LAST` or :data:`LOOKBACK`), and the roles from which and to which."""
+
+SHARE, LAST, LOOKBACK = "share", "last", "lookback"
+
+
+@dataclass(frozen=True)
+class ChatScores:
+    """One measure of every head over chats, beside that of uniform attention.
+
+    Attributes:
+        measure: what it is.
+        source, target: roles; '' of the lookback ratio.
+        scores: of all heads, over so many chats.
+    """
+
+    measure: str
+    source: str
+    target: str
+    scores: HeadScores
+
+
+class ChatTally(SumTally):
+    """Sums of each chat's shares between roles, and of its lookback ratio, by bootstrap sample."""
+
+    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+        super().__init__()
+        self._architecture = checkpoint.architecture
+        self._windows, self._of_layer = different_windows(checkpoint.windows)
+        self._shape = 1 + replicates, checkpoint.n_layers, checkpoint.n_heads
+        self._weights, self._layouts = torch.empty(0), list[SpanLayout | None]()
+        self._having: dict[Measure, list[int]] = {}
+
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Find the roles of a batch, and measure uniform attention."""
+        self._weights = weights
+        self._layouts = [_layout(item, self._architecture.causal) for item in batch.items]
+        device = batch.valid.device
+        of_windows = []
+        for window in self._windows:
+            allowed = allowed_units(batch.valid.shape[1], self._architecture.causal, window).to(device)
+            uniform = uniform_pattern(batch.valid[:, None] & allowed, self._architecture.learned_sinks)[:, None]
+            of_windows.append(self._measured(uniform))
+        self._having = {}
+        for text in of_windows[0]:
+            for measure in of_windows[0][text]:
+                if any(float(values[text][measure]) > 0 for values in of_windows):
+                    self._having.setdefault(measure, []).append(text)
+        for measure, texts in self._having.items():
+            self._sum((*measure, "n"), self._weights[:, texts].sum(1))
+            uniform = torch.stack([self._summed(measure, texts, values) for values in of_windows], 1)
+            self._sum((*measure, "uniform"), uniform)
+            if (*measure, "heads") not in self._counts:
+                self._counts[*measure, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+        """Count one layer's patterns, [batch, n_heads, n, n]."""
+        values = self._measured(pattern)
+        for measure, texts in self._having.items():
+            self._counts[*measure, "heads"][:, layer] += self._summed(measure, texts, values)
+
+    def _measured(self, pattern: Tensor) -> dict[int, dict[Measure, Tensor]]:
+        """Every measure of each chat, [n_heads], by its number in the batch."""
+        tallies = dict[int, SpanTally]()
+        for text, layout in enumerate(self._layouts):
+            if layout is not None:
+                n = layout.n_tokens
+                tallies[text] = SpanTally(layout)
+                tallies[text].add(0, pattern[text, :, :n, :n])
+        copy_to_host(list(tallies.values()))
+        return {text: _values(tally) for text, tally in tallies.items()}
+
+    def _summed(self, measure: Measure, texts: list[int], values: dict[int, dict[Measure, Tensor]]) -> Tensor:
+        """Sums over chats of a measure, [1 + replicates, n_heads]."""
+        return self._weights[:, texts] @ torch.stack([values[text][measure] for text in texts]).nan_to_num()
+
+    def results(self) -> list[ChatScores]:
+        """Every measure, those of the most chats first, then by roles."""
+        measures: list[Measure] = [key[:3] for key in self._counts if key[3] == "n"]
+        found = [
+            ChatScores(what, source, target, self._scores((what, source, target))) for what, source, target in measures
+        ]
+        return sorted(found, key=lambda each: (-each.scores.texts, each.measure != SHARE, each.source, each.target))
+
+    def _scores(self, measure: Measure) -> HeadScores:
+        n = self._counts[*measure, "n"][:, None, None]
+        scores = (self._counts[*measure, "heads"] / n)[:, None]
+        uniform = (self._counts[*measure, "uniform"][:, self._of_layer] / n)[:, None]
+        chats = int(n[0])
+        return estimated(scores, {"uniform attention": uniform}, chats, chats)
+
+
+def _layout(item: EncodedText, causal: bool) -> SpanLayout | None:
+    """The roles of a chat as spans; None of another text."""
+    chat = item.source.chat
+    if chat is None:
+        return None
+    tokens = dict[str, tuple[int, ...]]()
+    messages = overlapping(item.offsets, list(chat.messages.values()))
+    for name, members in zip(chat.messages, messages, strict=True):
+        role = name.partition("#")[0]
+        tokens[role] = (*tokens.get(role, ()), *members)
+    spans = tuple(Span(role, members) for role, members in tokens.items() if members)
+    first_new = messages[-1][0] if chat.answered and causal and messages[-1] else None
+    return SpanLayout(spans, len(item), first_new)
+
+
+def _values(tally: SpanTally) -> dict[Measure, Tensor]:
+    """Every measure of a chat, [n_heads]; NaN where it has none."""
+    names, values = [span.name for span in tally.layout.spans], dict[Measure, Tensor]()
+    for from_, source in enumerate(names):
+        for to, target in enumerate(names):
+            values[SHARE, source, target] = tally.shares[:, from_, to]
+            values[LAST, source, target] = tally.last_shares[:, from_, to]
+    return values | {(LOOKBACK, "", ""): tally.lookback}

@@ -1,0 +1,160 @@
+"""Chats: read from files, rendered by the tokenizer's own template, and where each message stands in the text."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnviz.arguments import as_found
+from attnviz.errors import CheckpointError, TextError
+from attnviz.models.libraries import calling_transformers
+
+Message = Mapping[str, Any]
+
+_EXPECTED = '[{"role": "user", "content": "…"}, …]'
+_ANSWERING = "assistant"
+_MARK = "\ue000{}\ue001"
+"""Stands for a message's content when the template is rendered a second time: private characters, in no text."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """The messages of a chat, and the ``file`` that they were read from, if any."""
+
+    messages: tuple[Message, ...]
+    file: Path | None = None
+
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """A chat as the model reads it.
+
+    Attributes:
+        text: as the template renders it, with its control tokens.
+        messages: by name (``system``, ``user``, ``user#2``), the first and past-the-last character of its content.
+        answered: whether the last message is the assistant's.
+    """
+
+    text: str
+    messages: dict[str, tuple[int, int]]
+    answered: bool
+
+
+def chat_of(given: Sequence[Message] | str | Path) -> Chat:
+    """A chat from its messages, or from a file with one chat.
+
+    Raises:
+        TextError: see :func:`read_chats`; or the file holds several chats.
+    """
+    if not isinstance(given, str | Path):
+        return Chat(checked_messages(given))
+    path = Path(given).expanduser()
+    chats = read_chats(path)
+    if len(chats) > 1:
+        raise TextError(f"{path} holds {len(chats)} chats; expected one. --each-line analyses every one of them.")
+    return chats[0]
+
+
+def read_chats(path: Path) -> list[Chat]:
+    """The chats of a file: one of ``.json``, one a line of ``.jsonl``.
+
+    A chat is a list of messages, or an object with such a list as ``messages``.
+
+    Raises:
+        TextError: the file cannot be read or has no chat; the message names the line and the message of the chat.
+    """
+    lines = path.suffix.lower() == ".jsonl"
+    try:
+        content = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TextError(f"expected a file of messages at {path} (.json or .jsonl), found: {error}.") from error
+    if lines:
+        parts = [(f"{path}:{number}", line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
+    else:
+        parts = [(str(path), content)]
+    if not parts:
+        raise TextError(f"{path} is empty; expected a chat on each line: {_EXPECTED}.")
+    return [Chat(messages_of(where, part), path) for where, part in parts]
+
+
+def checked_messages(chat: object, where: str = "the chat") -> tuple[Message, ...]:
+    """The messages of a chat; TextError, with ``where``, unless each has a role and a content of text."""
+    messages = chat.get("messages") if isinstance(chat, Mapping) else chat
+    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+        raise TextError(f"{where}: expected a list of messages, {_EXPECTED}, found {as_found(chat)}.")
+    for number, message in enumerate(messages, 1):
+        known = isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+        if not known or not message["content"].strip():
+            raise TextError(
+                f'{where}, message {number}: expected {{"role": "user", "content": "…"}} with a text, '
+                f"found {as_found(message)}."
+            )
+    return tuple(messages)
+
+
+def messages_of(where: str, text: str) -> tuple[Message, ...]:
+    """The messages of a chat in JSON; TextError, with ``where``, for anything else."""
+    try:
+        chat = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise TextError(f"{where} is not JSON ({error}); expected a chat: {_EXPECTED}.") from error
+    return checked_messages(chat, where)
+
+
+def rendered_chat(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:
+    """Render messages by the tokenizer's chat template, which then waits for an answer unless the chat ends with one.
+
+    Raises:
+        CheckpointError: the tokenizer has no chat template.
+        TextError: the template refuses the messages, or changes one so that it cannot be found again.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise CheckpointError(
+            "this model's tokenizer has no chat template; expected a chat model, or a text instead of a chat."
+        )
+    answered = messages[-1]["role"] == _ANSWERING
+
+    def render(contents: Iterable[str]) -> str:
+        given = [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
+        with calling_transformers("the tokenizer's chat template refuses these messages", TextError):
+            text: str = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=not answered)
+        return text
+
+    contents = [message["content"] for message in messages]
+    marks = [_MARK.format(number) for number in range(len(messages))]
+    text = render(contents)
+    spans = _between(text, render(marks), contents, marks)
+    seen, by_name = Counter[str](), dict[str, tuple[int, int]]()
+    for message, span in zip(messages, spans, strict=True):
+        role = message["role"]
+        seen[role] += 1
+        by_name[role if seen[role] == 1 else f"{role}#{seen[role]}"] = span
+    return RenderedChat(text, by_name, answered)
+
+
+def _between(text: str, marked: str, contents: Sequence[str], marks: Sequence[str]) -> list[tuple[int, int]]:
+    """Where each content stands in a text, found by what the template writes around its mark."""
+    spans, end, after = dict[int, tuple[int, int]](), 0, 0
+    lost = [number for number, mark in enumerate(marks) if marked.count(mark) != 1]
+    order = sorted(range(len(marks)), key=lambda number: marked.find(marks[number]))
+    for place, number in enumerate(order):
+        if lost:
+            break
+        before = marked[after : marked.index(marks[number])]
+        after = marked.index(marks[number]) + len(marks[number])
+        follows = marked[after : marked.index(marks[order[place + 1]]) if place + 1 < len(order) else None]
+        start = end + len(before)
+        forms = (contents[number], contents[number].strip(), contents[number].rstrip(), contents[number].lstrip())
+        found = next((form for form in forms if text.startswith(form + follows, start)), None)
+        end = text.find(follows, start) if found is None else start + len(found)
+        if end <= start or not text.startswith(before, start - len(before)):
+            lost = [number]
+        spans[number] = start, end
+    if lost:
+        raise TextError(
+            f"the tokenizer's chat template changes message {lost[0] + 1} so that it cannot be found in the text; "
+            "render the chat yourself, and name the spans of that text with --span (spans=...)."
+        )
+    return [spans[number] for number in range(len(marks))]

@@ -1,0 +1,133 @@
+"""Named spans of a text: stretches that a user names, messages of a chat, prompt and new text, both texts of a pair."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from attnviz.arguments import as_found
+from attnviz.errors import UsageError
+from attnviz.models.tokens import Positions, Tokens
+from attnviz.models.wording import quoted, visible
+
+PROMPT, NEW = "prompt", "new"
+"""The spans of a text that the model continued."""
+
+_SEGMENTS = "text", "pair"
+_POSITIONS = re.compile(r"#([0-9]{1,9})(?:-#?([0-9]{1,9}))?")
+_OCCURRENCE = re.compile(r"(.+)#([0-9]{1,9})", re.DOTALL)
+_FORMS = "expected NAME=TEXT, NAME=TEXT#2 (its second occurrence) or NAME=#10-#40 (positions)"
+_MOST_LISTED = 6
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of a text.
+
+    Attributes:
+        tokens: positions, in order, at least one.
+        given: what a user named it by; '' of one that the text has by itself.
+    """
+
+    name: str
+    tokens: tuple[int, ...]
+    given: str = ""
+
+
+def spans_by_name(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """What names each span, from a mapping or from texts ``NAME=TEXT``.
+
+    Raises:
+        UsageError: not of this form, an empty name or text, or a name that is there twice.
+    """
+    if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
+        raise UsageError(f"expected spans as {{'NAME': 'TEXT'}} or ['NAME=TEXT'], found {as_found(given)}.")
+    pairs: Iterable[tuple[object, object]]
+    if isinstance(given, Mapping):
+        pairs = given.items()
+    else:
+        pairs = [(name, text) for name, _, text in (str(each).partition("=") for each in given)]
+    found = dict[str, str]()
+    for name, text in pairs:
+        if not isinstance(name, str) or not isinstance(text, str) or not name.strip() or not text:
+            raise UsageError(f"--span (spans=...): {_FORMS}, found {as_found(name)} with the text {as_found(text)}.")
+        if name.strip() in found:
+            raise UsageError(f"--span (spans=...): two spans are named {visible(name)!r}; expected a name for each.")
+        found[name.strip()] = text
+    return found
+
+
+def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units: Positions) -> Span:
+    """The span that a text, its n-th occurrence (``text#2``) or positions (``#10-#40``, both included) name.
+
+    Args:
+        name: of the span.
+        what: names it.
+        texts: the text, or both of a pair.
+        tokens: of these.
+        units: what positions count: tokens, or words.
+
+    Raises:
+        UsageError: it is not in the text, is there several times, or has no token.
+    """
+    places = _occurrences(what, texts)
+    if not places and (positions := _POSITIONS.fullmatch(what)):
+        return Span(name, _at_positions(name, positions, units), what)
+    if not places and (numbered := _OCCURRENCE.fullmatch(what)):
+        places = _occurrences(numbered[1], texts)
+        if places and not 1 <= int(numbered[2]) <= len(places):
+            raise UsageError(f"--span {visible(name)}: {quoted(numbered[1])} stands in the text {len(places)} times.")
+        places = places[int(numbered[2]) - 1 :][:1]
+    if not places:
+        raise UsageError(f"--span {visible(name)}: the text has no {quoted(what)}; {_FORMS}.")
+    if len(places) > 1:
+        some = ", ".join(f"{visible(what)}#{number}" for number in range(1, 1 + min(len(places), _MOST_LISTED)))
+        raise UsageError(
+            f"--span {visible(name)}: {quoted(what)} stands in the text {len(places)} times; name one: {some}."
+        )
+    segment, first, last = places[0]
+    found = _within(tokens, first, last, segment)
+    if not found:
+        raise UsageError(f"--span {visible(name)}: no token of the text is of {quoted(what)}.")
+    return Span(name, found, what)
+
+
+def message_spans(tokens: Tokens, messages: Mapping[str, tuple[int, int]]) -> list[Span]:
+    """The messages of a chat by the characters of each; those that were cut off are left out."""
+    spans = [Span(name, _within(tokens, first, last)) for name, (first, last) in messages.items()]
+    return [span for span in spans if span.tokens]
+
+
+def segment_spans(tokens: Tokens) -> list[Span]:
+    """The two texts of a pair, without special tokens; none where there is one text."""
+    if 1 not in tokens.segments:
+        return []
+    return [
+        Span(name, tuple(at for at, of in enumerate(tokens.segments) if of == segment))
+        for segment, name in enumerate(_SEGMENTS)
+    ]
+
+
+def _within(tokens: Tokens, first: int, last: int, segment: int = 0) -> tuple[int, ...]:
+    """Positions of the tokens that overlap the characters from ``first`` to before ``last`` of a segment."""
+    placed = zip(tokens.segments, tokens.offsets, strict=True)
+    return tuple(at for at, (of, (start, end)) in enumerate(placed) if of == segment and start < last and end > first)
+
+
+def _occurrences(text: str, texts: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Segment, first and past-the-last character of each occurrence; in another case where none has this one."""
+
+    def found(flags: int) -> list[tuple[int, int, int]]:
+        pattern = re.compile(re.escape(text), flags)
+        return [(segment, *match.span()) for segment, of in enumerate(texts) for match in pattern.finditer(of)]
+
+    return found(0) or found(re.IGNORECASE)
+
+
+def _at_positions(name: str, positions: re.Match[str], units: Positions) -> tuple[int, ...]:
+    first, last = int(positions[1]), int(positions[2] or positions[1])
+    if not first <= last < len(units):
+        raise UsageError(
+            f"--span {visible(name)}: expected positions from #0 to #{len(units) - 1}, the first one first, found "
+            f"{positions[0]}."
+        )
+    return tuple(sorted(token for unit in units.members[first : last + 1] for token in unit))

@@ -1,0 +1,145 @@
+"""The patterns of a layer, computed in blocks of query rows from its queries and keys."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.reference import attention
+from attnviz.reference.attention import Scoring
+from attnviz.trace.recorder import MOST_MASKS, AttentionCall, LayerRecord, Observer, Rows
+
+MaskCache = dict[object, Tensor | None]
+"""Masks of a text or batch by what they depend on, so that layers with the same window share them."""
+
+
+@dataclass(frozen=True)
+class LayerQK:
+    """What the patterns of a layer are computed from.
+
+    Attributes:
+        query: [batch, n_heads, n_queries, d_head].
+        key: [batch, n_heads, n_keys, d_head].
+        mask: [batch, n_keys], 1 for a token and 0 for padding; None without padding.
+        across: whether keys are of another text (cross-attention).
+        mask_cache: masks that other layers have made.
+
+    Both are in float32 at least where the model's implementation of attention does not round scores to the number
+    format, as all but eager do not.
+    """
+
+    query: Tensor
+    key: Tensor
+    scoring: Scoring
+    mask: Tensor | None
+    across: bool
+    mask_cache: MaskCache
+
+    def without_rounding(self) -> "LayerQK":
+        """As all implementations but eager score: in float32 at least, throughout."""
+        scoring = replace(self.scoring, upcast=False, softmax_in_float32=False)
+        return replace(self, query=attention.upcast(self.query), key=attention.upcast(self.key), scoring=scoring)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one query row of the patterns, over all heads and texts."""
+        return self.query.shape[:2].numel() * self.key.shape[-2] * self.query.element_size()
+
+    def rows(self, first: int, last: int, n_keys: int | None = None) -> Tensor:
+        """A block of the pattern, [batch, n_heads, rows, n_keys], over the keys that it sees, or ``n_keys``."""
+        scoring, total = self.scoring, self.key.shape[-2]
+        seen = total
+        if scoring.causal and not self.across:
+            seen = last
+        elif scoring.window is not None:
+            seen = min(total, last - 1 + scoring.window)
+        if n_keys is None:
+            n_keys = seen
+        elif n_keys < seen:
+            n_keys = total  # the model hides what the reference does not: the comparison will say so
+        allowed = self.allowed(first, last, n_keys)
+        query, key = self.query[:, :, first:last], self.key[:, :, :n_keys]
+        return attention.pattern_of(query, key, scoring, allowed, first)
+
+    def allowed(self, first: int, last: int, n_keys: int) -> Tensor | None:
+        """Which of the last of so many keys these rows may attend to; None for all."""
+        cache, scoring = self.mask_cache, self.scoring
+        of = self.across, scoring.causal, scoring.window, self.mask is None, first, last, n_keys, self.key.device
+        if of not in cache:
+            allowed = self._allowed(first, last, n_keys)
+            if sum(mask.nbytes for mask in (*cache.values(), allowed) if mask is not None) > MOST_MASKS:
+                return allowed
+            cache[of] = allowed
+        return cache[of]
+
+    def _allowed(self, first: int, last: int, n_keys: int) -> Tensor | None:
+        """Which of the last keys these rows may attend to; None for all."""
+        scoring, mask = self.scoring, self.mask
+        if self.across:
+            return None if mask is None else mask.bool()[:, None, None, :n_keys]
+        if mask is None:
+            if not scoring.causal and scoring.window is None:
+                return None
+            mask = torch.ones(1, self.key.shape[-2], dtype=torch.bool, device=self.key.device)
+        allowed = attention.allowed_positions(mask, scoring.causal, scoring.window, first, last - first)[..., :n_keys]
+        if self.mask is None and scoring.window is None:
+            return allowed[..., first + 1 :].contiguous()  # all rows see the keys before
+        return allowed
+
+
+class PatternsAlone(Observer):
+    """Passes the model's patterns, unverified, to ``visit``, and its weighted values to ``written``.
+
+    They are the model's own weights where it shows them; else they are computed from its own queries and keys. A layer
+    comes at once, [batch, n_heads, n_queries, n_keys], in float32 at least, if memory for a block is unlimited.
+    ``masks`` gives the keys of a layer that are tokens, [batch, n_keys]; without it all are.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        visit: Callable[[int, Tensor], None] | None = None,
+        written: Callable[[int, Tensor], None] | None = None,
+        masks: Callable[[int], Tensor] | None = None,
+    ) -> None:
+        self._checkpoint, self._visit, self._written, self._masks = checkpoint, visit, written, masks
+        self._mask_cache: MaskCache = {}
+        self._call: AttentionCall
+        self._across = False
+
+    def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:  # noqa: ARG002
+        """Keep what the layer attends with."""
+        self._call, self._across = call, source is not None
+
+    def rows(self, layer: int, rows: Rows) -> None:
+        """Pass the block on."""
+        if self._visit is None:
+            return
+        pattern = rows.weights
+        if pattern is None:
+            pattern = self._heads(layer).rows(rows.first, rows.last, rows.n_keys)
+        self._visit(layer, attention.upcast(pattern))
+
+    def _heads(self, layer: int) -> LayerQK:
+        call, model = self._call, self._checkpoint
+        mask = None if self._masks is None else self._masks(layer)
+        scoring = model.architecture.scoring(model.model, layer, call.query.shape[-1])
+        key = attention.repeat_kv(call.key, call.query.shape[1])
+        return LayerQK(call.query, key, scoring, mask, self._across, self._mask_cache).without_rounding()
+
+    def end(self, record: LayerRecord) -> None:
+        """Pass the weighted values on, [batch, n, n_heads, d_head]."""
+        if self._written is not None:
+            self._written(record.layer, record.weighted)
+
+
+def of_heads(heads: LayerQK, chosen: Sequence[int]) -> LayerQK:
+    """Some of the heads of a layer."""
+    numbers, scoring, bias = list(chosen), heads.scoring, heads.scoring.position_bias
+    if bias is not None:
+        scoring = replace(scoring, position_bias=lambda *rows: bias(*rows)[numbers])
+    if scoring.sinks is not None:
+        scoring = replace(scoring, sinks=scoring.sinks[numbers])
+    return replace(heads, query=heads.query[:, numbers], key=heads.key[:, numbers], scoring=scoring)

@@ -1,0 +1,150 @@
+"""Chats: what the template makes of messages, where each of them stands, and what cannot be read."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+import attnviz
+from attnviz.errors import AttnvizError, CheckpointError, TextError, UsageError
+from attnviz.models.chats import read_chats, rendered_chat
+from attnviz.models.checkpoint import from_loaded
+from tests.support.chats import (
+    ALTERNATING,
+    CHATML,
+    MESSAGES,
+    SYSTEM_IN_USER,
+    TRIMMED,
+    WITHOUT_THOUGHTS,
+    chat_model,
+    chat_tokenizer,
+)
+from tests.support.encoder_decoders import sharp, unigram_tokenizer
+
+CONTROL = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"}
+
+
+def analysed(chat: Any, tokenizer: PreTrainedTokenizerFast | None = None, **options: Any) -> attnviz.Analysis:
+    return attnviz.analyze(
+        chat=chat, model=chat_model(), tokenizer=tokenizer or chat_tokenizer(), syntax=False, **options
+    )
+
+
+def spans_of(analysis: attnviz.Analysis) -> dict[str, str]:
+    assert analysis.spans is not None
+    offsets = analysis.tokens.offsets
+    ends = {span.name: (offsets[span.tokens[0]][0], offsets[span.tokens[-1]][1]) for span in analysis.spans.spans}
+    return {name: analysis.text[first:last].strip() for name, (first, last) in ends.items()}
+
+
+def test_the_model_reads_what_the_template_makes_of_the_messages() -> None:
+    """The ids are those of transformers, control tokens once and special; each message is a span of its content."""
+    tokenizer = chat_tokenizer(TRIMMED)
+    analysis = analysed(MESSAGES, tokenizer)
+    assert list(analysis.tokens.ids) == tokenizer.apply_chat_template(MESSAGES, tokenize=True)["input_ids"]
+    assert analysis.tokens.ids.count(tokenizer.bos_token_id) == 1
+    special = {tokenizer.decode([token]) for token, is_special in zip(
+        analysis.tokens.ids, analysis.tokens.special, strict=True) if is_special}  # fmt: skip
+    assert special == CONTROL
+    assert spans_of(analysis) == {message["role"]: message["content"] for message in MESSAGES}
+
+
+@pytest.mark.parametrize("template", [CHATML, TRIMMED, SYSTEM_IN_USER, WITHOUT_THOUGHTS])
+def test_messages_are_found_whatever_the_template_does(template: str) -> None:
+    """Contents that are trimmed, moved, or like a role or like one another."""
+    messages = [
+        {"role": "system", "content": "  user\n"},
+        {"role": "user", "content": "user"},
+        {"role": "assistant", "content": "the cat"},
+        {"role": "user", "content": "the cat"},
+    ]
+    rendered = rendered_chat(chat_tokenizer(template), messages)
+    found = {name: rendered.text[first:last].strip() for name, (first, last) in rendered.messages.items()}
+    assert found == {"system": "user", "user": "user", "assistant": "the cat", "user#2": "the cat"}
+    places = sorted(rendered.messages.values())
+    assert all(before[1] <= after[0] for before, after in pairwise(places))
+
+
+def test_a_content_that_the_template_shortens_is_what_stands_in_the_text() -> None:
+    thinking = [MESSAGES[1], {"role": "assistant", "content": "<think>the dog</think>it ran"}]
+    rendered = rendered_chat(chat_tokenizer(WITHOUT_THOUGHTS), thinking)
+    first, last = rendered.messages["assistant"]
+    assert rendered.text[first:last] == "it ran"
+
+
+def test_a_question_waits_for_its_answer_which_the_model_writes() -> None:
+    analysis = analysed(MESSAGES[:2], generate=3)
+    assert analysis.text.endswith("<|im_start|>assistant\n")
+    assert analysis.spans is not None
+    new = len(analysis.tokens) - 3
+    assert [span.name for span in analysis.spans.spans] == ["system", "user", "prompt", "new"]
+    assert analysis.spans.spans[-1].tokens == tuple(range(new, new + 3))
+
+
+def test_a_file_has_one_chat_or_one_a_line(tmp_path: Path) -> None:
+    one, many = tmp_path / "one.json", tmp_path / "many.jsonl"
+    one.write_text(json.dumps({"messages": MESSAGES}), encoding="utf-8")
+    many.write_text("\n".join(map(json.dumps, [MESSAGES, MESSAGES[1:]])) + "\n", encoding="utf-8")
+    assert [list(chat.messages) for chat in read_chats(one)] == [MESSAGES]
+    assert [len(chat.messages) for chat in read_chats(many)] == [3, 2]
+    assert analysed(one).text == analysed(MESSAGES).text
+    with pytest.raises(TextError, match="2 chats"):
+        analysed(many)
+
+
+@pytest.mark.parametrize(
+    ("chat", "word"),
+    [
+        ([], "list of messages"),
+        ("nowhere.json", "nowhere"),
+        ([MESSAGES[0], {"role": "user"}], "message 2"),
+        ([{"role": "user", "content": " "}], "message 1"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "message 1"),
+        ("broken.jsonl", "broken.jsonl:2"),
+        ("empty.jsonl", "empty"),
+    ],
+)
+def test_what_is_no_chat(chat: Any, word: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.jsonl").write_text(f"{json.dumps(MESSAGES)}\n{{\n", encoding="utf-8")
+    (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
+    with pytest.raises(TextError, match=word):
+        analysed(tmp_path / chat if isinstance(chat, str) else chat)
+
+
+@pytest.mark.parametrize(
+    ("template", "kind", "word"),
+    [
+        (None, CheckpointError, "no chat template"),
+        (ALTERNATING, TextError, "roles must alternate"),
+        ("{{ messages[0]['content'].nowhere.more }}", TextError, "refuses"),
+        ("always the same", TextError, "message 1"),
+    ],
+)
+def test_a_template_that_fails_is_one_line(template: str | None, kind: type[AttnvizError], word: str) -> None:
+    with pytest.raises(kind, match=word) as error:
+        analysed(MESSAGES, chat_tokenizer(template))
+    assert "\n" not in str(error.value)
+
+
+def test_what_a_chat_cannot_be_combined_with() -> None:
+    with pytest.raises(UsageError, match="both"):
+        attnviz.analyze("a text", chat=MESSAGES)
+    with pytest.raises(UsageError, match="neither"):
+        attnviz.analyze()
+    with pytest.raises(UsageError, match="--pair"):
+        analysed(MESSAGES, pair="more")
+    with pytest.raises(TextError, match="answer"):
+        analysed(MESSAGES, generate=2)
+    with pytest.raises(UsageError, match="encoder-decoder"):
+        attnviz.analyze(chat=MESSAGES, model=sharp("t5"), tokenizer=unigram_tokenizer())
+
+
+def test_a_chat_that_is_cut_keeps_the_messages_before() -> None:
+    checkpoint = from_loaded(chat_model(n_positions=24), chat_tokenizer())
+    analysis = attnviz.analyze(chat=MESSAGES, model=checkpoint, truncate=True, syntax=False)
+    assert "assistant" not in spans_of(analysis)
+    assert analysis.spans is not None
+    assert analysis.spans.layout.first_new is None

@@ -1,0 +1,160 @@
+"""What a tokenizer returned: padding left out, packed documents apart, other masks refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaModel
+
+import attnviz
+from attnviz.errors import AttnvizError, TextError, UsageError
+from attnviz.models.sources import find_checkpoint
+from tests.conftest import needs_minilm
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+TEXTS = ["the cat that i saw ran away", "a dog"]
+LOWEST = torch.finfo(torch.float32).min
+
+
+def with_padding(tokenizer: Any, side: str = "right") -> Any:
+    tokenizer.padding_side, tokenizer.pad_token = side, tokenizer.pad_token or tokenizer.eos_token
+    return tokenizer
+
+
+def sharp_llama() -> Any:
+    torch.manual_seed(0)
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
+    return LlamaModel(LlamaConfig(vocab_size=400, hidden_size=32, initializer_range=0.3, **sizes)).eval()
+
+
+MODELS = {
+    "bert": (sharp_bert, bert_tokenizer),
+    "gpt2": (sharp_gpt2, gpt2_tokenizer),
+    "llama": (sharp_llama, gpt2_tokenizer),
+}
+
+
+def own_attention(model: Any, inputs: Any, row: int, tokens: Any) -> torch.Tensor:
+    """The model's own eager attention between some tokens of a row, [n_layers, n_heads, n, n]."""
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = torch.stack(model(**inputs, output_attentions=True).attentions)[:, row]
+    return attentions[:, :, tokens][..., tokens]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", MODELS)
+def test_padding_is_left_out_on_either_side(name: str, side: str):
+    model, tokenizer = MODELS[name][0](), with_padding(MODELS[name][1](), side)
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    mask = inputs["attention_mask"]
+    inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+    found = attnviz.analyze(inputs, model, tokenizer=tokenizer, syntax=False)
+    assert [analysis.text for analysis in found] == TEXTS
+    for row, analysis in enumerate(found):
+        own = own_attention(model, inputs, row, mask[row].bool())
+        assert torch.allclose(analysis.attention(), own, atol=1e-5)
+        assert analysis.tokens == attnviz.analyze(TEXTS[row], model, tokenizer=tokenizer, syntax=False).tokens
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_documents_keep_apart(name: str):
+    model, tokenizer = MODELS[name][0](), MODELS[name][1]()
+    ids = [tokenizer(text)["input_ids"] for text in TEXTS]
+    seen = torch.block_diag(*[torch.ones(len(each), len(each)) for each in ids]).bool()
+    seen = seen if name == "bert" else seen.tril()
+    inputs = {
+        "input_ids": torch.tensor([[token for each in ids for token in each]]),
+        "position_ids": torch.tensor([[at for each in ids for at in range(len(each))]]),
+        "attention_mask": torch.zeros(seen.shape).masked_fill(~seen, LOWEST)[None, None],
+    }
+    found = attnviz.analyze(inputs, model, tokenizer=tokenizer, syntax=False)
+    without_mask = {key: inputs[key] for key in ("input_ids", "position_ids")}
+    again = attnviz.analyze(without_mask, model, tokenizer=tokenizer, syntax=False)
+    assert [each.text for each in found] == [each.text for each in again] == TEXTS
+    places = slice(0, len(ids[0])), slice(len(ids[0]), None)
+    for analysis, same, tokens in zip(found, again, places, strict=True):
+        assert torch.allclose(analysis.attention(), own_attention(model, inputs, 0, tokens), atol=1e-5)
+        assert torch.equal(analysis.attention(), same.attention())
+
+
+def test_rows_of_padding_may_be_without_a_mask():
+    """So transformers makes them, since a softmax over nothing is not a number."""
+    model, tokenizer = sharp_gpt2(), with_padding(gpt2_tokenizer(), "left")
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    n, valid = inputs["input_ids"].shape[1], inputs["attention_mask"].bool()
+    seen = torch.ones(n, n).tril().bool() & valid[:, None]
+    seen = seen | ~seen.any(-1, keepdim=True)
+    assert not torch.equal(seen, seen.tril())
+    found = attnviz.analyze(inputs | {"attention_mask": seen[:, None]}, model, tokenizer=tokenizer, syntax=False)
+    assert [analysis.text for analysis in found] == TEXTS
+
+
+def test_one_text_gives_one_analysis_and_a_list_of_texts_a_list():
+    model, tokenizer = sharp_bert(), bert_tokenizer()
+    pair = tokenizer("the cat ran", "a dog saw it", return_tensors="pt")
+    analysis = attnviz.analyze(pair, model, tokenizer=tokenizer, syntax=False)
+    assert (analysis.text, analysis.pair) == ("the cat ran", "a dog saw it")
+    assert torch.allclose(analysis.attention(), own_attention(model, pair, 0, slice(None)), atol=1e-5)
+    assert analysis.attention().shape == (3, 4, len(analysis.tokens), len(analysis.tokens))
+    without = attnviz.analyze(tokenizer("the cat ran", add_special_tokens=False), model, tokenizer=tokenizer)
+    assert without.tokens.labels == ("the", "cat", "ran")
+    assert [each.text for each in attnviz.analyze(TEXTS, model, tokenizer=tokenizer)] == TEXTS
+    assert [each.text for each in attnviz.analyze(tokenizer(TEXTS), model, tokenizer=tokenizer)] == TEXTS
+
+
+@needs_minilm
+def test_words_are_those_of_the_text():
+    tokenizer = AutoTokenizer.from_pretrained(find_checkpoint("minilm").folder)
+    read = attnviz.analyze(tokenizer("The cat's dog can't"), "minilm", syntax=False)
+    assert read.text == "the cat's dog can't"
+    assert read.tokens == attnviz.analyze("the cat's dog can't", "minilm", syntax=False).tokens
+
+
+IDS = torch.tensor([[2, 5, 6, 7, 3]])
+PREFIX = torch.ones(5, 5).tril().bool()
+PREFIX[0, 1] = True
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "word"),
+    [
+        ("bert", {"input_ids": None}, "input_ids"),
+        ("bert", {"input_ids": torch.rand(1, 5)}, "whole numbers"),
+        ("bert", {"input_ids": [[2, 5, 999, 3]]}, "999"),
+        ("bert", {"input_ids": [[2, 3]]}, "special tokens alone"),
+        ("bert", {"input_ids": torch.full((1, 50), 5)}, "40 positions"),
+        ("bert", {"pixel_values": torch.ones(1)}, "pixel_values"),
+        ("bert", {"attention_mask": torch.tensor([[1, 0, 1, 1, 1]])}, "token 1"),
+        ("bert", {"attention_mask": torch.zeros(1, 5)[None].long()[0]}, "shows a token"),
+        ("bert", {"attention_mask": torch.tensor([[1, 1, 2, 2, 2]])}, "0 and 1"),
+        ("bert", {"attention_mask": torch.ones(1, 4).long()}, r"\[4\]"),
+        ("bert", {"attention_mask": PREFIX[None, None]}, "hides token"),
+        ("gpt2", {"attention_mask": PREFIX[None, None]}, "shows token 1 to token 0"),
+        ("gpt2", {"attention_mask": torch.full((1, 1, 5, 5), -3.0)}, "-3"),
+        ("gpt2", {"attention_mask": torch.ones(1, 1, 4, 4).bool()}, r"\[1, 1, 4, 4\]"),
+        ("gpt2", {"attention_mask": torch.block_diag(torch.ones(2, 2), torch.ones(3, 3)).tril().bool()[None, None]},
+         "position_ids"),
+        ("gpt2", {"position_ids": torch.arange(3, 8)[None]}, "3 at token 0"),
+        ("gpt2", {"position_ids": torch.tensor([[0, 1, 3, 4, 5]])}, "3 at token 2"),
+        ("gpt2", {"token_type_ids": torch.ones(1, 5).long()}, "token_type_ids"),
+    ],
+)  # fmt: skip
+def test_what_no_document_would_have_is_refused_by_name(name: str, changes: dict[str, Any], word: str):
+    inputs = {"input_ids": IDS} | changes
+    with pytest.raises(AttnvizError, match=word) as error:
+        attnviz.analyze(
+            {key: value for key, value in inputs.items() if value is not None},
+            MODELS[name][0](), tokenizer=MODELS[name][1](), syntax=False,
+        )  # fmt: skip
+    assert "\n" not in str(error.value)
+
+
+def test_options_of_one_text_are_refused_with_several():
+    model, tokenizer = sharp_bert(), bert_tokenizer()
+    with pytest.raises(UsageError, match="pair"):
+        attnviz.analyze(TEXTS, model, tokenizer=tokenizer, pair="a dog")
+    with pytest.raises(UsageError, match="generate"):
+        attnviz.analyze(tokenizer(TEXTS[0]), model, tokenizer=tokenizer, generate=3)
+    with pytest.raises(TextError, match="text 2 of the list"):
+        attnviz.analyze(["a dog", " "], model, tokenizer=tokenizer)

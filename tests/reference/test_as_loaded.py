@@ -1,0 +1,254 @@
+"""The model is verified with the implementation of attention that it was loaded with, whatever that returns."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, LlamaConfig, LlamaModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+import attnviz
+from attnviz.errors import UsageError, VerificationError
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.opening import open_checkpoint
+from attnviz.reference import attention
+from attnviz.reference.tolerances import TOLERANCES
+from attnviz.trace.verify import VerifiedRows
+from tests.support.families import FAMILIES, TEXT, checkpoint_of, padded, verified
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.recorded import own_patterns, running_eager, verified_batch
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def llama(implementation: str = "sdpa", dtype: torch.dtype = torch.float32) -> Checkpoint:
+    """A sharp Llama with groups of heads."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=400, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=64, attn_implementation=implementation,
+    )  # fmt: skip
+    state = LlamaModel(config).state_dict()
+    state = {name: 20 * each if "q_proj" in name or "k_proj" in name else each for name, each in state.items()}
+    model = LlamaModel.from_pretrained(
+        None, config=config, state_dict=state, dtype=dtype, attn_implementation=implementation
+    )
+    return from_loaded(model, gpt2_tokenizer())
+
+
+@pytest.fixture
+def registered() -> Iterator[Callable[[str, Callable[..., Any]], None]]:
+    """Registers a function of attention, with sdpa's mask, for the length of a test."""
+    names: list[str] = []
+
+    def register(name: str, function: Callable[..., Any]) -> None:
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, sdpa_mask)
+        names.append(name)
+
+    yield register
+    for name in names:
+        del AttentionInterface._global_mapping[name], AttentionMaskInterface._global_mapping[name]
+
+
+# --- what runs is what was loaded
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_recomputed_patterns_are_those_of_eager_attention(family):
+    checkpoint, seen = checkpoint_of(family), list[VerifiedRows]()
+    inputs = padded(checkpoint)
+    verification = verified_batch(checkpoint, inputs, seen.append)
+    own = own_patterns(checkpoint, inputs)
+    assert verification.attention == checkpoint.attention
+    for rows in seen:
+        real = inputs["attention_mask"].bool()
+        pairs = (each.transpose(1, 2)[real] for each in (rows.pattern, own[rows.layer]))
+        torch.testing.assert_close(*pairs, rtol=0, atol=2e-5)
+
+
+def test_final_states_are_those_of_the_model_as_loaded_to_the_bit():
+    checkpoint = llama()
+    inputs = checkpoint.tokenize(TEXT).model_inputs(checkpoint.device)
+    with torch.inference_mode():
+        expected = checkpoint.model(**inputs, use_cache=False)[0]
+    states: list[Tensor] = []
+    checkpoint.model.norm.register_forward_hook(lambda _, __, result: states.append(result))
+    verified(checkpoint)
+    assert torch.equal(states[-1], expected)
+    assert AttentionInterface()["sdpa"] is sdpa_attention_forward
+
+
+def test_one_pass_of_the_model_and_one_probe_a_layer(registered):
+    calls: list[Any] = []
+
+    def counting(module: Any, *given: Any, **more: Any) -> Any:
+        calls.append(module)
+        return sdpa_attention_forward(module, *given, **more)
+
+    registered("counting", counting)
+    verified(checkpoint := llama("counting"))
+    layers = [layer.self_attn for layer in checkpoint.model.layers]
+    assert calls == [each for layer in layers for each in (layer, layer)]
+
+
+def test_another_model_beside_it_runs_untouched(registered):
+    checkpoint, other = llama(), llama()
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.inference_mode():
+        expected = other.model(ids, use_cache=False)[0]
+    found: list[Tensor] = []
+
+    def beside(*_: Any) -> None:
+        def run() -> None:
+            with torch.inference_mode():
+                found.append(other.model(ids, use_cache=False)[0])
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+    checkpoint.model.layers[1].mlp.register_forward_hook(beside)
+    assert verified(checkpoint).verification.heads_compared == 12
+    assert torch.equal(found[0], expected)
+
+
+# --- what is refused
+
+
+def test_a_model_that_attends_both_ways_as_loaded_is_refused_and_says_so():
+    checkpoint = llama()
+    for layer in checkpoint.model.layers:
+        layer.self_attn.is_causal = False
+    with pytest.raises(VerificationError, match=r"both ways .*is_causal=False"):
+        verified(checkpoint)
+    with running_eager(checkpoint.model):
+        verified(checkpoint)  # whose mask is causal all the same
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda module, query, *more, **named: sdpa_attention_forward(module, 3 * query, *more, **named),
+        lambda module, query, key, value, mask, **named: sdpa_attention_forward(
+            module, query, key, value, mask, **named | {"scaling": 1.01 * named["scaling"]}
+        ),
+        lambda module, query, key, *more, **named: sdpa_attention_forward(module, query, key.flip(1), *more, **named),
+    ],
+    ids=["queries times 3", "scale 1 % off", "keys of the other group"],
+)
+def test_a_function_of_attention_of_the_users_that_differs_is_refused(registered, wrong):
+    registered("mine", wrong)
+    with pytest.raises(VerificationError, match=r"head .*random values .*mine"):
+        verified(llama("mine"))
+
+
+@pytest.mark.parametrize("weight", [0.04, 0.0005])
+def test_two_weights_that_are_swapped_in_one_row_are_seen(monkeypatch, weight):
+    """As small as the tolerance of a weight lets through when weights are compared."""
+    right, checkpoint = attention.pattern_of, llama()
+
+    def swapped(*given: Any) -> Tensor:
+        pattern = right(*given)
+        row = pattern[0, 1, 5]
+        row[2] += weight
+        row[3] -= weight
+        return pattern
+
+    monkeypatch.setattr(attention, "pattern_of", swapped)
+    with pytest.raises(VerificationError, match="query 5"):
+        verified(checkpoint)
+
+
+def test_values_and_outputs_are_compared_beside_the_pattern(registered):
+    calls: list[Any] = []
+
+    def shifted(module: Any, *given: Any, **more: Any) -> Any:
+        """Another output of layer 1, but not when it is probed."""
+        result, nothing = sdpa_attention_forward(module, *given, **more)
+        calls.append(module)
+        first = calls.count(module) % 2 == 1
+        return (result + 0.01 if first and module.layer_idx == 1 else result), nothing
+
+    registered("shifted", shifted)
+    with pytest.raises(VerificationError, match="output"):
+        verified(llama("shifted"))
+
+
+def test_values_that_are_not_finite_are_an_error(registered):
+    def spoiled(module: Any, *given: Any, **more: Any) -> Any:
+        result, nothing = sdpa_attention_forward(module, *given, **more)
+        result[0, 3, 1] = torch.nan
+        return result, nothing
+
+    registered("spoiled", spoiled)
+    with pytest.raises(VerificationError, match="not finite"):
+        verified(llama("spoiled"))
+
+
+# --- half precision
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_stays_far_below_its_tolerance(family, dtype):
+    checkpoint = checkpoint_of(family, dtype)
+    if checkpoint.attention != "eager":
+        assert verified_batch(checkpoint, padded(checkpoint)).pattern_error < TOLERANCES[dtype].probe / 2
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("factor", [1.0, 1.03, 0.97])
+def test_a_scale_that_is_off_is_seen_in_half_precision(registered, dtype, factor):
+    def scaled(module: Any, query: Tensor, *given: Any, **more: Any) -> Any:
+        return sdpa_attention_forward(module, query, *given, **more | {"scaling": factor * more["scaling"]})
+
+    registered("scaled", scaled)
+    checkpoint = llama("scaled", dtype)
+    text = "the cat that i saw ran away from the dog and the house . " * 6
+    if factor == 1:
+        seen = verified(checkpoint, text).verification.scale_seen
+        assert seen is not None
+        assert 0 < seen < 0.03
+        return
+    with pytest.raises(VerificationError, match=r"scores were off by 0\.0|random values"):
+        verified(checkpoint, text)
+
+
+# --- other doors
+
+
+@pytest.mark.parametrize("model", [lambda: (sharp_bert(), bert_tokenizer()), lambda: (sharp_gpt2(), gpt2_tokenizer())])
+def test_commands_that_run_the_model_again_agree_with_eager(model):
+    found = {}
+    for implementation in ("sdpa", "eager"):
+        loaded, tokenizer = model()
+        loaded.set_attn_implementation(implementation)
+        checkpoint = from_loaded(loaded, tokenizer)
+        explained = attnviz.explain(TEXT, checkpoint, layer=1)
+        assert explained.stages["pattern"].check is not None
+        found[implementation] = explained.tensor("pattern"), attnviz.rollout(TEXT, checkpoint).inputs.rollout
+    for one, other in zip(*found.values(), strict=True):
+        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other), rtol=0, atol=1e-5)
+
+
+def test_a_corpus_is_summed_as_with_eager(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the cat that i saw ran away\nthe dog saw a house\n" * 10)
+    profiles = []
+    for name in ("sdpa", "eager"):
+        checkpoint = open_checkpoint("tiny-gpt2", attention=name)[0]
+        profiles.append(attnviz.profile_heads(checkpoint, [corpus], batch_size=2, control=False))
+    statistics = [each.document()["statistics"] for each in profiles]
+    for name in ("entropy", "distance", "sink", "previous"):
+        one, other = (torch.tensor(each[name]) for each in statistics)
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_an_implementation_that_there_is_not_is_named():
+    with pytest.raises(UsageError, match=r"quick.*sdpa"):
+        open_checkpoint("tiny-gpt2", attention="quick")
