@@ -160,8 +160,9 @@ def _seed(purpose: str) -> Option:
     return Option("seed", int, purpose, 0, least=0, most=_LARGEST_SEED)
 
 
-def _top(rows: str, default: int | None) -> Option:
-    return Option("top", int, f"{rows} 0 stands for all.", default, "N", least=0)
+def _top(rows: str) -> Option:
+    """``--top``; None, the default, is known to the command's ``SPEC``, and prints the first screen."""
+    return Option("top", int, f"{rows} 0 stands for all.", None, "N", least=0)
 
 
 def _figures(command: str, before: str = "") -> tuple[Option, ...]:
@@ -234,8 +235,11 @@ _LOOK = (
     Option("formats", list[str], "png, svg or pdf. May be given more than once. Default: png.", (), "FORMAT",
            ("--format",)),
     Option("theme", str, "light or dark.", "light"),
-    Option("width", str, "Width of every figure: 3.3in, 8.4cm, 84mm, 240pt, or a number of inches. Default: what the "
-           "content needs."),
+    Option("width", str, "Width of every figure, which fills it: 3.3in, 8.4cm, 84mm, 240pt, or a number of inches. "
+           "Default: what the content needs."),
+    Option("font_size", float, "Size of the text in points; titles are larger, in proportion. Default: 7, or what "
+           "fills the width.", None, "POINTS"),
+    Option("font", str, "An installed font family, or a font file. Default: DejaVu Sans."),
     _switch("bare", "Leave out title and notes, for a paper with captions of its own."),
 )
 _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
@@ -247,6 +251,7 @@ _FILES = (
     _OUT,
     _JSON,
     _switch("quiet", "Print no tables, no progress and no messages.", False, "--quiet", "-q"),
+    _switch("verbose", "Print every table, and what the numbers mean.", False, "--verbose", "-v"),
 )
 
 COMMANDS = {
@@ -297,7 +302,7 @@ COMMANDS = {
         output=(
             _switch("tensors", "Also write attention.safetensors, one tensor a layer.", False, "--save-attention"),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
-                 "a few heads of each kind.", None),
+                 "a few heads of each kind."),
             _TABLE, *_FILES,
         ),
         of_one=("pair", "target", "token", "generate", "relation", "queries", "spans"),
@@ -334,7 +339,7 @@ COMMANDS = {
         ),
         output=(
             _top("Number of heads in the table and with a picture, the most different first. Default: 12, or all that "
-                 "--select names.", None),
+                 "--select names."),
             _TABLE, *_FILES,
         ),
         of_one=("pair", "target", "words", "truncate", "memory"),
@@ -370,8 +375,7 @@ COMMANDS = {
         output=(
             Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
                    "no fewer texts than before.", flags=("--store/--no-store",)),
-            _top("Number of rows in each table; with --show of hits and failures of each head. Default: 15, or 2.",
-                 None),
+            _top("Number of rows in each table; with --show of hits and failures of each head. Default: 15, or 2."),
             _TABLE, *_FILES,
         ),
     ),
@@ -405,7 +409,7 @@ COMMANDS = {
         ),
         output=(
             _top("Number of heads in the tables and with a picture, the largest share first. Default: 12, or all that "
-                 "--select names.", None),
+                 "--select names."),
             *_FILES,
         ),
     ),
@@ -442,7 +446,7 @@ COMMANDS = {
             _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
         ),
         pictures=_figures("ablate"),
-        output=(_top("Number of heads in the table and in ablate-heads.", 12), _TABLE, *_FILES),
+        output=(_top("Number of heads in the table and in ablate-heads. Default: 12."), _TABLE, *_FILES),
     ),
     "rollout": Command(
         ("rollout",),
@@ -457,7 +461,7 @@ COMMANDS = {
         ),
         pictures=_figures("rollout"),
         output=(
-            _top("Number of input tokens in the table.", 12),
+            _top("Number of input tokens in the table. Default: 12."),
             *_FILES,
         ),
     ),
@@ -475,7 +479,7 @@ COMMANDS = {
             _MEMORY,
         ),
         pictures=_figures("why"),
-        output=(_top("Number of pairs of sources in the table.", 12), *_FILES),
+        output=(_top("Number of pairs of sources in the table. Default: 12."), *_FILES),
     ),
     "circuits": Command(
         ("circuits",),
@@ -484,7 +488,7 @@ COMMANDS = {
             replace(_SELECT, help="Heads whose pairs are listed, as for attnviz heads. Default: all heads."),
             *_figures("circuits"),
         ),
-        output=(_top("Number of pairs, and of heads, in each table.", 8), *_FILES),
+        output=(_top("Number of pairs, and of heads, in each table. Default: 8."), *_FILES),
     ),
     "check": Command(
         ("check",),
@@ -526,7 +530,7 @@ COMMANDS = {
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
         ),
         pictures=_figures("card"),
-        output=(_top("Number of rows in each table; with --all of heads.", 12), *_FILES),
+        output=(_top("Number of rows in each table; with --all of heads. Default: 12."), *_FILES),
     ),
     "models": Command(
         ("model_configurations",),
@@ -575,6 +579,7 @@ class ViewOptionNames(TypedDict, total=False):
 
     select: "str | HeadId | Sequence[str | HeadId]"
     top: int | None
+    verbose: bool
     drop_special: bool
     token: str | int | None
     maps: Sequence[str]
@@ -590,6 +595,8 @@ class StyleOptionNames(TypedDict, total=False):
     scale: str
     width: float | str | None
     bare: bool
+    font_size: float | None
+    font: str | None
 
 
 class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):

@@ -136,7 +136,7 @@ def draw_llama() -> None:
 def draw_inside(treebank: Path | None) -> None:
     """What lies inside a layer, what heads write, and how much of each token arrives."""
     for model, text in (("minilm", SENTENCE), ("tiny-gpt2", COUNTING)):
-        draw(f"explain-{model}", attnviz.explain(text, model, device="cpu"))
+        draw(f"explain-{model}", attnviz.explain(text, model, device="cpu"), figures=["path"])
         draw(f"outputs-{model}", attnviz.head_outputs(text, model, device="cpu"), top=1)
         draw(f"rollout-{model}", attnviz.rollout(text, model, device="cpu"))
         draw(f"circuits-{model}", attnviz.circuits(model, device="cpu"))
@@ -179,6 +179,8 @@ def draw_page() -> None:
         screenshot(analysis.page(Style(theme)), name, width, height, seen)
     sides = (attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog")))
     screenshot(attnviz.compare(*sides).page(), "page-compare", 1200, 900, "tokens=2")
+    layer = attnviz.explain(SENTENCE, "minilm", device="cpu")
+    screenshot(layer.page(), "page-explain", 1200, 1000, "head=L0H4&token=7")
     print("page")
 
 

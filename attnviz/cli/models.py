@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import decoded, print_results, progress, say_what_was_written
+from attnviz.cli.terminal import decoded, print_results, progress, say_where_to_look
 from attnviz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _give(
             output.put_in_place()
     print_results(document, report, as_json, folder=None if output is None else output.path)
     if output is not None:
-        say_what_was_written(output)
+        say_where_to_look(output)
 
 
 def _list_families(names: list[str], out: str | None, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 import typer
 
 from attnviz import plugins
-from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_what_was_written, split_names
+from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_where_to_look, split_names
 from attnviz.errors import (
     INTERRUPTED,
     AttnvizError,
@@ -190,7 +190,8 @@ class Run:
             for message in messages:
                 if message:
                     say(message, quiet)
-            say_what_was_written(output, quiet)
+            is_short = not (choices.verbose or self.options["as_json"])
+            say_where_to_look(output, quiet, "; more tables: --verbose" if is_short else "")
 
         def only_measure() -> None:
             measure(output, raising(lambda *_: None), lambda _: None)
@@ -207,7 +208,9 @@ class Run:
         if "maps" in drawn:
             drawn["maps"] = split_names(drawn["maps"])
         scale = self.options.get("scale", "auto")
-        look = {name: self.options[name] for name in ("theme", "width", "bare") if name in self.options}
+        look = {
+            name: self.options[name] for name in ("theme", "width", "bare", "font_size", "font") if name in self.options
+        }
         style = Style(scale=scale, **look)
         return spec_of(self.command).completed(ViewOptions.of(style, drawn))
 

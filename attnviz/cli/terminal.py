@@ -206,10 +206,17 @@ def say(message: str, quiet: bool = False) -> None:
         typer.echo(f"attnviz: {one_line(message)}", err=True)
 
 
-def say_what_was_written(output: "OutputFolder", quiet: bool = False) -> None:
-    """Print how many files were written, and to which folder."""
-    if not quiet:
-        typer.echo(f"Wrote {len(output.written) - 1} files to {one_line(str(output.path))}", err=True)
+def say_where_to_look(output: "OutputFolder", quiet: bool = False, more: str = "") -> None:
+    """Print which file to open, the page or else the first picture, how many there are, and how to see ``more``."""
+    if quiet:
+        return
+    names = [name for name in output.written if not name.startswith(".")]
+    first = min(names, key=lambda name: [*_LOOKED_AT, Path(name).suffix].index(Path(name).suffix))
+    typer.echo(f"Open {one_line(str(output.path / first))} (one of {len(names)} files{more})", err=True)
+
+
+_LOOKED_AT = (".html", ".png", ".svg", ".pdf", ".tex", ".md", ".csv", ".json")
+"""Suffixes of files, those first that are opened first."""
 
 
 def split_names(values: Sequence[str]) -> list[str]:

@@ -3,8 +3,10 @@
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,6 +14,8 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
+from attnviz.arguments import as_found, did_you_mean
+from attnviz.errors import UsageError
 from attnviz.models.wording import isolated, right_to_left, shortened, shortened_token
 
 DEFAULT_FAMILY = "DejaVu Sans"
@@ -29,9 +33,58 @@ _NOT_FOR_TEXT = ("Last Resort", "Emoji One", "Bitmap", "STIX", "cm")
 
 def font_families(texts: Iterable[str]) -> list[str]:
     """Font families that together hold the texts' characters, the default first; others are opened only if needed."""
-    missing = {character for text in texts for character in text} - _characters(_default_path()) - _ISOLATES
+    missing = {character for text in texts for character in text} - _known()
     fallbacks = {family for character in missing if (family := _family_with(character)) is not None}
-    return [DEFAULT_FAMILY, *sorted(fallbacks)]
+    return [*base_families(), *sorted(fallbacks)]
+
+
+_chosen: list[str] = []
+"""The family that is used in place of the default one, the innermost last."""
+
+
+@contextmanager
+def using(family: str | None) -> Iterator[None]:
+    """Draw and measure texts in another family while the block runs; None for the default one."""
+    if family is None:
+        yield
+        return
+    _chosen.append(family)
+    try:
+        yield
+    finally:
+        _chosen.pop()
+
+
+def base_families() -> list[str]:
+    """The chosen family, and the default one for characters that it lacks."""
+    return list(dict.fromkeys([*_chosen[-1:], DEFAULT_FAMILY]))
+
+
+def _known() -> frozenset[str]:
+    """Characters that need no other font."""
+    return _ISOLATES.union(*(_characters(_path_of(family)) for family in base_families()))
+
+
+@cache
+def installed(font: object) -> str:
+    """The family of this name, or of this font file; UsageError if there is none."""
+    if not isinstance(font, str) or not font.strip():
+        raise UsageError(f"expected a font as the name of a family, or a file, found {as_found(font)}.")
+    if Path(font).suffix.lower() in (".ttf", ".otf", ".ttc"):
+        try:
+            family = FT2Font(font).family_name
+        except (OSError, RuntimeError) as error:
+            raise UsageError(f"expected a font file, found {font!r}, which cannot be read: {error}.") from error
+        fontManager.addfont(font)
+        return str(family)
+    families = {entry.name for entry in fontManager.ttflist}
+    found = next((name for name in families if name.lower() == font.strip().lower()), None)
+    if found is None:
+        meant = did_you_mean(font, sorted(families))
+        raise UsageError(
+            f"no font {font!r} is installed: expected a family, such as {DEFAULT_FAMILY}, or a file.{meant}"
+        )
+    return found
 
 
 _missing: set[str] = set()
@@ -61,7 +114,7 @@ def drawable(text: str) -> str:
     A text that begins from right to left is isolated: otherwise matplotlib sets all of its line from right to left in
     PNG and PDF, and the reader of an SVG from left to right.
     """
-    have = _characters(_default_path()) | _ISOLATES
+    have = _known()
     lacking = {character for character in text if character not in have and _family_with(character) is None}
     _missing.update(lacking)
     shown = "".join(f"U+{ord(character):04X}" if character in lacking else character for character in text)
@@ -74,9 +127,13 @@ def put_text(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
     ax.text(x, y, text, **(ours | style))
 
 
-@cache
 def text_width(text: str, size: float | str, dpi: float, weight: str = "normal") -> float:
     """Width of a text in pixels, as matplotlib draws it."""
+    return _text_width(text, size, dpi, weight, base_families()[0])
+
+
+@cache
+def _text_width(text: str, size: float | str, dpi: float, weight: str, _: str) -> float:
     properties = FontProperties(family=font_families([text]), size=size, weight=weight)
     width: float = RendererAgg(1, 1, dpi).get_text_width_height_descent(text, properties, False)[0]
     return width
@@ -140,8 +197,8 @@ def _balanced(lines: Sequence[str]) -> list[str]:
 
 
 @cache
-def _default_path() -> str:
-    return str(fontManager.findfont(FontProperties(family=DEFAULT_FAMILY)))
+def _path_of(family: str) -> str:
+    return str(fontManager.findfont(FontProperties(family=family)))
 
 
 @cache

@@ -326,7 +326,7 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
     m, colours = _most_cells(plan), plan.colours or style.colour_map()
     room = grid.square * pixels
     side = max(1, int(room / m + 0.1)) * m
-    if (style.width is not None and side < _EVEN * room) or side > 1.1 * room:
+    if (style.room is not None and side < _EVEN * room) or side > 1.1 * room:
         side = int(room)
     greys = (style.greys.paper, style.greys.frame, style.greys.muted)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
@@ -403,17 +403,17 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
     """Lay out matrices [m, m] on a new page; with ``labels`` a few heads are packed, and their tokens named."""
     ids = list(heads)
     packed, columns = bool(labels) or _sparse(ids), len({head.head for head in ids})
-    if style.width is None:
+    if style.room is None:
         square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
         across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
         grid = _side_by_side(_layout(ids, across, max(square, _ROOMY) + 14, marked, packed))
         return replace(grid, square=square, tokens=_token_names(labels, square))
-    room = (style.width - 2 * MARGIN) * DPI - _LAYER_NAMES
+    room = (style.room - 2 * MARGIN) * DPI - _LAYER_NAMES
     if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
         least = math.ceil((columns * _LEAST + _LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
         raise UsageError(
             f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
-            f"{style.width:g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
+            f"{style.room:.3g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
         )
     return _fitting(ids, room, marked, labels)
 

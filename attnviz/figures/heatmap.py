@@ -52,7 +52,7 @@ def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tup
 
     ``labels`` are those of the rows; ``n_keys``: columns, if another number.
     """
-    n, most = max(len(labels), n_keys), _MOST_CELLS if style.width is None else min(_MOST_CELLS, _room(labels, style))
+    n, most = max(len(labels), n_keys), _MOST_CELLS if style.room is None else min(_MOST_CELLS, _room(labels, style))
     pooled = math.ceil(n / most)
     return pooled, named_every(_cell(labels, math.ceil(n / pooled), style) * 72 / file_dpi(style), pooled)
 
@@ -137,13 +137,13 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
 
 def _cell(labels: Sequence[str], m: int, style: Style) -> int:
     """Pixels of a cell in the file, with m cells a row."""
-    if style.width is None:
+    if style.room is None:
         return max(1, min(_LARGEST_CELL, round(_SIDE / m)))
     return max(1, min(2 * _LARGEST_CELL, _room(labels, style) // m))
 
 
 def _room(labels: Sequence[str], style: Style) -> int:
     """Pixels for the cells in a file of a chosen width."""
-    assert style.width is not None
+    assert style.room is not None
     beside = label_pixels(labels, label_size(100)) + _TICK + _AXIS_NAME + 2 * MARGIN * DPI
-    return round((style.width * DPI - beside) * file_dpi(style) / DPI)
+    return round((style.room * DPI - beside) * file_dpi(style) / DPI)

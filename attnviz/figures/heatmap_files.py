@@ -41,10 +41,12 @@ _Pixels = NDArray[np.uint8]
 def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) -> Iterator[tuple[str, bytes, str]]:
     """Name, content and caption of each file, in order; PNGs are drawn a few pictures ahead of the reader.
 
-    All plans have the same labels, notes and size; only values, title and evidence may differ. SVGs and PDFs, and
-    heatmaps with outlined cells, are figures of their own.
+    All plans have the same labels, notes and size; only values, title and evidence may differ. SVGs and PDFs, heatmaps
+    with outlined cells, and magnified ones are figures of their own.
     """
-    for by_figure, some in groupby(plans, lambda plan: file_format != "png" or bool(plan.outlines)):
+    for by_figure, some in groupby(
+        plans, lambda plan: file_format != "png" or bool(plan.outlines) or not style.is_plain
+    ):
         if by_figure:
             vector = file_format != "png"
             pictures: Iterator[tuple[HeatmapPlan, bytes]] = (

@@ -70,7 +70,7 @@ class ColourScale:
 
 def page_width(style: Style, natural: float) -> float:
     """Inches: the user's width, or that of the content, but enough for a title."""
-    return max(natural, 0 if style.bare else _LEAST_WIDTH) if style.width is None else style.width
+    return max(natural, 0 if style.bare else _LEAST_WIDTH) if style.room is None else style.room
 
 
 class ShownFigure(Figure):

@@ -141,8 +141,8 @@ def _turned(run: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 def prose_width(pieces: Sequence[Piece], style: Style, space: float = _SPACE) -> float:
     """Width of a page in inches: that of the text on one line, at most that of a journal's page."""
-    if style.width is not None:
-        return style.width
+    if style.room is not None:
+        return style.room
     whole = sum(_width(piece.text, LETTERS[0]) + space * LETTERS[0] * piece.space for piece in pieces)
     return min(_WIDEST, max(_NARROWEST + 1, whole / 72 + 2 * MARGIN + 0.05))
 

@@ -4,9 +4,11 @@ PNG, SVG and PDF have no dates, so that equal figures are equal files.
 """
 
 import io
+import math
 import re
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -65,18 +67,32 @@ _VERDICTS = {"light": ("#00805c", "#d55e00"), "dark": ("#33d6a6", "#ff8c42")}
 MISSED_DASHES = (0, (2.2, 1.4))
 """Dash pattern of missed pairs; found ones are solid."""
 
+TEXT_SIZE = 7.0
+"""Size of notes and legends in points; titles are larger, labels in cells smaller, all in proportion."""
+
+_SMALLEST, _LARGEST = 4.0, 40.0
+
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
+_LEAST_ROOM = 2.0
+"""Inches that a figure is laid out in, at least."""
 
 
 @dataclass(frozen=True, init=False)
 class Style:
-    """Theme, scale and width of figures; attributes as the arguments, the width in inches or None."""
+    """Theme, scale, width and font of figures; attributes as the arguments, the width in inches or None.
+
+    Everything is laid out at its own size, in a width that is :attr:`room`, and its file is magnified to the chosen
+    width or size of text.
+    """
 
     theme: str = "light"
     scale: str = "auto"
     width: float | None = None
     bare: bool = False
+    font_size: float | None = None
+    font: str | None = None
+    fills: bool = field(init=False, default=False)
 
     def __init__(
         self,
@@ -84,6 +100,8 @@ class Style:
         scale: str = "auto",
         width: float | str | None = None,
         bare: bool = False,
+        font_size: float | None = None,
+        font: str | None = None,
     ) -> None:
         """Check the style.
 
@@ -92,9 +110,11 @@ class Style:
             scale: one of :data:`SCALES`.
             width: of a figure on the page, in inches or as ``3.3in``, ``84mm``; None to fit its content.
             bare: no title and no notes, for papers with their own captions.
+            font_size: of notes and legends, in points; other texts in proportion. Default 7, or what fills the width.
+            font: an installed family, or a font file; characters that it lacks are drawn in others.
 
         Raises:
-            UsageError: an unknown theme or scale, or an impossible width.
+            UsageError: an unknown theme, scale or font, or an impossible width or size.
         """
         for kind, name, known in (("theme", theme, tuple(THEMES)), ("scale", scale, SCALES)):
             if name not in known:
@@ -104,7 +124,42 @@ class Style:
             raise UsageError(f"expected a width in inches, or a text such as '84mm', found {as_found(inches)}.")
         if inches is not None and not _NARROWEST <= inches <= _WIDEST:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {inches:g}.")
-        vars(self).update(theme=theme, scale=scale, width=inches, bare=bool(bare))
+        if font_size is not None:
+            _check_size(font_size, inches)
+        if font is not None:
+            from attnviz.figures.fonts import installed
+
+            font = installed(font)
+        vars(self).update(theme=theme, scale=scale, width=inches, bare=bool(bare), font_size=font_size, font=font)
+
+    @property
+    def room(self) -> float | None:
+        """Width in inches that a figure is laid out in; None for that of its content."""
+        if self.width is None or self.fills:
+            return None
+        return self.width / self._by_text
+
+    @property
+    def _by_text(self) -> float:
+        return 1.0 if self.font_size is None else self.font_size / TEXT_SIZE
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether texts have the usual font and size."""
+        return self.font is None and self.font_size is None and not self.fills
+
+    def filling(self) -> "Style":
+        """The style for what is smaller than the chosen width: laid out as without one, then magnified."""
+        return self._with(fills=True)
+
+    def magnified(self, width: float) -> float:
+        """How many times larger a figure that was laid out in this width is in its file."""
+        return self._by_text if self.width is None else self.width / width
+
+    def _with(self, **changes: Any) -> "Style":
+        changed = copy(self)
+        vars(changed).update(changes)
+        return changed
 
     @property
     def greys(self) -> Theme:
@@ -142,7 +197,7 @@ class Style:
         It becomes logarithmic above :data:`MOSTLY_WHITE`, else ``linear``; without a number, for values that are no
         weights, always the latter.
         """
-        return replace(self, scale="log" if n > MOSTLY_WHITE else linear) if self.scale == "auto" else self
+        return self._with(scale="log" if n > MOSTLY_WHITE else linear) if self.scale == "auto" else self
 
     def why_log(self, n: int) -> str:
         """Note that ``auto`` has become logarithmic, or ''."""
@@ -174,6 +229,19 @@ def parse_width(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def _check_size(size: object, width: float | None) -> None:
+    """Raise UsageError for a size of text that is none, or too large for a width in inches."""
+    if isinstance(size, bool) or not isinstance(size, int | float):
+        raise UsageError(f"expected a font size in points, found {as_found(size)}.")
+    if not _SMALLEST <= size <= _LARGEST:
+        raise UsageError(f"expected a font size of {_SMALLEST:g} to {_LARGEST:g} points, found {size:g}.")
+    if width is not None and width * TEXT_SIZE / size < _LEAST_ROOM:
+        most = math.floor(10 * width * TEXT_SIZE / _LEAST_ROOM) / 10
+        raise UsageError(
+            f"a font size of {size:g} does not fit in {width:g} inches: expected at most {most:g}, or a larger width."
+        )
+
+
 def outer_ink(style: Style, setting: str = "text.color") -> str:
     """Colour of texts outside the cells, which may stand on the caller's page.
 
@@ -190,24 +258,65 @@ def outer_ink(style: Style, setting: str = "text.color") -> str:
 
 
 def file_dpi(style: Style) -> int:
-    """Resolution of a PNG: :data:`DPI`, or twice that with a chosen width."""
-    return DPI if style.width is None else 2 * DPI
+    """Resolution of a PNG as laid out: :data:`DPI`, or twice that with a chosen width."""
+    return DPI if style.room is None else 2 * DPI
 
 
 def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> bytes:
-    """A figure as a file of one of :data:`FORMATS`; PNGs at :func:`file_dpi`."""
+    """A figure as a file of one of :data:`FORMATS`, magnified as the style says.
+
+    PNGs are drawn at :func:`file_dpi`, magnified ones at a whole multiple, for at least two times :data:`DPI`.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()
     canvas = FigureCanvasAgg(figure)
+    larger = style.magnified(figure.get_figwidth())
     with figure_style():
         if file_format == "png":
-            figure.set_dpi(file_dpi(style))
+            dpi = file_dpi(style)
+            times = 1 if style.is_plain else math.ceil(2 * DPI * larger / dpi - 0.01)
+            figure.set_dpi(dpi * times)
             canvas.draw()
             picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])  # an alpha channel says nothing
-            return png_bytes(picture, figure.dpi)
+            return png_bytes(picture, figure.dpi / larger)
+        if file_format == "pdf" and abs(larger - 1) > 0.001:
+            return _magnified_pdf(figure, larger)
         metadata = _METADATA[file_format]
         figure.savefig(buffer, format=file_format, metadata=metadata, facecolor=figure.get_facecolor())
+    return _magnified_svg(buffer.getvalue(), larger) if file_format == "svg" else buffer.getvalue()
+
+
+def _magnified_svg(content: bytes, larger: float) -> bytes:
+    """The same drawing, shown larger: its view box stays."""
+    if abs(larger - 1) <= 0.001:
+        return content
+
+    def grown(size: re.Match[bytes]) -> bytes:
+        return b'%s="%.6gpt"' % (size[1], float(size[2]) * larger)
+
+    head, mark, rest = content.partition(b"viewBox")
+    first = content.index(b"<svg")
+    return content[:first] + re.sub(rb'(width|height)="([\d.]+)pt"', grown, head[first:]) + mark + rest
+
+
+def _magnified_pdf(figure: "Figure", larger: float) -> bytes:
+    """The figure on a larger page, by a transformation before all else, as matplotlib's own canvas writes it."""
+    from matplotlib.backends.backend_mixed import MixedModeRenderer
+    from matplotlib.backends.backend_pdf import Op, PdfFile, RendererPdf
+
+    buffer = io.BytesIO()
+    dpi, figure.dpi = figure.dpi, 72
+    width, height = figure.get_size_inches()
+    file = PdfFile(buffer, metadata=_METADATA["pdf"])
+    file.newPage(width * larger, height * larger)
+    file.output(larger, 0, 0, larger, 0, 0, Op.concat_matrix)
+    renderer: Any = MixedModeRenderer(figure, width, height, DPI, RendererPdf(file, DPI, height, width))
+    figure.draw(renderer)
+    renderer.finalize()
+    file.finalize()
+    file.close()
+    figure.dpi = dpi
     return buffer.getvalue()
 
 
@@ -226,5 +335,8 @@ def figure_style() -> AbstractContextManager[None]:
     """
     from matplotlib import style
 
+    from attnviz.figures.fonts import base_families
+
     ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
+    ours["font.family"] = base_families()
     return style.context(["default", ours])

@@ -146,12 +146,12 @@ def _geometry(
     tall = max(_FLATTEST, len(labels) / n)
     cell = min(target / max(n, len(labels)), _LARGEST_CELL)
     wanted, side = cell * n, _beside(labels, cell)
-    room = (style.width or _PAGE) - side - 2 * MARGIN
+    room = (style.room or _PAGE) - side - 2 * MARGIN
     columns = count
     if count * (_SHRUNK * wanted + _GAP) > room:
         columns = max(1, math.floor((room + _GAP) / (wanted + _GAP)))
         columns = math.ceil(count / math.ceil(count / columns))  # rows of like length
-    largest = wanted if style.width is None else min(n * _LARGEST_CELL, room / max(1, tall))
+    largest = wanted if style.room is None else min(n * _LARGEST_CELL, room / max(1, tall))
     tile = min(room / columns - _GAP, largest)
     while columns < count:
         if math.ceil(count / columns) * (tall * tile + _NAME + _GAP) <= _HIGHEST:

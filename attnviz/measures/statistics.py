@@ -308,6 +308,7 @@ class TextContext:
             allowed = self.allowed_rows(first, last)
             visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
             statistics.add(first, uniform_pattern(visible, self.learned_sinks))
+        self._weights.clear()  # those of layers are of another number format
         copy_to_host([statistics])
         return statistics
 

@@ -139,3 +139,24 @@ export function walk(event, at) {
   tokens.forEach((token) => (token.tabIndex = token === next ? 0 : -1));
   next.focus();
 }
+
+/** What Python filled in. */
+export function givenData() {
+  return JSON.parse(document.getElementById("data")?.textContent ?? "");
+}
+
+/**
+ * What stands above and below the panels.
+ * @param {{title: string, command: string, verification: string, notes: string[], tables: import("./patterns.js").Table[]}} data
+ * @param {string} keys a note on the keyboard @param {(id: string) => void} open of a head that was clicked in a table
+ */
+export function frame(data, keys, open) {
+  const put = (/** @type {string} */ id, /** @type {Node[]} */ ...nodes) => document.getElementById(id)?.replaceChildren(...nodes);
+  document.title = `attnviz: ${data.title}`;
+  document.body.dataset.command = data.command;
+  put("verified", element("bdi", { text: data.verification }));
+  if (data.verification.startsWith("Not verified")) document.getElementById("verified")?.classList.add("not");
+  put("title", element("bdi", { text: data.title }));
+  put("notes", ...[...data.notes, keys].map((note) => element("li", { text: note })));
+  put("tables", ...data.tables.map((table) => sortable(table, table.head < 0 ? undefined : open)));
+}

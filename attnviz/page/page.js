@@ -1,10 +1,10 @@
 /** The page: what is chosen, kept in location.hash; keys; both panels. */
-import { element, sortable } from "./dom.js";
+import { frame, givenData } from "./dom.js";
 import { ExamplesPanel } from "./examples.js";
 import { HeadPanel } from "./head.js";
 import { BETWEEN, HeadsPanel, namesOf } from "./heads.js";
 import { difference, matrixOf, Patterns } from "./patterns.js";
-import { colourTable } from "./pictures.js";
+import { Themes } from "./pictures.js";
 
 /**
  * @typedef {{head: number, left: string, sort: string, only: string, least: string, x: string, y: string, view: string,
@@ -12,11 +12,6 @@ import { colourTable } from "./pictures.js";
  *   text: number, kind: string, marks: string, from: string, to: string}} State  text: which one the tokens are of;
  *   from, to: numbers of two spans, empty for none
  */
-
-const GREYS = {
-  light: { paper: "#ffffff", ink: "#222222", quiet: "#5f5f5f", frame: "#9a9a9a", accent: "#08519c" },
-  dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1" },
-};
 
 /** What cannot be seen, or not be told from a space: tokens have it as an escape, too. */
 const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
@@ -41,10 +36,8 @@ export class App {
     this.patterns = new Patterns(data);
     /** @type {number|null} */
     this.previewed = null;
-    /** @type {Record<string, import("./pictures.js").Theme>} */
-    this.themes = {};
-    this.dark = matchMedia("(prefers-color-scheme: dark)");
-    this.paper = matchMedia("print");
+    this.themes = new Themes(data.colours);
+    this.paper = this.themes.paper;
     this.narrow = matchMedia("(max-width: 1000px)");
     this.start = this.beginning();
     this.state = this.fromHash();
@@ -60,7 +53,7 @@ export class App {
       clearTimeout(waiting);
       waiting = setTimeout(() => this.show(), 100);
     });
-    this.dark.addEventListener("change", () => this.show(true));
+    this.themes.dark.addEventListener("change", () => this.show(true));
     this.paper.addEventListener("change", () => this.show());
     this.show(true);
   }
@@ -137,14 +130,11 @@ export class App {
   }
 
   get theme() {
-    const name = !this.paper.matches && (document.documentElement.dataset.theme === "dark" || this.dark.matches) ? "dark" : "light";
-    const colours = this.data.colours[name];
-    return (this.themes[name] ??= { ...GREYS[name], weights: colourTable(colours.weights), differences: colourTable(colours.differences) });
+    return this.themes.now;
   }
 
-  /** Pixels of a canvas for one of the page: more on paper. */
   get density() {
-    return this.paper.matches ? 3 : window.devicePixelRatio || 1;
+    return this.themes.density;
   }
 
   /** Shows a head that was clicked, also where it stands below all heads. @param {number} place */
@@ -298,18 +288,7 @@ export class App {
   }
 }
 
-/** What stands above and below the panels. @param {App} app */
-function frame(app) {
-  const { data } = app;
-  const put = (/** @type {string} */ id, /** @type {Node[]} */ ...nodes) => document.getElementById(id)?.replaceChildren(...nodes);
-  document.title = `attnviz: ${data.title}`;
-  document.body.dataset.command = data.command;
-  put("verified", element("bdi", { text: data.verification }));
-  if (data.verification.startsWith("Not verified")) document.getElementById("verified")?.classList.add("not");
-  put("title", element("bdi", { text: data.title }));
-  const keys = "Keys: j and k or arrows walk through heads; in the text, arrows go from token to token, Enter chooses one, Shift+Enter more; Escape clears.";
-  put("notes", ...[...data.notes, keys].map((note) => element("li", { text: note })));
-  put("tables", ...data.tables.map((table) => sortable(table, table.head < 0 ? undefined : (id) => app.open(app.placeOf(id)))));
-}
+const KEYS = "Keys: j and k or arrows walk through heads; in the text, arrows go from token to token, Enter chooses one, Shift+Enter more; Escape clears.";
 
-frame(new App(JSON.parse(document.getElementById("data")?.textContent ?? "")));
+const app = new App(givenData());
+frame(app.data, KEYS, (id) => app.open(app.placeOf(id)));

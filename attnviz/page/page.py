@@ -37,8 +37,12 @@ _DENSEST = 8
 
 K = TypeVar("K", bound=tuple[int, ...])
 
-MODULES = ("patterns.js", "scene.js", "pictures.js", "dom.js", "heads.js", "head.js", "examples.js", "page.js")
-"""The script's modules, each after those that it imports."""
+_SHARED = ("patterns.js", "scene.js", "pictures.js", "dom.js")
+MODULES = {
+    "explain": (*_SHARED, "steps.js", "explain.js"),
+    "": (*_SHARED, "heads.js", "head.js", "examples.js", "page.js"),
+}
+"""The script's modules by command, '' of all others; each after those that it imports."""
 
 _IMPORT = re.compile(r"^import\s[^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(async )?function|const|class)", re.MULTILINE)
@@ -136,6 +140,12 @@ def _hexadecimal(colours: Any) -> str:
     return values.tobytes().hex()
 
 
+def packed_numbers(numbers: Tensor) -> dict[str, Any]:
+    """A tensor as the page reads it: its shape, and its numbers in float32, in base64."""
+    content = numbers.float().numpy().astype("<f4").tobytes()
+    return {"shape": list(numbers.shape), "data": b64encode(content).decode("ascii")}
+
+
 def short_float(value: float | None) -> float | None:
     """Round to the digits that the page shows."""
     return None if value is None else round(float(value), 5)
@@ -153,10 +163,10 @@ def page_html(data: dict[str, Any], theme: str = "light") -> str:
     """The page.
 
     Args:
-        data: what it shows; see ``PageData`` in ``patterns.js``.
+        data: what it shows; see ``PageData`` in ``patterns.js``, of ``explain`` ``LayerData`` in ``steps.js``.
         theme: ``dark``, or ``light`` for what the reader's system prefers.
     """
-    style, script = _source("page.css"), script_text()
+    style, script = _source("page.css"), script_text(data["command"] if data["command"] in MODULES else "")
     parts = {
         "policy": f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
         "base-uri 'none'; form-action 'none'",
@@ -169,9 +179,9 @@ def page_html(data: dict[str, Any], theme: str = "light") -> str:
 
 
 @cache
-def script_text() -> str:
-    """All modules joined, since a page opened from disk cannot import files."""
-    modules = (_IMPORT.sub("", _source(name)) for name in MODULES)
+def script_text(command: str = "") -> str:
+    """All modules of a page joined, since one that is opened from disk cannot import files."""
+    modules = (_IMPORT.sub("", _source(name)) for name in MODULES[command])
     return "\n".join(_EXPORT.sub("", module) for module in modules)
 
 

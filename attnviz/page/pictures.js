@@ -18,6 +18,34 @@ export function colourTable(hexadecimal) {
   return Uint8Array.from({ length: hexadecimal.length / 2 }, (_, at) => parseInt(hexadecimal.slice(2 * at, 2 * at + 2), 16));
 }
 
+const GREYS = {
+  light: { paper: "#ffffff", ink: "#222222", quiet: "#5f5f5f", frame: "#9a9a9a", accent: "#08519c" },
+  dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1" },
+};
+
+/** The colours that the reader's system, or the page, prefers; on paper always the light ones. */
+export class Themes {
+  /** @param {Record<string, {weights: string, differences: string}>} colours */
+  constructor(colours) {
+    this.colours = colours;
+    this.dark = matchMedia("(prefers-color-scheme: dark)");
+    this.paper = matchMedia("print");
+    /** @type {Record<string, Theme>} */
+    this.made = {};
+  }
+
+  get now() {
+    const name = !this.paper.matches && (document.documentElement.dataset.theme === "dark" || this.dark.matches) ? "dark" : "light";
+    const { weights, differences } = this.colours[name];
+    return (this.made[name] ??= { ...GREYS[name], weights: colourTable(weights), differences: colourTable(differences) });
+  }
+
+  /** Pixels of a canvas for one of the page: more on paper. */
+  get density() {
+    return this.paper.matches ? 3 : window.devicePixelRatio || 1;
+  }
+}
+
 /**
  * From a weight to its place among 256 colours.
  * @param {string} scale shared, per-head or log @param {number} largest @param {boolean} signed

@@ -210,16 +210,18 @@ def _spreadsheet_cell(value: Any) -> Any:
 
 
 def caption_files(captions: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The Markdown and the LaTeX file of captions, from the name and the caption of each figure in plain text."""
+    """The Markdown and the LaTeX file of captions, from the name and the caption of each figure in plain text.
+
+    The details of a caption are a paragraph, or a line, of their own.
+    """
     figures: dict[tuple[str, str], list[str]] = {}
-    for name, sentence in captions:
-        figures.setdefault((name.rpartition(".")[0], sentence), []).append(name)
+    for name, caption in captions:
+        figures.setdefault((name.rpartition(".")[0], caption), []).append(name)
     markdown, tex = ["# Captions"], [_LATEX_HEADER]
-    for (_, sentence), formats in figures.items():
-        names = ", ".join(formats)
-        escaped = _MARKUP.sub(r"\\\1", sentence)
-        markdown.append(f"**{names}**: {escaped}")
-        tex.append(f"% {names}\n\\caption{{{latex(sentence)}}}")
+    for (_, caption), formats in figures.items():
+        names, lines = ", ".join(formats), caption.split("\n")
+        markdown.append(f"**{names}**: " + "\n\n".join(_MARKUP.sub(r"\\\1", line) for line in lines))
+        tex.append(f"% {names}\n\\caption{{" + "\n".join(map(latex, lines)) + "\n}")
     return {CAPTIONS: "\n\n".join(markdown) + "\n", LATEX_CAPTIONS: "\n\n".join(tex) + "\n"}
 
 

@@ -75,13 +75,13 @@ class FigureContext:
         """Caption and notes of a figure, as its plan takes them; facts stand in both, empty ones are left out.
 
         Args:
-            what: the first part of the caption: what is shown of which model and text.
-            facts: sentences, or parts of one, without a capital and a full stop.
-            alone: parts of the caption alone, such as its colours.
+            what: the caption's first line: what is shown of which model and text.
+            facts: sentences, or parts of one, without a capital and a full stop; in the caption its details.
+            alone: details of the caption alone, such as its colours.
             first: note in place of :attr:`text_line`.
         """
         noted = self.notes(*(f"{capital(fact.removesuffix('.'))}." for fact in facts if fact))
-        return {"caption": sentence(what, *facts, *alone, self.dropped), "notes": (first or noted[0], *noted[1:])}
+        return {"caption": caption_of(what, *facts, *alone, self.dropped), "notes": (first or noted[0], *noted[1:])}
 
     def named(self, every: int) -> str:
         """What a figure says of labels left out: ``every 4th token is named``, or ''."""
@@ -100,9 +100,11 @@ def colours_in_words(style: Style, shared: str, own: str) -> str:
     return ends.get(style.scale, f"logarithmic colours from {FAINTEST:g} to 1")
 
 
-def sentence(*parts: str) -> str:
-    """Join the parts of a caption to a sentence; empty ones are left out."""
-    return f"{'; '.join(part.strip().removesuffix('.') for part in parts if part.strip())}."
+def caption_of(what: str, *details: str) -> str:
+    """A sentence, and on a second line, which can be cut, its details; empty ones are left out."""
+    facts = [fact.strip().removesuffix(".") for fact in details if fact.strip()]
+    first = f"{what.strip().removesuffix('.')}."
+    return f"{first}\nDetails: {'; '.join(facts)}." if facts else first
 
 
 def capital(text: str) -> str:

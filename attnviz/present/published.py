@@ -40,13 +40,12 @@ def shown_baseline(baseline: float | None) -> float | None:
     return None if baseline == 1 else baseline
 
 
-def score_with_baseline(judged: "Verdict | Role | None") -> str:
-    """``0.52 (0.31)``, score and baseline; a dash for None."""
+def score_and_baseline(judged: "Verdict | Role | None") -> tuple[float | None, float | None]:
+    """Score and baseline as tables show them; None for what there is none of."""
     if judged is None:
-        return "–"
+        return None, None
     score, baseline = getattr(judged, "judged", (judged.score, judged.baseline))
-    baseline = shown_baseline(baseline)
-    return rounded(score) + ("" if score is None or baseline is None else f" ({rounded(baseline)})")
+    return score, None if score is None else shown_baseline(baseline)
 
 
 def published_table(published: Sequence[PublishedHead]) -> Group:

@@ -54,6 +54,17 @@ class View:
         drawing: Drawing[Any, Any] = getattr(module, self.name.upper())
         return drawing
 
+    def fitted(self, result: Any, choices: "ViewOptions") -> "ViewOptions":
+        """The options with a style in which a picture that is smaller than the chosen width is magnified to it."""
+        style = choices.style
+        if style.width is None or style.font_size is not None or self.suffix:
+            return choices
+        natural = replace(choices, style=style.filling())
+        plan = next(iter(self.drawing.plans(result, natural)), None)
+        if plan is None or self.drawing.figure(plan, natural.style, False).get_figwidth() > style.width:
+            return choices
+        return natural
+
     def planned(self, result: Any, choices: "ViewOptions") -> "Sequence[Plan] | None":
         """The plans of its pictures; None for a view that writes its files itself."""
         return None if self.drawing.files else [*self.drawing.plans(result, choices)]
@@ -83,9 +94,9 @@ class View:
         return self.plugin and figure.startswith(tuple(f"{self.name}{end}" for end in "-/."))
 
 
-def page_view(shows: str) -> View:
+def page_view(shows: str, default: bool = False) -> View:
     """The view ``page`` of a command."""
-    return View("page", shows, default=False, suffix="html")
+    return View("page", shows, default=default, suffix="html")
 
 
 @dataclass(frozen=True)
@@ -119,9 +130,9 @@ class CommandSpec(Generic[R]):
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
-        """Fill in the command's default of ``top``."""
+        """Fill in the command's default of ``top``; who gives it wants every table."""
         if choices.top is not None:
-            return choices
+            return replace(choices, verbose=True)
         return replace(choices, top=0 if self.all_selected and choices.select else self.top)
 
 

@@ -3,7 +3,7 @@
 import html
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from attnviz.models.tokens import Tokens
     from attnviz.present.fields import NamedTable
     from attnviz.present.output_folder import OutputFolder
-    from attnviz.present.view import ViewOptions
+    from attnviz.present.view import File, ViewOptions
 
 
 class Document(dict[str, Any]):
@@ -71,6 +71,8 @@ class Result:
     def figure(self, name: str = "", style: "Style | None" = None, **choices: Unpack[DrawingOptionNames]) -> "Figure":
         """A new figure; of a view with several pictures the first, of one head's pictures that of the clearest head.
 
+        With ``font_size``, or a ``width`` larger than the content, it is as laid out; :meth:`save` magnifies its files.
+
         Args:
             name: of a view, as for ``--figures``; by default the first of the command's.
             style: or its arguments as keywords: ``theme="dark", width="3.3in"``.
@@ -79,8 +81,12 @@ class Result:
         Raises:
             UsageError: no such figure, option or head.
         """
+        from attnviz.figures.fonts import using
+
         wanted, view = self._choices(style, choices), self._view(name)
-        return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
+        with using(wanted.style.font):
+            wanted = view.fitted(self, wanted)
+            return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
 
     def _first_plan(self, view: View, choices: "ViewOptions") -> Any:
         plan = next(iter(view.drawing.plans(self, choices)), None)
@@ -102,6 +108,8 @@ class Result:
         """
         from matplotlib.axes import Axes
 
+        from attnviz.figures.fonts import using
+
         view, wanted = self._view(name), self._choices(style, choices)
         if not isinstance(ax, Axes):
             raise UsageError(
@@ -110,7 +118,8 @@ class Result:
         if view.drawing.draw is None:
             single = [each.name for each in views_of(self.command) if each.drawing.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
-        return view.drawing.draw(ax, self._first_plan(view, wanted), wanted.style)
+        with using(wanted.style.font):
+            return view.drawing.draw(ax, self._first_plan(view, wanted), wanted.style)
 
     @checked
     def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> dict[str, Any]:
@@ -234,16 +243,10 @@ class Result:
             name, tensors = spec.tensors
             output.write(within + name, tensors(self, choices))
         formats = tuple(dict.fromkeys(formats))
-        planned = [(view, view.planned(self, choices)) for view in views] if formats else []
-        n_heads = len(self.select(choices.select)) if isinstance(self, OfHeads) else 1
-        total = sum(
-            1 if view.suffix else len(formats) * (n_heads if plans is None else len(plans)) for view, plans in planned
-        )
-        for view, plans in planned:
-            for name, picture, caption in view.render_files(self, choices, formats, plans):
+        if views and formats:
+            for name, picture, caption in self._pictures(views, choices, figures is None, formats, progress):
                 output.write(within + name, picture)
                 captions[name] = caption
-                tell(progress, "drawing", len(captions), total)
         if any(captions and not view.suffix for view in views):
             for name, text in caption_files(captions.items()).items():
                 output.write(within + name, text)
@@ -257,6 +260,39 @@ class Result:
         document["files"] = sorted({*files, f"{stem}.json"})
         output.write(f"{within}{stem}.json", json_text(document))
         return document
+
+    def _pictures(
+        self,
+        views: Sequence[View],
+        choices: "ViewOptions",
+        by_default: bool,
+        formats: Sequence[str],
+        progress: Progress | None,
+    ) -> "Iterator[File]":
+        """Every file of these views; ``by_default``: they were not asked for by name."""
+        from attnviz.figures.fonts import using
+
+        with using(choices.style.font):
+            planned = []
+            for view in views:
+                chosen = view.drawing.by_default(self, choices) if by_default else choices
+                wanted = view.fitted(self, chosen)
+                planned.append((view, wanted, view.planned(self, wanted)))
+            total, done = sum(self._n_files(view, wanted, formats, plans) for view, wanted, plans in planned), 0
+            for view, wanted, plans in planned:
+                for file in view.render_files(self, wanted, formats, plans):
+                    yield file
+                    done += 1
+                    tell(progress, "drawing", done, total)
+
+    def _n_files(
+        self, view: View, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[Any] | None"
+    ) -> int:
+        if view.suffix:
+            return 1
+        if plans is not None:
+            return len(formats) * len(plans)
+        return len(formats) * (len(self.select(choices.select)) if isinstance(self, OfHeads) else 1)
 
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
         """The requested views; None for the default ones. UsageError for one that this result has no picture for."""

@@ -30,6 +30,7 @@ class ViewOptions:
 
     Attributes:
         top: rows of a table; None for the command's own number.
+        verbose: whether every table is printed, with what the numbers mean; also where ``top`` is given.
         style: theme, scale and width of figures.
         budget: bytes that the patterns of a page may take.
     """
@@ -38,12 +39,17 @@ class ViewOptions:
     budget: int = BUDGET
     select: tuple[str, ...] = ()
     top: int | None = None
+    verbose: bool = False
     drop_special: bool = False
     token: str | int | None = None
     maps: tuple[str, ...] = ()
     tensors: bool = False
     relation: str | None = None
     table: str | None = None
+
+    def rows(self, few: int) -> int | None:
+        """Rows of a table: ``top``, on the first screen ``few`` at most."""
+        return self.top if self.verbose else min(few, self.top or few)
 
     @classmethod
     def of(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
@@ -82,12 +88,17 @@ class Plan(Protocol):
 
     @property
     def caption(self) -> str:
-        """One sentence: model, text, what is shown, scale."""
+        """One sentence on model, text and what is shown; on a second line the details."""
 
 
 def nothing_missing(_: object) -> str:
     """No reason: every result has the picture."""
     return ""
+
+
+def as_asked(_: object, choices: ViewOptions) -> ViewOptions:
+    """The options as they are."""
+    return choices
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,7 @@ class Drawing(Generic[R, P]):
         draw: draws a plan on a caller's Axes; None for pictures of several panels.
         missing: reason why a result has no such picture, or ''.
         files: writes all pictures of a view in one format, if that is faster than figure by figure.
+        by_default: narrows the options for a view that was not asked for by name, such as to fewer heads.
     """
 
     plans: Callable[[R, ViewOptions], Iterator[P]]
@@ -107,6 +119,7 @@ class Drawing(Generic[R, P]):
     draw: "Callable[[Axes, P, Style], Artist] | None" = None
     missing: Callable[[R], str] = nothing_missing
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
+    by_default: Callable[[R, ViewOptions], ViewOptions] = as_asked
 
 
 def page_drawing(

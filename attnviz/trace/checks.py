@@ -283,18 +283,15 @@ class LayerComparison:
         ``weighted`` and ``output`` hold these positions alone.
         """
         own = at_queries(record, queries)
+        self._keep("output", output - own.output)
+        self._keep("scale of output", record.output)
+        self._keep("head output", weighted - own.weighted)
+        self._keep("scale of head output", record.weighted)
         summed, normed = _residual_errors(record, self.checkpoint)
-        for name, values in {
-            "output": output - own.output,
-            "scale of output": record.output,
-            "head output": weighted - own.weighted,
-            "scale of head output": record.weighted,
-            "sum": summed,
-            "scale of sum": record.summed,
-            "norm": normed,
-            "scale of norm": record.normed,
-        }.items():
-            self._keep(name, values)
+        self._keep("sum", summed)
+        self._keep("scale of sum", record.summed)
+        self._keep("norm", normed)
+        self._keep("scale of norm", record.normed)
 
     @property
     def on_device(self) -> Tensor:

@@ -12,10 +12,11 @@ result is handed on. Then they are called once more with the same queries, keys 
 A R, is that of a pattern A alone but for a chance of nothing (Freivalds 1977, "Probabilistic Machines Can Use Less
 Running Time").
 
-Inputs, outputs, the residual stream and norms are read by hooks.
+Inputs, outputs, the residual stream and norms are read by taps (:mod:`attnviz.trace.taps`).
 """
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from attnviz.arguments import n_bytes
 from attnviz.errors import ArchitectureError, VerificationError
@@ -34,6 +34,7 @@ from attnviz.models.checkpoint import EAGER_IN_BLOCKS, Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import LayerId
 from attnviz.models.weights import all_finite
+from attnviz.trace.taps import Site, at_site, sites_of, taps
 
 _EAGER = "eager_attention_forward"
 """Name of the eager attention function in each of transformers' modeling files."""
@@ -160,24 +161,50 @@ class Observer:
         """The norm after the attention, or a parallel block, has run."""
 
 
+_RECORDED = "residual attention_input source attended output summed normed network_output end".split()
+"""Sites of a layer that a pass looks at."""
+
+
+@dataclass
+class _State:
+    """Of a pass the layer that is attending, and by layer the fields of its record."""
+
+    attending: int | None = None
+    seen: defaultdict[int, dict[str, Tensor]] = field(default_factory=lambda: defaultdict(dict))
+
+    @property
+    def layer(self) -> int:
+        """The layer that is attending; VerificationError if none is."""
+        if self.attending is None:
+            raise VerificationError(
+                "the model attends outside of its layers; nothing can be verified against this model."
+            )
+        return self.attending
+
+
 @dataclass(frozen=True)
 class _BlockAttention:
     """Replaces the model's attention during one pass, and calls it: eager attention in blocks of query rows.
 
     Attributes:
         memory: bytes of a block.
-        inputs: by layer, attention input and source as in :class:`LayerRecord`.
-        current_layer: the layer that is attending.
-        on_weighted: called with a layer and all its weighted values.
+        state: of the pass; it gives a layer's inputs, and gets its weighted values.
     """
 
     observer: Observer
     memory: float
-    inputs: dict[int, tuple[Tensor, Tensor | None]]
-    current_layer: Callable[[], int]
-    on_weighted: Callable[[int, Tensor], None]
+    state: _State
     masks: "_MaskRows"
     thread: int = field(default_factory=get_ident)
+
+    def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
+        """Tell the observer that a layer is about to attend, and return which."""
+        layer, scale = self.state.layer, query.shape[-1] ** -0.5 if scale is None else float(scale)
+        seen = self.state.seen[layer]
+        self.observer.begin(
+            AttentionCall(layer, query, key, value, scale, cap), seen.get("attention_input"), seen.get("source")
+        )
+        return layer
 
     def attend_as_loaded(
         self, own: Callable[..., Any], module: Any, query: Tensor, key: Tensor, value: Tensor, *mask: Any, **more: Any
@@ -185,67 +212,54 @@ class _BlockAttention:
         """Called by transformers instead of an implementation other than eager, ``own``."""
         if get_ident() != self.thread:  # another model that runs beside this one
             return own(module, query, key, value, *mask, **more)
-        result, layer = own(module, query, key, value, *mask, **more), self.current_layer()
-        scale = more.get("scaling")
-        scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-        call = AttentionCall(layer, query, key, value, scale, more.get("softcap"))
-        self.observer.begin(call, *self.inputs.pop(layer, (None, None)))
-        probed = None
+        result = own(module, query, key, value, *mask, **more)
+        layer, probed = self._begin(query, key, value, more.get("scaling"), more.get("softcap")), None
         if self.observer.probes:
             probed = own(module, query, key, random_values(value), *mask, **more)[0]
         row_bytes = query.shape[:2].numel() * key.shape[-2] * max(4, query.element_size())
         for first, last in row_blocks(query.shape[-2], row_bytes, self.memory):
             self.observer.rows(layer, Rows(first, last, probe=None if probed is None else probed[:, first:last]))
-        self.on_weighted(layer, result[0])
+        self.state.seen[layer]["weighted"] = result[0]
         return result
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any) -> Any:
         """Called by transformers instead of the module's own eager attention."""
-        scale = more.get("scaling")
-        scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-        return self._in_blocks(partial(_own_attention(module), module), query, key, value, mask, more, scale)
+        own = partial(_own_attention(module), module)
+        return self._in_blocks(own, query, key, value, mask, more, more.get("scaling"))
 
     def upcast(
         self, modules: LayerModules, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any
     ) -> Any:
         """Replaces GPT-2's ``_upcast_and_reordered_attn``, which bypasses the interface."""
         scale: Any = modules.pattern.scaling
-        return self._in_blocks(own, query, key, value, mask[0] if mask else None, {}, float(scale))
+        return self._in_blocks(own, query, key, value, mask[0] if mask else None, {}, scale)
 
     def whole(self, modules: LayerModules, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Replaces the forward of an attention that bypasses the interface (:attr:`Architecture.through_interface`).
 
         It runs as it is, all queries at once; queries, keys, values and weighted values are read around its maps.
         """
-        layer, maps = self.current_layer(), dict[str, Tensor]()
-        with ExitStack() as stack:
-            for name, module in zip(("query", "key", "value"), modules.projections, strict=True):
-                stack.enter_context(at_site(module, "output", partial(maps.__setitem__, name)))
-            stack.enter_context(at_site(modules.o_proj, "input", partial(maps.__setitem__, "weighted")))
+        maps = dict[str, Tensor]()
+        projections = zip(("query", "key", "value"), modules.projections, strict=True)
+        sites = {name: Site(module, "output") for name, module in projections}
+        with taps({**sites, "weighted": Site(modules.o_proj, "input")}, maps.__setitem__):
             result = own(*args, **kwargs | {"output_attentions": True})
         weights: Any = result[1] if len(result) > 1 else None
         n, n_heads = maps["query"].shape[1], weights.shape[1] if isinstance(weights, Tensor) else 1
         heads = {name: each.reshape(*each.shape[:2], n_heads, -1) for name, each in maps.items()}
         query, key, value = (heads[name].transpose(1, 2) for name in ("query", "key", "value"))
-        _refuse_no_pattern(layer, weights, (*query.shape[:2], n, key.shape[-2]))
-        self.observer.begin(
-            AttentionCall(layer, query, key, value, query.shape[-1] ** -0.5, None),
-            *self.inputs.pop(layer, (None, None)),
-        )
+        _refuse_no_pattern(self.state.layer, weights, (*query.shape[:2], n, key.shape[-2]))
+        layer = self._begin(query, key, value, None, None)
         for first, last in row_blocks(n, weights[:, :, 0].numel() * weights.element_size(), self.memory):
             self.observer.rows(layer, Rows(first, last, weights.shape[-1], weights[:, :, first:last]))
-        self.on_weighted(layer, heads["weighted"])
+        self.state.seen[layer]["weighted"] = heads["weighted"]
         return result
 
     def _in_blocks(
         self, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-        more: dict[str, Any], scale: float,
+        more: dict[str, Any], scale: float | None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        layer, bias = self.current_layer(), more.get("position_bias")
-        self.observer.begin(
-            AttentionCall(layer, query, key, value, scale, more.get("softcap")),
-            *self.inputs.pop(layer, (None, None)),
-        )
+        layer, bias = self._begin(query, key, value, scale, more.get("softcap")), more.get("position_bias")
         n, weighted, weights = query.shape[-2], list[Tensor](), Tensor()
         for first, last in row_blocks(n, query.shape[:2].numel() * key.shape[-2] * query.element_size(), self.memory):
             rows, n_keys = self.masks.of(mask, first, last, key.shape[-2])
@@ -257,7 +271,7 @@ class _BlockAttention:
             weighted.append(result)
             self.observer.rows(layer, Rows(first, last, n_keys, weights))
         together = weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1)
-        self.on_weighted(layer, together)
+        self.state.seen[layer]["weighted"] = together
         return together, None if self.observer.overwrites or len(weighted) > 1 else weights
 
 
@@ -393,17 +407,6 @@ class _MaskRows:
         return rows, n_keys
 
 
-@dataclass
-class _State:
-    """Layers that have run, encoder outputs, the layer that is attending; by layer, its inputs and weighted values."""
-
-    visited: list[int] = field(default_factory=list)
-    encoded: list[Tensor] = field(default_factory=list)
-    attending: int | None = None
-    inputs: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
-    weighted: dict[int, Tensor] = field(default_factory=dict)
-
-
 def record_attention(
     checkpoint: Checkpoint,
     inputs: dict[str, Tensor],
@@ -424,45 +427,58 @@ def record_attention(
     Raises:
         VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
     """
-    state = _State()
+    state, visited, encoded = _State(), list[int](), list[Tensor]()
+    memory = default_memory(checkpoint.device) if memory is None else memory
+    sites = sites_of(checkpoint, _RECORDED)
+    modules = {layer: site.of for (layer, _), site in sites.items() if site.of is not None}
 
-    def current_layer() -> int:
-        if state.attending is None:
-            raise VerificationError(
-                "the model attends outside of its layers; nothing can be verified against this model."
-            )
-        return state.attending
-
-    def end(record: LayerRecord) -> None:
-        state.visited.append(record.layer)
-        if record.source is not None:
-            _refuse_other_source(record, state.encoded)
-        observer.end(record)
+    def visit(site: tuple[int, str], tensor: Tensor) -> None:
+        layer, name = site
+        seen = state.seen[layer]
+        if name == "attended":
+            state.attending = None
+        elif name == "end":
+            visited.append(layer)
+            record = _record_of(layer, modules[layer], checkpoint.architecture.pre_norm, state.seen.pop(layer))
+            if record.source is not None:
+                _refuse_other_source(record, encoded)
+            observer.end(record)
+        elif name != "source" or tensor is not seen["attention_input"]:  # of self-attention both are one
+            seen[name] = tensor if tensor.ndim > 2 else tensor.view_as(seen["residual"])  # OPT's network sees no batch
+            state.attending = layer if name == "attention_input" else state.attending
 
     with ExitStack() as stack:
-        memory = default_memory(checkpoint.device) if memory is None else memory
-        attention = _BlockAttention(
-            observer, memory, state.inputs, current_layer, state.weighted.__setitem__, _MaskRows()
-        )
-        stack.enter_context(_registered(attention, checkpoint))
+        stack.enter_context(_registered(_BlockAttention(observer, memory, state, _MaskRows()), checkpoint))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
-            stack.enter_context(at_site(encoder, "output", state.encoded.append))
-        for layer, modules in zip(checkpoint.layers, checkpoint.modules, strict=True):
-            _hook(stack, checkpoint, layer, modules, state, end)
+            stack.enter_context(at_site(encoder, "output", encoded.append))
+        stack.enter_context(taps(sites, visit))
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         result = checkpoint.running(**inputs, use_cache=False)
-    if state.visited != _in_run_order(checkpoint.layers):
+    if visited != _in_run_order(checkpoint.layers):
         raise VerificationError(
             f"expected one attention pattern from each of {checkpoint.n_layers} layers, in order, "
-            f"found them from layers [{', '.join(map(str, state.visited))}]; nothing can be verified against this "
-            "model."
+            f"found them from layers [{', '.join(map(str, visited))}]; nothing can be verified against this model."
         )
     states: Tensor = result[0]
     if check_finite:
         refuse_not_finite(states, "final hidden state")
     return states
+
+
+def _record_of(layer: int, of: LayerModules, pre_norm: bool, seen: dict[str, Tensor]) -> LayerRecord:
+    """The record of a layer that has run, all on one device."""
+    wanted = {"attention_input", "weighted", "output", "summed", "normed"}
+    if missing := (wanted | {"network_output"} if of.parallel else wanted) - set(seen):
+        what = "whole" if of.parallel else "the norm after its attention"
+        raise VerificationError(
+            f"layer {layer} of the model ran {what} without {' and '.join(sorted(missing))}; "
+            "nothing can be verified against this model."
+        )
+    device = seen["normed"].device
+    tensors = {name: each if each.device == device else each.to(device) for name, each in seen.items()}
+    return LayerRecord(layer, norm=of.after_attention(pre_norm), output_norm=of.attention_output_norm, **tensors)
 
 
 @contextmanager
@@ -533,9 +549,7 @@ def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
         with running_plainly(checkpoint.model):
             yield
         return
-    attention = _BlockAttention(
-        Observer(), default_memory(checkpoint.device), {}, lambda: -1, lambda _, __: None, _MaskRows()
-    )
+    attention = _BlockAttention(Observer(), default_memory(checkpoint.device), _State(-1), _MaskRows())
     with _eager(attention, checkpoint.model, _bypassing(checkpoint)):
         yield
 
@@ -585,106 +599,6 @@ def _in_run_order(layers: Sequence[int]) -> list[int]:
         return (layer.stack.first > 0, layer.number, layer) if isinstance(layer, LayerId) else (False, layer, layer)
 
     return sorted(layers, key=turn)
-
-
-def at_site(module: nn.Module, side: str, visit: Callable[[Any], Tensor | None]) -> RemovableHandle:
-    """Call ``visit`` with the tensor at a site, whenever it is passed, until the handle is removed.
-
-    ``side`` is ``input`` (the module's first argument), ``source`` (of attention what W_K and W_V are applied to: in
-    cross-attention the encoder's final states), ``output`` (what it returns, or the first of that) or ``pattern`` (the
-    second; of the router of experts ``weights`` the second, ``taken`` the third: their numbers). A tensor that
-    ``visit`` returns replaces the one at the site.
-    """
-    at = {"pattern": 1, "weights": 1, "taken": 2}.get(side, 0)
-
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        crosses = side == "source" and kwargs.get("key_value_states") is not None
-        name = "key_value_states" if crosses else "hidden_states"
-        positional = bool(args) and not crosses
-        if (replaced := visit(args[0] if positional else kwargs[name])) is None:
-            return None
-        return ((replaced, *args[1:]), kwargs) if positional else (args, kwargs | {name: replaced})
-
-    def after(_: nn.Module, __: Any, result: Any) -> Any:
-        if isinstance(result, Tensor):
-            return visit(result)
-        replaced = visit(result[at])
-        return None if replaced is None else (*result[:at], replaced, *result[at + 1 :])
-
-    if side in ("input", "source"):
-        return module.register_forward_pre_hook(before, with_kwargs=True)
-    return module.register_forward_hook(after)
-
-
-def own_run(stack: ExitStack, modules: LayerModules) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Until the stack ends, make a hook fire in a layer's own run alone, where several layers share its modules.
-
-    Runs of its block are counted from here on, so passes have to be whole.
-    """
-    runs = 0
-
-    def count(*_: Any) -> None:
-        nonlocal runs
-        runs += 1
-
-    def firing_in_it(hook: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args, **kwargs: hook(*args, **kwargs) if (runs - 1) % modules.n_runs == modules.run else None
-
-    if modules.n_runs == 1:
-        return lambda hook: hook
-    stack.enter_context(modules.block.register_forward_pre_hook(count))
-    return firing_in_it
-
-
-def _hook(
-    stack: ExitStack, checkpoint: Checkpoint, layer: int, modules: LayerModules, state: _State,
-    end: Callable[[LayerRecord], None],
-) -> None:  # fmt: skip
-    """Hook a layer until the stack ends, and call ``end`` with its record."""
-    seen: dict[str, Tensor] = {}
-    pre_norm = checkpoint.architecture.pre_norm
-    norm, after = modules.after_attention(pre_norm), modules.sum_input(pre_norm)
-    given = "input" if norm is None else "output"
-    sites: list[tuple[nn.Module, str, str]] = [(after, "input", "summed"), (after, given, "normed")]
-    if modules.parallel:
-        network = modules.feed_forward_output_norm or modules.network_output
-        sites = [(after, given, "normed"), (network, "output", "network_output"), (modules.block, "output", "summed")]
-
-    def before_attention(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen["attention_input"] = args[0] if args else kwargs["hidden_states"]
-        if (source := kwargs.get("key_value_states")) is not None:
-            seen["source"] = source
-        state.inputs[layer], state.attending = (seen["attention_input"], source), layer
-
-    def after_attention(*_: Any) -> None:
-        state.attending = None
-
-    def keep(name: str, tensor: Tensor) -> None:
-        seen[name] = tensor if tensor.ndim > 2 else tensor.view_as(seen["residual"])  # OPT's network sees no batch
-        if name != sites[-1][-1]:
-            return
-        if layer in state.weighted:
-            seen["weighted"] = state.weighted.pop(layer)
-        if missing := {"attention_input", "weighted", "output", *(name for *_, name in sites)} - set(seen):
-            what = "whole" if modules.parallel else "the norm after its attention"
-            raise VerificationError(
-                f"layer {layer} of the model ran {what} without {' and '.join(sorted(missing))}; "
-                "nothing can be verified against this model."
-            )
-        device = tensor.device
-        tensors = {name: each if each.device == device else each.to(device) for name, each in seen.items()}
-        end(LayerRecord(layer, norm=norm, output_norm=modules.attention_output_norm, **tensors))
-        seen.clear()
-
-    own = own_run(stack, modules)
-    for hook in (
-        at_site(modules.block, "input", own(partial(seen.__setitem__, "residual"))),
-        modules.pattern.register_forward_pre_hook(own(before_attention), with_kwargs=True),
-        modules.pattern.register_forward_hook(own(after_attention)),
-        at_site(modules.output, "output", own(partial(seen.__setitem__, "output"))),
-        *(at_site(module, side, own(partial(keep, name))) for module, side, name in sites),
-    ):
-        stack.enter_context(hook)
 
 
 @contextmanager

@@ -4,10 +4,9 @@ What a head writes is decided where the heads' weighted values stand side by sid
 d_head columns is replaced there, and everything after it is the model's own. b_O belongs to no head and stays.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +17,8 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
-from attnviz.trace.recorder import at_site, in_blocks, own_run
+from attnviz.trace.recorder import in_blocks
+from attnviz.trace.taps import at_site, sites_of, taps
 
 
 @dataclass(frozen=True)
@@ -83,25 +83,22 @@ def final_states(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
 
 def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
     """Run the model once inside :func:`running`, and keep every layer's input, optionally also that of attention."""
-    calls, attention_inputs, o_proj = dict[int, _Arguments](), dict[int, Tensor](), dict[int, Tensor]()
+    kept: dict[str, dict[int, Any]] = {"arguments": {}, "source": {}, "concatenated": {}}
+    names = [name for name in kept if inside or name != "source"]
     encoded: list[Tensor] = []
 
-    def keep(layer: int, _: nn.Module, *arguments: Any) -> None:
-        calls[layer] = arguments[0], arguments[1]
+    def keep(site: tuple[int, str], value: Any) -> None:
+        layer, name = site
+        kept[name][layer] = value
 
     with ExitStack() as stack:
-        for layer, modules in enumerate(checkpoint.modules):
-            own = own_run(stack, modules)
-            stack.enter_context(modules.block.register_forward_pre_hook(own(partial(keep, layer)), with_kwargs=True))
-            stack.enter_context(at_site(modules.o_proj, "input", own(partial(o_proj.__setitem__, layer))))
-            if inside:
-                keep_input = own(partial(attention_inputs.__setitem__, layer))
-                stack.enter_context(at_site(modules.pattern, "source", keep_input))
+        stack.enter_context(taps(sites_of(checkpoint, names), keep))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
         final = final_states(checkpoint, inputs)
-    return KeptPass(calls, attention_inputs, o_proj, final, inputs, encoded[0] if encoded else None)
+    seen = kept["arguments"], kept["source"], kept["concatenated"]
+    return KeptPass(*seen, final, inputs, encoded[0] if encoded else None)
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
@@ -177,7 +174,11 @@ def removed_heads(
     runs = dict.fromkeys(sorted({int(head.layer) for heads in variants for head in heads}), 0)
     attention_inputs: dict[int, Tensor] = {}
 
-    def replace(layer: int, values: Tensor) -> Tensor:
+    def replace(site: tuple[int, str], values: Tensor) -> Tensor | None:
+        layer, name = site
+        if name == "source":
+            attention_inputs[layer] = values
+            return None
         runs[layer] += 1
         n_heads = checkpoint.n_heads_of(layer)
         missing = [[HeadId(layer, head) in heads for head in range(n_heads)] for heads in variants]
@@ -196,14 +197,8 @@ def removed_heads(
         replaced = torch.where(where, instead, copies)
         return replaced.reshape(values.shape).contiguous()
 
-    with ExitStack() as stack:
-        for layer, modules in enumerate(checkpoint.modules):
-            own = own_run(stack, modules)
-            if layer in runs and replacement.method == "uniform":
-                keep_input = own(partial(attention_inputs.__setitem__, layer))
-                stack.enter_context(at_site(modules.pattern, "source", keep_input))
-            if layer in runs:
-                stack.enter_context(at_site(modules.o_proj, "input", own(partial(replace, layer))))
+    names = ("concatenated", "source") if replacement.method == "uniform" else ("concatenated",)
+    with taps(sites_of(checkpoint, names, runs), replace):
         yield
     if wrong := {layer: count for layer, count in runs.items() if count != 1}:
         raise VerificationError(
@@ -213,17 +208,15 @@ def removed_heads(
 
 
 @contextmanager
-def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> Iterator[None]:
-    """Multiply the heads of a layer by gates, [rows, n_heads], inside the block."""
+def gated_heads(checkpoint: Checkpoint, gates: Mapping[int, Tensor]) -> Iterator[None]:
+    """Multiply the heads of some layers by gates, each [rows, n_heads], inside the block."""
 
-    def multiply(values: Tensor) -> Tensor:
-        heads = values.reshape(*values.shape[:2], checkpoint.n_heads_of(layer), -1)
-        return (heads * gates[:, None, :, None]).flatten(-2)
+    def multiply(site: tuple[int, str], values: Tensor) -> Tensor:
+        gate = gates[site[0]]
+        heads = values.reshape(*values.shape[:2], gate.shape[1], -1)
+        return (heads * gate[:, None, :, None]).flatten(-2)
 
-    with ExitStack() as stack:
-        modules = checkpoint.modules[layer]
-        own = own_run(stack, modules)
-        stack.enter_context(at_site(modules.o_proj, "input", own(multiply)))
+    with taps(sites_of(checkpoint, ("concatenated",), gates), multiply):
         yield
 
 

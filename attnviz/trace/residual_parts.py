@@ -9,13 +9,12 @@ size n × parts × d_model is ever made.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import classification_class
@@ -25,7 +24,7 @@ from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import Norm, upcast
 from attnviz.trace.contributions import check_total, layer_contributions
-from attnviz.trace.recorder import at_site, own_run
+from attnviz.trace.taps import Site, taps
 from attnviz.trace.verify import VerifiedAttention
 
 Source = HeadId | tuple[str, int | None]
@@ -249,34 +248,27 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
     modules, architecture = checkpoint.modules, checkpoint.architecture
 
     def keep(key: tuple[int | None, str], tensor: Tensor) -> None:
-        written.sites[key] = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
+        flat = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
+        written.sites[key] = checkpoint.norm(sites[key].module).scale(flat) if key[1].endswith("norm") else flat
 
-    def keep_scale(key: tuple[int | None, str], norm: nn.Module, tensor: Tensor) -> None:
-        written.sites[key] = checkpoint.norm(norm).scale(tensor.flatten(0, -2))
-
-    with ExitStack() as stack:
-
-        def record(of: nn.Module, side: str, visit: Any) -> None:
-            stack.enter_context(at_site(of, side, visit))
-
-        start, embedding_norm = modules[layers[0]], architecture.embeddings(checkpoint.model).norm
-        record(start.block, "input", own_run(stack, start)(partial(keep, (None, "first"))))
-        if embedding_norm is not None and not checkpoint.stacks:
-            record(embedding_norm, "input", partial(keep_scale, (None, "embedding_norm"), embedding_norm))
-        for layer in layers:
-            of = modules[layer]
-            own, network = own_run(stack, of), of.feed_forward_output_norm or of.network_output
-            record(of.o_proj, "input", own(partial(keep, (layer, "weighted"))))
-            record(network, "output", own(partial(keep, (layer, "network"))))
-            for name in ("attention_norm", "attention_output_norm", "feed_forward_norm"):
-                if (norm := getattr(of, name)) is not None:
-                    record(norm, "input", own(partial(keep_scale, (layer, name), norm)))
-        if last is None:
-            final: Any = architecture.final_norm(checkpoint.model)
-            if final is not None:
-                record(final, "input", partial(keep, (None, "last")))
-            whole: Any = architecture.output_map(checkpoint.model) or final or modules[layers[-1]].feed_forward_norm
-            record(whole, "output", partial(keep, (None, "final")))
+    start, embedding_norm = modules[layers[0]], architecture.embeddings(checkpoint.model).norm
+    sites: dict[tuple[int | None, str], Site] = {(None, "first"): Site(start.block, "input", start)}
+    if embedding_norm is not None and not checkpoint.stacks:
+        sites[None, "embedding_norm"] = Site(embedding_norm, "input")
+    for layer in layers:
+        of = modules[layer]
+        sites[layer, "weighted"] = Site(of.o_proj, "input", of)
+        sites[layer, "network"] = Site(of.feed_forward_output_norm or of.network_output, "output", of)
+        for name in ("attention_norm", "attention_output_norm", "feed_forward_norm"):
+            if (norm := getattr(of, name)) is not None:
+                sites[layer, name] = Site(norm, "input", of)
+    if last is None:
+        final: Any = architecture.final_norm(checkpoint.model)
+        if final is not None:
+            sites[None, "last"] = Site(final, "input")
+        whole: Any = architecture.output_map(checkpoint.model) or final or modules[layers[-1]].feed_forward_norm
+        sites[None, "final"] = Site(whole, "output")
+    with taps(sites, keep):
         yield written
 
 

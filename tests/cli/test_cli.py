@@ -71,10 +71,18 @@ def test_a_run_writes_pictures_of_all_heads_and_prints_tables(heads):
     result = heads("--save-attention")
     assert result.exit_code == 0, result.output
     drawn = [f"heads/L0{i}H0{j}.png" for i in range(3) for j in range(4)]
-    others = [".attnviz.json", "attention.safetensors", "captions.md", "captions.tex", "heads.csv", "heads.json"]
+    others = [
+        ".attnviz.json",
+        "attention.safetensors",
+        "captions.md",
+        "captions.tex",
+        "heads.csv",
+        "heads.html",
+        "heads.json",
+    ]
     assert names_in("out") == [*others, *drawn, "overview.png"]
     assert "Verified 12 heads of " in result.stdout
-    assert result.stderr == "Wrote 18 files to out\n"
+    assert result.stderr == "Open out/heads.html (one of 19 files; more tables: --verbose)\n"
     for path in Path("out").rglob("*.png"):
         Image.open(path).verify()
     tensors = load_file("out/attention.safetensors")
@@ -89,7 +97,7 @@ def test_a_selection_decides_what_is_drawn_and_listed(heads):
     found = json.loads(heads("--select", "L2H3,0.0", "--select", "L1H2", "--json").stdout)
     assert [head["id"] for head in found["heads"]] == expected
     drawn = [f"heads/L0{name[1]}H0{name[3]}.png" for name in expected]
-    assert found["figures"] == ["overview.png", *drawn]
+    assert found["figures"] == ["overview.png", *drawn, "heads.html"]
     assert len(Path("out/heads.csv").read_text().splitlines()) == 1 + len(expected)
     assert names_in("out/heads") == [Path(name).name for name in drawn]
 
@@ -107,7 +115,7 @@ ALL = "overview.png heads/L00H01.png lines.png map-entropy.png mean.png text.png
         ("--figures heads,overview", "overview.png heads/L00H01.png"),
         ("--figures text --token cat", "text.png"),  # the token of a text adds no lines to it
         ("--figures none --map sink,Long-Range --map sink --token the", "lines.png map-sink.png map-long-range.png"),
-        ("--format svg --format pdf", "overview.svg overview.pdf heads/L00H01.svg heads/L00H01.pdf"),
+        ("--format svg --format pdf", "overview.svg overview.pdf heads/L00H01.svg heads/L00H01.pdf heads.html"),
     ],
 )
 def test_figures_are_chosen_by_name_format_and_options_of_their_own(heads, options, expected):
@@ -121,7 +129,7 @@ def test_figures_are_chosen_by_name_format_and_options_of_their_own(heads, optio
 def test_special_tokens_are_dropped_from_pictures_only(heads):
     heads("--figures", "none", "--select", "L0H0")
     before = written()
-    heads("--drop-special", "--select", "L0H0")
+    heads("--drop-special", "--select", "L0H0", "--figures", "overview,heads")
     assert written()["heads"] == before["heads"]
     for sentence in dict(read_captions(Path("out/captions.md").read_text())).values():
         assert "special tokens dropped" in sentence
@@ -263,7 +271,9 @@ def test_an_interruption_that_a_library_swallows_or_calls_something_else_is_one(
 @pytest.mark.usefixtures("undrawn")
 @needs_minilm
 def test_minilm_is_the_default_its_heads_are_verified_and_its_shipped_profile_is_shown(here):
-    result = runner.invoke(app, ["heads", SENTENCE, "--no-syntax", "--figures", "heads", "--select", "L2H8,L0H2"])
+    result = runner.invoke(
+        app, ["heads", SENTENCE, "--no-syntax", "--figures", "heads", "--select", "L2H8,L0H2"], env={"COLUMNS": "100"}
+    )
     assert result.exit_code == 0, result.output
     (folder,) = Path("attnviz-out/minilm").iterdir()
     assert folder.name.startswith("the-cat-that-i-saw-ran-away-")
@@ -271,9 +281,8 @@ def test_minilm_is_the_default_its_heads_are_verified_and_its_shipped_profile_is
     assert (found["model"]["name"], found["model"]["n_layers"], found["model"]["n_heads"]) == ("minilm", 6, 12)
     assert found["verification"]["heads_compared"] == 72
     assert {"heads/L00H02.png", "heads/L02H08.png"} < set(names_in(folder))
-    assert re.search(r"L0H2 +previous-token\? +1\.00 \(0\.12\) .*previous-token +1\.00 \(0\.06\)", result.stdout)
-    assert "Corpus: en_ewt-ud-dev.conllu" in plain(result)
-    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert re.search(r"L0H2 +previous-token\? +1\.00 +0\.12 .*previous-token +1\.00 +0\.06", result.stdout)
+    assert max(map(len, result.stdout.splitlines())) <= 100
 
 
 # --- a stored profile
@@ -285,7 +294,8 @@ def test_a_stored_profile_is_shown_beside_the_texts_own_evidence(heads, bert_fol
     store_profile(document_for(bert_folder, [INDUCTION]), "2026-11-22")
     result = heads("--figures", "none", "--top", "0")
     assert result.exit_code == 0, result.output
-    assert "0.90 (0.20)" in plain(result)
+    assert "Corpus: trees.conllu" in plain(result)
+    assert re.search(r"L1H2 .* induction .*0\.90 +0\.20", result.stdout)
     found = written()
     assert found["profile"]["source"] == "yours"
     assert [head["id"] for head in found["heads"] if head["profile"]] == ["L1H2"]

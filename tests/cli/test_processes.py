@@ -147,7 +147,10 @@ def test_a_text_is_read_as_utf8_in_any_locale_and_a_pipe_gets_plain_text_with_st
     with Path("stdout").open("wb") as stdout, Path("stderr").open("wb") as stderr:
         process = started(stdout.fileno(), stderr.fileno(), "--figures", "none", locale="C")
         process.join(100)
-    assert (process.exitcode, Path("stderr").read_text()) == (0, "Wrote 2 files to out\n")
+    assert (process.exitcode, Path("stderr").read_text()) == (
+        0,
+        "Open out/heads.csv (one of 2 files; more tables: --verbose)\n",
+    )
     assert json.loads(Path("out/heads.json").read_text(encoding="utf-8"))["text"] == "naïve cat"
     printed = Path("stdout").read_bytes()
     assert b"Verified 12 heads of " in printed
@@ -163,7 +166,7 @@ def test_the_files_are_complete_where_results_cannot_be_printed(started, stream)
     if stream == "closed pipe":  # which ends quietly
         reading, stdout = os.pipe()
         os.close(reading)
-        code, said = 0, "Wrote 2 files to out\n"
+        code, said = 0, "Open out/heads.csv (one of 2 files)\n"
     else:
         stdout, code = os.open("/dev/full", os.O_WRONLY), 1
         said = "attnviz: cannot print the results: No space left on device; the files in out are complete.\n"

@@ -9,10 +9,12 @@ import torch
 
 from attnviz.commands.heads import findings
 from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.tables import head_tables
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.language.syntax import Arc
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, plain_text
+from attnviz.present.view import ViewOptions
 from tests.support.hand_made import PARSE, by_design, hand_made
 from tests.support.results import result_of
 from tests.support.stored import PROFILE, profile_of, role
@@ -46,7 +48,7 @@ def head_rows(analysis, **options):
 def test_the_tables_of_heads_and_patterns_stand_below_what_was_verified():
     text = text_of(hand_made())
     places = [
-        text.index(part) for part in ("On this text", "Verified", "Heads to look at", "\nHeads (4", "\nPatterns (")
+        text.index(part) for part in ("Verified", "On this text", "Heads to look at", "\nHeads (4", "\nPatterns (")
     ]
     assert places == sorted(places)
     numbers = "0.73 0.25 4 0.31 0.81 0.58 0.75 0.83 0.25 0.27 0.73 0.00 1.00 –"
@@ -109,7 +111,7 @@ def test_label_and_role_stand_in_columns_of_their_own(parse, here):
     row = next(line.split() for line in lines if line.startswith("L0H1 "))
     assert row[1:5] == ["broad?", "1.00", "–", "4"]
     role = f"nsubj dep→head{here}".split()
-    assert row[5 : 7 + len(role)] == [*role, "0.70", "(0.40)"]
+    assert row[5 : 7 + len(role)] == [*role, "0.70", "0.40"]
     assert next(line for line in lines if line.startswith("L1H0 ")).split()[5:7] == ["unnamed", "–"]
 
 
@@ -119,7 +121,7 @@ def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each()
     for count in ("4 local (L0H0 previous-token 1.00)", "0 syntactic", "2 sink (L1H0 1.00)", "0 unnamed"):
         assert count in text
     best = next(line.split() for line in lines_of(analysis, width=100) if line.startswith("local "))
-    assert best == "local L0H0 previous-token? 1.00 (0.19) 3".split()
+    assert best == "local L0H0 previous-token? 1.00 0.19 3".split()
     summary = analysis.document()["summary"]
     assert (summary["heads"], summary["n"], summary["layers"][1]["sink"]) == (8, 4, 2)
     kinds = {kind: entry["heads"] for kind, entry in summary["kinds"].items()}
@@ -136,6 +138,20 @@ def test_a_pattern_of_any_family_of_figures_has_a_place_in_the_summary(monkeypat
     )
     assert analysis.document()["summary"]["kinds"]["other"]["heads"] == 2
     assert "2 semantic (L0H0 previous-token 1.00)" in text_of(analysis, width=100)
+
+
+@pytest.mark.parametrize("profile", [None, PROFILE])
+def test_the_first_screen_is_at_most_22_lines_and_no_two_columns_have_one_title(profile: Any):
+    analysis = hand_made(patterns=by_design(6).repeat(4, 8, 1, 1), profile=profile)
+    lines = analysis.report(width=100).splitlines()
+    assert len(lines) < 22  # the last one says where to look
+    assert len(analysis.report(width=100, verbose=True).splitlines()) > 30
+    assert sum(line.startswith(("local ", "sink ", "broad ", "syntactic ", "long-range ")) for line in lines) <= 10
+    for verbose in (False, True):
+        drawn = [each for each in head_tables(analysis, ViewOptions(verbose=verbose)) if isinstance(each, RowTable)]
+        titles = [[column.header for column in table.columns] for table in drawn]
+        assert titles
+        assert [len(set(each)) for each in titles] == [len(each) for each in titles]
 
 
 def test_heads_that_cannot_be_told_apart_are_counted_and_not_named():
@@ -215,12 +231,12 @@ def test_heads_selected_by_a_role_show_that_role_the_best_first():
         "L0H1": [role("syntactic:obj", 0.5, 0.4, **to_verb)],
         "L1H0": [det, role("syntactic:obj", 0.7, 0.4, **to_verb)],
     })  # fmt: skip
-    for top in (None, 0):
+    for top in (None, 0):  # of which the latter lists every number
         lines = lines_of(hand_made(profile=profile), top=top, select=["obj"], width=120)
-        found = [re.search(r"(L\dH\d) .*obj (\S+) .*?(0\.\d\d) \(0\.40\)", line) for line in lines]
+        found = [re.search(r"(L\dH\d) .*obj (\S+) .*?(0\.\d\d) +0\.40", line) for line in lines]
         rows = [row.groups() for row in found if row][:3]
         assert rows == [("L1H0", "dep→head", "0.70"), ("L0H0", "head→dep", "0.60"), ("L0H1", "dep→head", "0.50")]
-        assert "obj dep→head: object→verb; obj head→dep: verb→object." in lines
+    assert "obj dep→head: object→verb; obj head→dep: verb→object." in lines
 
 
 def test_the_farthest_heads_come_first_whatever_their_long_range_score():
@@ -233,7 +249,7 @@ def test_the_farthest_heads_come_first_whatever_their_long_range_score():
     )[None]
     analysis = hand_made(labels="abcdefghijkl", special=(0,), patterns=patterns)
     assert analysis.head("L0H0").statistics["long_range"] < analysis.head("L0H1").statistics["long_range"]
-    (line,) = [line for line in lines_of(analysis, top=None, width=170) if line.startswith("Farthest")]
+    (line,) = [line for line in lines_of(analysis, width=170) if line.startswith("Farthest")]
     assert re.findall(r"L0H\d", line) == ["L0H0", "L0H1"]
 
 
@@ -274,4 +290,4 @@ def test_a_row_of_circuits_has_the_numbers_of_all_kinds_of_composition():
 def test_no_largest_difference_is_named_where_it_may_be_rounding():
     result = result_of("compare")
     assert "none" not in result.report(width=170)
-    assert replace(result, floor=2.0).report(width=170).count("none") == len(result.heads)
+    assert replace(result, floor=2.0).report(width=170, top=0).count("none") == len(result.heads)

@@ -17,6 +17,7 @@ from attnviz.commands.card.measure import Card
 from attnviz.commands.card.tables import (
     ablation_table,
     cell_text,
+    details_of,
     exchange_table,
     not_measured,
     notes_of,
@@ -66,7 +67,7 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(
     ]
     assert [each.role for each in passed] == ["previous-token", "local"]
     assert passed[0].untrained is not None
-    assert f"score {passed[0].score:.2f}, guess {passed[0].baseline:.2f}, interval" in title_of(card)
+    assert f"score {passed[0].score:.2f}, guess {passed[0].baseline:.2f}, interval" in details_of(card)
     assert profile.head_distances is not None
     far = sorted((float(each), at) for at, each in enumerate(profile.head_distances[0]) if at)
     said = exchanges(card)
@@ -112,7 +113,7 @@ def test_cards_of_induction_heads_have_their_partner_and_what_repeats_lose_witho
     assert all(each.text in said["raises logits"][0] for each in promoted[:3])
     assert said["copying"][1] == card.circuits.head("L1H0").copying
     previous = next(card for card in cards.cards if str(card.head) == "L0H2")
-    assert "previous-token" in title_of(previous)
+    assert "previous-token" in details_of(previous)
     assert previous.on_repeats is None  # its role is not one on repeats
 
 

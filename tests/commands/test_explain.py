@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -117,6 +118,44 @@ def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
     assert stages["mask"]["mean"] == pytest.approx((n + 1) / (2 * n))
     with (tmp_path / "explain.csv").open(encoding="utf-8", newline="") as file:
         assert [row["name"] for row in csv.DictReader(file)] == list(stages)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "gemma2", "granite", "gpt_oss"])
+def test_the_softmax_of_the_followed_row_can_be_done_by_hand(family: str) -> None:
+    if family in ("bert", "gpt2"):
+        result = {"bert": of_bert, "gpt2": of_gpt2}[family](head="L1H2", token="saw")
+    else:
+        tokenizer = sentencepiece_tokenizer()
+        result = explain("the cat that i saw ran", sharp_llama(family), tokenizer=tokenizer, head="L1H2", token="saw")
+    row = result.document()["followed"]
+    assert (row["head"], row["token"], len(row["keys"])) == ("L1H2", result.token, len(result.tokens))
+    query, output = np.array(row["query"]), np.zeros(len(row["output"]))
+    exponentials = []
+    for key in row["keys"]:
+        product = query @ np.array(key["key"])
+        assert key["product"] == pytest.approx(product, abs=1e-4)
+        assert key["score"] == pytest.approx(row["scale"] * product, abs=1e-4)
+        entering = 3 * np.tanh(key["score"] / 3) if family == "gemma2" else key["score"]
+        exponentials.append(np.exp(entering) if key["allowed"] else 0.0)
+        output += key["weight"] * np.array(key["value"])
+    sinks = result.parameters.sinks
+    total = sum(exponentials) + (0 if sinks is None else float(sinks[2].detach().exp()))
+    weights = result.tensor("pattern")[2, result.token]
+    assert [key["weight"] for key in row["keys"]] == weights.tolist()
+    np.testing.assert_allclose(np.array(exponentials) / total, weights, atol=1e-5)
+    np.testing.assert_allclose([key["exponential"] / row["total"] for key in row["keys"]], weights, atol=1e-5)
+    np.testing.assert_allclose(output, row["output"], atol=1e-4)
+
+
+def test_the_report_has_the_followed_row_and_shares_of_variance_only_if_verbose() -> None:
+    result = of_bert(head="L0H2", token="cat")
+    line = next(line for line in result.report().splitlines() if line.startswith("#5 saw "))
+    (saw,) = (key for key in result.document()["followed"]["keys"] if key["token"] == "saw")
+    assert [float(number.replace("−", "-")) for number in line.split()[2:6]] == pytest.approx(
+        [saw[name] for name in ("product", "score", "exponential", "weight")], abs=1e-4
+    )
+    assert "variance" not in result.report()
+    assert "variance" in result.report(verbose=True)
 
 
 def test_half_precision_is_explained() -> None:

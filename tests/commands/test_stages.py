@@ -13,12 +13,13 @@ from transformers.activations import ACT2FN
 
 from attnviz.commands.explain import reference, stages
 from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters
-from attnviz.commands.explain.stages import Probe, StageCheck, probes_of
+from attnviz.commands.explain.stages import StageCheck, probes_of
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference import attention
 from attnviz.reference.attention import LayerNorm, RMSNorm
 from attnviz.reference.positions import Rotary
+from attnviz.trace.taps import Site
 from tests.conftest import SENTENCE
 from tests.support.explained import bert, gpt2, steps_of
 from tests.support.llamas import (
@@ -467,10 +468,10 @@ def test_activations_are_those_of_transformers(name: str) -> None:
     ("more", "message"), [("input of nowhere", "ran without input of nowhere"), ("extra", "extra")]
 )
 def test_what_nothing_is_compared_to_is_an_error(more: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_one_more(checkpoint: Checkpoint, layer: int) -> list[Probe]:
-        of = checkpoint.modules[layer]
-        module = of.block if more == "extra" else torch.nn.Linear(1, 1)
-        return [Probe("extra", module, "input", "input of nowhere", of), *probes_of(checkpoint, layer)]
+    def with_one_more(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
+        checkpoint.model.nowhere = torch.nn.Linear(1, 1)
+        module = checkpoint.modules[layer].block if more == "extra" else checkpoint.model.nowhere
+        return {"extra": Site(module, "input"), **probes_of(checkpoint, layer)}
 
     monkeypatch.setattr("attnviz.commands.explain.stages.probes_of", with_one_more)
     with pytest.raises(VerificationError, match=message):

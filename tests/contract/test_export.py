@@ -122,12 +122,14 @@ HOSTILE = "a*b_c `x` <script> [CLS](u) #1 | \\ **d**: e"
 
 
 def test_captions_come_back_from_the_file_as_they_were_and_hold_no_markup():
-    captions = [("overview.png", "one"), ("heads/L00H00.png", HOSTILE), ("heads/L00H00.svg", HOSTILE)]
+    captions = [("overview.png", "one\nDetails: *two*."), ("heads/L00H00.png", HOSTILE), ("heads/L00H00.svg", HOSTILE)]
     text = caption_files(captions)[CAPTIONS]
-    assert text.startswith("# Captions\n\n**overview.png**: one\n\n**heads/L00H00.png, heads/L00H00.svg**: a\\*b\\_c")
+    assert text.startswith(
+        "# Captions\n\n**overview.png**: one\n\nDetails: \\*two\\*.\n\n**heads/L00H00.png, heads/L00H00.svg**: a\\*b"
+    )
     assert "\\<script>" in text.replace("\\>", ">")
     assert read_captions(text) == captions
-    assert text.count("\n\n") == 2
+    assert text.count("\n\n") == 3
 
 
 # --- a stored profile, published heads

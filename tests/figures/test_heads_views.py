@@ -1,13 +1,16 @@
 """What the overview and the heatmaps of a text show and say."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from attnviz.commands.heads import views
 from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.summary import heads_to_look_at
 from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadGridPlan
 from attnviz.figures.heatmap import HeatmapPlan
@@ -41,6 +44,20 @@ def test_heatmaps_come_in_the_models_order_with_their_labels():
         np.testing.assert_array_equal(plan.values, pattern.numpy())
         assert plan.labels.texts == LABELS
         assert plan.labels.muted == (True, False, False, False, False, True)
+
+
+def test_of_a_model_of_many_heads_those_to_look_at_get_a_heatmap_unless_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    analysis = hand_made(patterns=by_design(6)[:1].repeat(1, 4, 1, 1))
+    counts = []
+    for most in (8, 7):
+        monkeypatch.setattr(views, "MOST_DRAWN", most)
+        for figures in (None, ["heads"]):
+            written = analysis.save(tmp_path, figures=figures)["figures"]
+            counts.append(sum(name.startswith("heads/") for name in written))
+    assert (counts[0], counts[1], counts[3]) == (8, 8, 8)
+    assert counts[2] == len(heads_to_look_at(analysis.heads)) < 8
 
 
 NO_OBJECT = Parse((Word("the", (1,)), Word("cat", (2,)), Word("ran", (3,))), (Arc(1, 2, "nsubj"),), "by hand")

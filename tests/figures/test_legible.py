@@ -151,6 +151,7 @@ CHOICES: dict[str, dict[str, Any]] = {"heads, chosen": {"select": ["L0H2", "L2H8
 """The options that a result is drawn with."""
 STYLES = {"page": Style(), "column": Style("dark", "per-head", 3.3), "least": Style(width=2.0)}
 STYLES["log"] = Style("light", "log", 2.0)
+STYLES |= {"slide": Style(width=13.3), "large": Style(width=4.0, font_size=14), "wide": Style(width=13.3, font_size=6)}
 IN = {
     "many": ("page", "least"), "few": ("column",), "hostile": ("column",), "chosen": ("page", "column"),
     "gated": ("page",), "capped": ("column",),
@@ -161,7 +162,7 @@ DRAWN = [
     (name, view.name, style)
     for name in RESULTS
     for view in views_of(name.partition(",")[0])
-    for style in IN.get(re.sub(r".*, (\w+).*", r"\1", name), ("page", "column", "least"))
+    for style in (*IN.get(re.sub(r".*, (\w+).*", r"\1", name), ("page", "column", "least")), "large", "wide")
     if not view.suffix
 ]
 DRAWN += [("heads, many", "text", "log"), ("heads, hostile", "text", "log")]
@@ -184,8 +185,10 @@ def test_nothing_is_cut_or_covered(result: str, view: str, style: str) -> None:
             pytest.skip(str(refused))
         raise
     width, height = figure.get_size_inches()
-    assert STYLES[style].width in (None, pytest.approx(width))
-    assert height <= 13 or view in ("relations", "card")  # which have as many lines as their words
+    chosen = STYLES[style]
+    assert chosen.width in (None, pytest.approx(width * chosen.magnified(width)))
+    assert style != "slide" or width < 13.3 or view == "explain"  # which is wider than the others
+    assert height <= max(13, 1.1 * width) or view in ("relations", "card")  # which have as many lines as their words
     assert nothing_over_the_edge(figure)
     assert covered(figure) == []
     assert {

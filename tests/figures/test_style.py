@@ -1,13 +1,18 @@
 """Looks: what can be chosen, and what the choice does to colours."""
 
+import re
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
+from PIL import Image
 
 from attnviz.errors import UsageError
+from attnviz.figures.fonts import text_width, using
 from attnviz.figures.heatmap_files import LEVELS, palette
 from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.style import THEMES, Style, parse_width
+from tests.support.hand_made import hand_made
 
 
 @pytest.mark.parametrize(
@@ -32,11 +37,48 @@ def test_what_is_no_width_is_refused(text):
         *[({"width": width}, "84mm") for width in ([3], b"3in", True)],
         ({"theme": "sepia"}, "sepia"),
         ({"scale": "linear"}, "linear"),
+        *[({"font_size": size}, "4 to 40") for size in (3.9, 41.0, float("nan"))],
+        *[({"font_size": size}, "points") for size in ("9pt", True)],
+        ({"font_size": 14.0, "width": 3.3}, "at most 11.5"),
+        ({"font": "DejaVu Sanz"}, "DejaVu Sans"),
+        ({"font": "missing.ttf"}, "cannot be read"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused_with_what_can(choice, why):
     with pytest.raises(UsageError, match=why):
         Style(**choice)
+
+
+@pytest.mark.parametrize(
+    ("look", "inches"), [({"width": 13.3}, 13.3), ({"width": 6.0, "font_size": 12.0}, 6.0), ({"width": 3.3}, 3.3)]
+)
+def test_a_file_of_any_format_is_as_wide_as_was_asked_for(look, inches, tmp_path):
+    """What is narrower at its own size is magnified with its text, whose size may be chosen."""
+    hand_made().save(tmp_path, figures=["map"], formats=["png", "svg", "pdf"], **look)
+    with Image.open(tmp_path / "map-entropy.png") as picture:
+        width, (dpi, _) = picture.width, picture.info["dpi"]
+    assert width / dpi == pytest.approx(inches, rel=0.005)
+    assert dpi >= 299
+    (width, across) = re.search(
+        r'width="([\d.]+)pt".*? viewBox="0 0 ([\d.]+)', (tmp_path / "map-entropy.svg").read_text()
+    ).groups()
+    assert float(width) == pytest.approx(72 * inches, rel=0.005)
+    magnified = float(width) / float(across)
+    if "font_size" in look:
+        assert magnified == pytest.approx(look["font_size"] / 7, rel=0.005)
+    else:
+        assert (magnified > 1.5) == (inches > 6)
+    pdf = (tmp_path / "map-entropy.pdf").read_bytes()
+    assert float(re.search(rb"/MediaBox \[ 0 0 ([\d.]+)", pdf)[1]) == pytest.approx(72 * inches, rel=0.005)
+
+
+def test_another_font_is_measured_and_drawn(tmp_path):
+    widths = [text_width("attention", 7, 150)]
+    with using("DejaVu Serif"):
+        widths.append(text_width("attention", 7, 150))
+    assert len({*widths, text_width("attention", 7, 150)}) == 2
+    hand_made().save(tmp_path, figures=["map"], formats=["svg"], font="dejavu serif")
+    assert "DejaVu Serif" in (tmp_path / "map-entropy.svg").read_text()
 
 
 @pytest.mark.parametrize("theme", THEMES)

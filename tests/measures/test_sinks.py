@@ -114,7 +114,7 @@ def test_every_command_of_a_single_text_has_the_same_sinks():
         assert by_head[head.id] == pytest.approx(head.statistics["sink"], abs=1e-5)
         assert by_head[head.id] > 0.5
     for result in (analysis, outputs, rolled):
-        assert "“cat” (#2)" in " ".join(result.report().split())
+        assert "“cat” (#2)" in " ".join(result.report(verbose=True).split())
 
 
 def test_a_first_run_that_is_not_finite_is_refused():

@@ -219,7 +219,7 @@ def test_without_a_way_to_the_logits_the_reason_is_said_once_and_inactive_is_sti
     profile = profile_heads(from_loaded(sharp_bert(), bert_tokenizer()), [corpus], control=False, syntax=False)
     assert profile is not None
     assert {role.role for role in profile.roles} & set(WRITTEN) == {INACTIVE}
-    told = "".join(map(str, SPEC.tables(profile, ViewOptions())))
+    told = "".join(map(str, SPEC.tables(profile, ViewOptions(verbose=True))))
     assert told.count("Copying and copy-suppression were not measured: in BERT and its relatives") == 1
 
 

@@ -102,7 +102,7 @@ def test_the_held_out_novel_is_predicted_clearly_better_than_by_a_bigram(model, 
 
 def test_heads_lists_the_induction_head_with_its_score_and_baseline():
     found = attnviz.analyze(COUNTING, "tiny-gpt2", syntax=False)
-    content, printed = found.document(), found.report(100)
+    content, printed = found.document(), found.report(100, verbose=True)
     labels = {head["id"]: head["label"] for head in content["heads"]}
     assert {"induction", "previous-token"} <= set(labels.values())
     (line,) = [line for line in printed.splitlines() if line.startswith("induction ")]

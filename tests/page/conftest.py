@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
 import attnviz
+from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.wording import visible
@@ -17,6 +19,7 @@ from tests.support.chats import MESSAGES, chat_model, chat_tokenizer
 from tests.support.corpora import treebank
 from tests.support.drawn import HOSTILE
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
+from tests.support.explained import of_bert
 from tests.support.hand_made import first_pattern, hand_made, uniform_pattern
 from tests.support.results import result_of
 from tests.support.stored import profile_of, role
@@ -49,6 +52,11 @@ def analysis(bert_folder: Path) -> Analysis:
     return attnviz.analyze(SENTENCE, bert_folder, syntax=False)
 
 
+@cache
+def explained() -> Explanation:
+    return of_bert(head="L1H0", token="cat")
+
+
 @pytest.fixture(scope="session")
 def translated() -> Analysis:
     tokenizer = unigram_tokenizer()
@@ -59,6 +67,7 @@ def translated() -> Analysis:
 def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis, translated: Analysis) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("pages")
     analysis.save(folder, figures=["page"])
+    explained().save(folder / "explain", figures=["page"])
     labels = ["[CLS]", *(visible(label) or "x" for label in MARKUP)]
     uniform = torch.full((1, 2, len(labels), len(labels)), 1 / len(labels))
     hostile = hand_made(

@@ -15,7 +15,7 @@ import attnviz
 from attnviz.commands.heads.page_view import page_data
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
-from attnviz.page.page import ERROR, PackedPattern, pack, script_text
+from attnviz.page.page import ERROR, MODULES, PackedPattern, pack, script_text
 from attnviz.present.view import ViewOptions
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import by_design, hand_made
@@ -160,6 +160,8 @@ def test_nothing_but_the_pages_own_script_and_style_may_run() -> None:
     assert not re.search(r"(?:src|href)=[\"']?http|url\(|@import", html)
 
 
-def test_the_script_writes_no_markup() -> None:
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", script_text())
-    assert not re.search(r"^(import|export)\b", script_text(), re.MULTILINE)
+@pytest.mark.parametrize("command", MODULES)
+def test_the_script_writes_no_markup(command: str) -> None:
+    script = script_text(command)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", script)
+    assert not re.search(r"^(import|export)\b", script, re.MULTILINE)

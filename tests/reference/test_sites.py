@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnviz.trace.recorder import at_site
+from attnviz.trace.taps import at_site, sites_of, taps
+from tests.models.test_families import model
 
 STATES, SOURCE = torch.ones(1, 2, 3), 5 * torch.ones(1, 4, 3)
 
@@ -23,7 +24,7 @@ class Attention(nn.Module):
         ("source", True, SOURCE, (STATES, 2 * SOURCE.sum())),
         ("source", False, STATES, (2 * STATES, 2 * STATES.sum())),
         ("output", False, STATES, (2 * STATES, STATES.sum())),
-        ("pattern", False, STATES.sum(), (STATES, 2 * STATES.sum())),
+        ("weights", False, STATES.sum(), (STATES, 2 * STATES.sum())),
     ],
 )
 @pytest.mark.parametrize("named", [False, True])
@@ -43,3 +44,22 @@ def test_a_site_is_read_and_replaced_until_its_handle_is_removed(side, crosses, 
     assert third == 3
     assert not module._forward_hooks
     assert not module._forward_pre_hooks
+
+
+@pytest.mark.parametrize("family", ["albert", "gpt_neox", "llama"])
+def test_taps_read_and_replace_in_the_run_of_each_layer_where_layers_share_modules_too(family):
+    checkpoint = model(family)
+    inputs = checkpoint.tokenize("the cat saw the dog").model_inputs(checkpoint.device)
+    sites, read = sites_of(checkpoint, ("residual",)), {}
+
+    def states(visit):
+        with torch.no_grad(), taps(sites, visit):
+            return checkpoint.model(**inputs, output_hidden_states=True).hidden_states
+
+    own = states(read.__setitem__)
+    assert list(read) == [(layer, "residual") for layer in checkpoint.layers]
+    assert all(torch.equal(tensor, own[layer]) for (layer, _), tensor in read.items())
+    sites = sites_of(checkpoint, ("residual",), [1])
+    changed = states(lambda _, tensor: tensor + 1)
+    same = [torch.equal(one, other) for one, other in zip(own, changed, strict=True)]
+    assert same == [layer < 2 for layer in range(checkpoint.n_layers + 1)]

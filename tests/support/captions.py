@@ -4,6 +4,10 @@ import re
 
 
 def read_captions(text: str) -> list[tuple[str, str]]:
-    """File name and caption of each figure."""
-    entries = filter(None, map(re.compile(r"\*\*([^*]+)\*\*: (.*)").fullmatch, text.splitlines()))
-    return [(name, re.sub(r"\\(.)", r"\1", entry[2])) for entry in entries for name in entry[1].split(", ")]
+    """File name and caption of each figure, its details on a second line."""
+    entries = re.findall(r"^\*\*([^*]+)\*\*: (.*(?:\n\nDetails: .*)?)$", text, re.MULTILINE)
+    return [
+        (name, re.sub(r"\\(.)", r"\1", entry.replace("\n\n", "\n")))
+        for names, entry in entries
+        for name in names.split(", ")
+    ]

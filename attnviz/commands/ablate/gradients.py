@@ -1,7 +1,6 @@
 """Importance of heads by gradients (Michel et al. 2019): gates on the heads, on the way back through a pass."""
 
 import math
-from contextlib import ExitStack
 
 import torch
 from torch import Tensor
@@ -74,7 +73,7 @@ class GradientTally:
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()
                 gate = gradient.new_ones(len(gradient), self._n_heads[layer], requires_grad=True)
-                with removal.gated_heads(model, layer, gate):
+                with removal.gated_heads(model, {layer: gate}):
                     after = removal.run_block(model.modules[layer].block, kept, layer, hidden)
                 if layer == model.n_layers - 1:
                     after = model.architecture.final_states(model.model, after)
@@ -91,10 +90,8 @@ class GradientTally:
     def _of_all_layers(self, kept: removal.KeptPass, gradient: Tensor) -> Tensor:
         """The same in one graph; 0 where a layer has fewer heads."""
         model = self._checkpoint
-        with torch.enable_grad(), ExitStack() as stack:
-            gates = [gradient.new_ones(len(gradient), n, requires_grad=True) for n in self._n_heads]
-            for layer, gate in enumerate(gates):
-                stack.enter_context(removal.gated_heads(model, layer, gate))
+        gates = [gradient.new_ones(len(gradient), n, requires_grad=True) for n in self._n_heads]
+        with torch.enable_grad(), removal.gated_heads(model, dict(enumerate(gates))):
             of_gates = torch.autograd.grad(removal.final_states(model, kept.inputs), gates, gradient)
         widest = max(self._n_heads)
         return self._finite(

@@ -186,21 +186,25 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
 
 def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     checked = result.verified
-    yield Text(f"{result.checkpoint.short_name} on {source_line(result)}{of_one_text(result)}", style="bold")
-    yield Text(f"{capital(what_is_measured(result))}. {capital(REPLACEMENT_TEXT[result.method])}.")
     more = (
         f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
         f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'input')}"
     )
-    yield verification_line(checked.attention, result.checkpoint, more)
-    yield _head_table(result, choices.top)
-    if any(head.roles for head in result.heads):
-        yield _role_table(result, choices.top)
-    if result.sets:
+    whole, has_roles = choices.verbose, any(head.roles for head in result.heads)
+    source = f"{result.checkpoint.short_name} on {source_line(result)}{of_one_text(result)}"
+    yield Text.assemble(
+        (source, "bold"),
+        f"\n{capital(what_is_measured(result))}. {capital(REPLACEMENT_TEXT[result.method])}.\n",
+        verification_line(checked.attention, result.checkpoint, more if whole else ""),
+    )
+    yield _head_table(result, choices.rows(4 if has_roles or result.together else 8))
+    if has_roles:
+        yield _role_table(result, choices.rows(4))
+    if result.sets and (whole or result.together):
         yield _set_table(result)
-    if result.curve is not None:
+    if result.curve is not None and whole:
         yield _curve_table(result, result.curve.points)
-    yield notes(conclusion(result), *_notes(result))
+    yield notes(conclusion(result), *(_notes(result) if whole else ()))
 
 
 def _measured(result: Ablation, of: Callable[[Any], Estimate], title: str, unit: str = "") -> list[Any]:

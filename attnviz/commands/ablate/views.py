@@ -16,7 +16,7 @@ from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten
 from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.models.wording import counted
-from attnviz.present.figure_context import capital, sentence
+from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
@@ -44,7 +44,7 @@ def _plan(
     on, _, unchanged = measured.partition("; ")
     last = " ".join(f"{capital(part)}." for part in more if part)
     notes = (f"{source}: {on}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last)
-    caption = sentence(f"{model} on {source}, {measured}: {what}", method, *more)
+    caption = caption_of(f"{model} on {source}, {measured}: {what}", method, *more)
     return EffectsPlan(f"ablate-{name}", caption, model + title, tuple(filter(None, notes)), result, heads)
 
 

@@ -11,7 +11,7 @@ from attnviz.commands.profile.page_view import sentences_entry
 from attnviz.commands.profile.show import licence_lines
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, short_float
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import caption_of
 from attnviz.present.view import ViewOptions
 
 
@@ -33,7 +33,7 @@ def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
     return data | {
         "command": "card",
         "title": title,
-        "caption": sentence(f"Interactive page of {title}; opens from disk, without network"),
+        "caption": caption_of(f"Interactive page of {title}; opens from disk, without network"),
         "command_line": {
             "program": ["card"],
             "texts": [str(card.corpus or card.text)],

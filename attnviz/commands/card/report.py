@@ -102,14 +102,16 @@ def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableTy
     first = result.cards[0]
     yield verification_line(first.analysis.verification, first.checkpoint)
     if isinstance(result, Card):
-        yield from _card_tables(result, choices.top or None)
+        yield from _card_tables(result, choices)
     else:
-        yield _index(result, choices.top)
-        yield notes(LEGEND)
+        yield _index(result, choices.rows(14))
+        if choices.verbose:
+            yield notes(LEGEND)
 
 
-def _card_tables(card: Card, top: int | None) -> Iterator[RenderableType]:
+def _card_tables(card: Card, choices: ViewOptions) -> Iterator[RenderableType]:
     yield Text(title_of(card), "bold")
+    top = choices.rows(3) or None
     for table in tables_of(card):
         listed = table.texts[:top]
         columns = [
@@ -118,6 +120,8 @@ def _card_tables(card: Card, top: int | None) -> Iterator[RenderableType]:
         ]
         caption = left_out(len(listed), len(table.rows), "row", "card.csv")
         yield RowTable(table.title, columns, listed, caption=caption)
+    if not choices.verbose:
+        return
     if card.profile is not None and card.shown_examples is not None:
         yield from example_tables(card.profile, [card.shown_examples], 0)
     yield notes(*notes_of(card))

@@ -95,16 +95,10 @@ def what_it_does(role: Role) -> str:
 
 
 def title_of(card: Card) -> str:
-    """What the head does, with the score, guess and interval of its clearest role."""
+    """What the head does, by its clearest role."""
     name = f"{card.head} of {card.checkpoint.short_name}"
     if card.roles:
-        role = card.roles[0]
-        guess = shown_baseline(role.baseline)
-        numbers = [f"score {rounded(role.score)}"]
-        if guess is not None:
-            numbers.append(f"guess {rounded(guess)}")
-        numbers.append(f"interval {cell_text(role.interval, 2)}")
-        return f"{name} {what_it_does(role)} ({role_name(role.role, role.direction)}: {', '.join(numbers)})"
+        return f"{name} {what_it_does(card.roles[0])}"
     head = card.analysis.head(card.head)
     shown = "no pattern that has a name" if head.label == UNNAMED else visible(head.shown)
     if head.label in NO_LABEL:
@@ -112,6 +106,19 @@ def title_of(card: Card) -> str:
     if card.profile is None or not is_of_source(card.head.layer):
         return f"{name} on one text: {shown}"
     return f"{name} passes no role over {visible(card.profile.measured_on)}; on one text: {shown}"
+
+
+def details_of(card: Card) -> str:
+    """Score, guess and interval of the head's clearest role; '' without one."""
+    if not card.roles:
+        return ""
+    role = card.roles[0]
+    guess = shown_baseline(role.baseline)
+    numbers = [f"score {rounded(role.score)}"]
+    if guess is not None:
+        numbers.append(f"guess {rounded(guess)}")
+    numbers.append(f"interval {cell_text(role.interval, 2)}")
+    return f"{role_name(role.role, role.direction)}: {', '.join(numbers)}"
 
 
 def role_table(card: Card) -> CardTable:

@@ -14,7 +14,7 @@ from matplotlib.path import Path
 
 from attnviz.commands.card.measure import Card, Cards
 from attnviz.commands.card.page_view import of_pattern, page_data
-from attnviz.commands.card.tables import CardTable, notes_of, tables_of, title_of
+from attnviz.commands.card.tables import CardTable, details_of, notes_of, tables_of, title_of
 from attnviz.commands.heads.views import HEADS
 from attnviz.commands.profile.show import NamedExample, named_examples
 from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text_width
@@ -23,7 +23,7 @@ from attnviz.figures.matrix import label_pixels, label_size
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, frozen, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.wording import right_to_left, rounded, visible
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.examples import Example, Part, parts_of_text
@@ -183,9 +183,9 @@ def _plan(card: Card, choices: ViewOptions, stem: str) -> CardPlan:
     title = title_of(card)
     return CardPlan(
         stem=stem,
-        caption=sentence(title, *feet),
+        caption=caption_of(title, details_of(card), *feet),
         title=title,
-        notes=(),
+        notes=tuple(filter(None, [details_of(card)])),
         feet=tuple(feet),
         pattern=replace(pattern, title="", evidence=""),
         tables=tuple(tables),

@@ -1,6 +1,6 @@
 """JSON, CSV (a row a claim) and the table of checked claims."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from attnviz.commands.check.measure import FAILS, HOLDS, UNDECIDED, VERDICTS, Check, CheckedClaim
 from attnviz.errors import OutputError
 from attnviz.measures.estimates import Interval
-from attnviz.models.wording import amount, span
+from attnviz.models.wording import amount, counted, span
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.published import shown_baseline
@@ -51,12 +51,26 @@ def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
     return {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts}
 
 
-def _tables(check: Check, _: ViewOptions) -> Iterator[RenderableType]:
+_FEW = 14
+"""Claims on the first screen, and all that do not hold."""
+
+
+def _shown(check: Check, choices: ViewOptions) -> Sequence[CheckedClaim]:
+    """The claims, in their order; if they are many, those that hold are left out."""
+    doubtful = [each for each in check.claims if each.verdict != HOLDS]
+    return check.claims if choices.verbose or len(check.claims) <= _FEW else doubtful
+
+
+def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
     found = ", ".join(f"{verdict}: {check.count(verdict)}" for verdict in VERDICTS)
     claim = Field[CheckedClaim]("Claim", lambda row: row.claim.words)
     lines = [] if check.claims[0].claim.line is None else [_of_claim("line")]
     title = f"Claims on {check.checkpoint.short_name} ({found})"
-    yield RowTable(title, [*lines, claim, *_MEASURED], check.claims)
+    shown = _shown(check, choices)
+    caption = ""
+    if len(shown) < len(check.claims):
+        caption = f"{counted(len(check.claims) - len(shown), 'claim')} that hold left out: --verbose lists all."
+    yield RowTable(title, [*lines, claim, *_MEASURED], shown, caption=caption)
     reasons = ((each.claim, each.reason) for each in check.claims if each.reason)
     named = (f"{claim.words if claim.line is None else f'Line {claim.line}'}: {reason}." for claim, reason in reasons)
     sources = dict.fromkeys(each.source or ", ".join(map(str, each.claim.corpus)) for each in check.claims)

@@ -72,19 +72,24 @@ def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
         f"{counted(len(result.heads), 'head')} of {visible(model.name)} ({model.runs_as}), from the weights alone."
     )
     pairs = result.pairs(choices.select)
-    for kind in COMPOSITION_INPUTS:
+    order = f"the furthest above the baseline, {result.baseline:.3f}, first"
+    if pairs and not choices.verbose:
+        ranked = sorted(pairs, key=lambda pair: -pair.deviations)
+        yield first_rows("Composition", _PAIRS, ranked, choices.rows(6), "circuits.csv", noun="pair", order=order)
+    for kind in COMPOSITION_INPUTS if choices.verbose else ():
         of_kind = [pair for pair in pairs if pair.kind == kind]
         if of_kind:
-            order = f"the furthest above the baseline, {result.baseline:.3f}, first"
             title = f"{capital(kind)} composition"
             yield first_rows(title, _PAIRS, of_kind, choices.top, "circuits.csv", noun="pair", order=order)
     if not pairs:
         yield notes("No pairs: composition takes two layers.")
     if not result.no_copying:
-        ranked = sorted(heads, key=lambda head: -abs(head.copying or 0.0))
+        copying = sorted(heads, key=lambda head: -abs(head.copying or 0.0))
         columns = [_HEADS[0], *_HEADS[-2:]]
         order = "the largest first"
-        yield first_rows("Copying", columns, ranked, choices.top, "circuits.json", order=order)
+        yield first_rows("Copying", columns, copying, choices.rows(3), "circuits.json", order=order)
+    if not choices.verbose:
+        return
     low, high = untrained_range(result)
     yield notes(
         "Composition (Elhage et al. 2021): ‖A B‖ / (‖A‖ ‖B‖) in Frobenius norms, A what the earlier head writes, B "

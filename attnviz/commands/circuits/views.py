@@ -9,7 +9,7 @@ from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, Circuits
 from attnviz.commands.circuits.report import left_out
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
-from attnviz.present.figure_context import capital, sentence
+from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
 
 _INCHES = 4.5
@@ -28,7 +28,7 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
         shown = f"cells: the largest of {pooled} × {pooled}" if pooled > 1 else ""
         yield TilesPlan(
             stem=f"composition-{kind}",
-            caption=sentence(
+            caption=caption_of(
                 f"{capital(kind)} composition of every head (row) with every earlier head (column) of {model}: "
                 "‖A B‖ / (‖A‖ ‖B‖) in Frobenius norms (Elhage et al. 2021)",
                 f"colours from {result.baseline:.3f}, what random rotations of the same singular values score",

@@ -14,7 +14,7 @@ from attnviz.figures.families import brief_name, family_of_label
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, signed, visible
 from attnviz.page.page import ERROR, PackedPattern, colours_entry, pack, statistic_entry
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import caption_of
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 
@@ -42,7 +42,7 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
     return {
         "command": "compare",
         "title": " · ".join(side_lines(result)),
-        "caption": sentence(
+        "caption": caption_of(
             f"Interactive page of {counted(len(result.heads), 'head')}, {sides_in_words(result)}; opens from disk, "
             "without network",
             left_out,

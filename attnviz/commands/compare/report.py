@@ -78,8 +78,11 @@ def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
 
 def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType]:
     sides = result.first, result.second
-    yield Text.assemble((answer(result), "bold"), "\n", "\n".join(side_lines(result)))
-    yield Text("\n").join(verification_line(side.verification, side.checkpoint) for side in sides)
+    verified = [verification_line(side.verification, side.checkpoint) for side in sides]
+    if verified[0] == verified[1]:
+        del verified[1]
+    said = Text.assemble((answer(result), "bold"), "\n", "\n".join(side_lines(result)))
+    yield Text("\n").join([said, *verified])
     if not result.any_beyond_rounding:
         yield notes(f"{_rounding(result)} compare.csv has the heads with their labels.")
         return
@@ -90,8 +93,12 @@ def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType
         Field("Largest difference of content", partial(_largest, result), "B − A"),
     ]
     order = "the most different first"
-    yield first_rows("Heads", columns, table.rows, choices.top, "compare.csv", order=order)
-    yield _notes(result)
+    yield first_rows("Heads", columns, table.rows, choices.rows(_FEW), "compare.csv", order=order)
+    yield _notes(result) if choices.verbose else notes("Distance: 0 for equal patterns, 0.833 for no key in common.")
+
+
+_FEW = 8
+"""Heads on the first screen."""
 
 
 def _largest(result: Comparison, head: HeadDifference) -> str:

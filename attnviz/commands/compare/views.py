@@ -16,7 +16,7 @@ from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, h
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
 from attnviz.figures.style import Style
 from attnviz.models.wording import counted, shortened_token, signed
-from attnviz.present.figure_context import FigureContext, capital, sentence
+from attnviz.present.figure_context import FigureContext, capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 _COLOURS = "orange is more in B, blue more in A"
@@ -56,7 +56,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
     of_heads = _pooled_differences(result, heads, lambda _: pooled)
     yield HeadGridPlan(
         stem="compare",
-        caption=sentence(
+        caption=caption_of(
             f"Attention in B minus that in A of {count}, {sides_in_words(result)}",
             f"{_COLOURS}, on a square-root scale to ±{end:g}, the same for every head",
             _pooled(pooled),
@@ -103,7 +103,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
         evidence = f"label {label} · total variation {head.total_variation:.2f}"
         yield HeatmapPlan(
             stem=f"differences/{head.id.file_stem}",
-            caption=sentence(
+            caption=caption_of(
                 f"Attention of {head.id} in B minus that in A, query by row and key by column, {sides}",
                 f"{_COLOURS}, on a square-root scale to ±{end:g} (the same for every head)",
                 f"Jensen-Shannon distance {head.distance:.3f} (root nats), rank {head.rank} of {len(result.heads)}",

@@ -1,11 +1,12 @@
 """The command ``attnviz explain``: one layer, step by step, every step held against the running model."""
 
-from attnviz.present.report import View
+from attnviz.present.report import View, page_view
 
 VIEWS = (
     View(
         "path",
         "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves",
     ),
+    page_view("the steps as panels; a click on a token or a head changes the numbers", default=True),
 )
 """Its figures, in the order of the documentation."""

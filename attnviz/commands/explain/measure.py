@@ -3,10 +3,12 @@
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
+from attnviz.commands.explain.followed_row import FollowedRow, row_of
 from attnviz.commands.explain.position_share import PositionShares, embeds_positions, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import UsageError
@@ -18,6 +20,7 @@ from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
+from attnviz.reference.attention import HeadParameters
 from attnviz.trace.residual_parts import recording_parts
 
 
@@ -80,6 +83,16 @@ class Explanation(TextResult):
     def output(self) -> StageCheck:
         """Check of the layer's output against the model's next hidden state."""
         return self.stages.checks["output"]
+
+    @property
+    def parameters(self) -> HeadParameters:
+        """The parameters of the layer's attention."""
+        return self.checkpoint.architecture.parameters(self.checkpoint.model, self.layer)
+
+    @cached_property
+    def row(self) -> FollowedRow:
+        """The row of the followed token in the followed head: its scores, weights and values, key by key."""
+        return row_of(self.stages, self.parameters, self.head.head, self.token)
 
     @checked
     def tensor(self, name: str) -> Tensor:

@@ -118,7 +118,7 @@ def path_figure(plan: PathPlan, style: Style, vector: bool = False) -> Figure:
     every, _ = _names(plan, sizes)
     named = f"Every {ordinal(every)} token is named." if every > 1 else ""
     with figure_style():
-        page = new_page(plan.title, [*plan.notes, named], style, width=style.width or max(map(_width, rows)), body=body)
+        page = new_page(plan.title, [*plan.notes, named], style, width=style.room or max(map(_width, rows)), body=body)
         page.set_layout_engine("none")
         blocks, strip = list[_Block](), MARGIN / 3 + body + _TOP - _STRIP
         for row, (above, below) in zip(rows, reach, strict=True):
@@ -141,9 +141,9 @@ def path_figure(plan: PathPlan, style: Style, vector: bool = False) -> Figure:
 def _rows(plan: PathPlan, style: Style) -> tuple[_Sizes, list[list[_Block]]]:
     """Sizes and rows of blocks: the fewest rows that fit the width, then the largest panels."""
     sizes = [_Sizes(8.5, 7.5, _LARGEST)]
-    if style.width is not None:
+    if style.room is not None:
         sizes = [_Sizes(6.0, 5.5, side) for side in np.arange(_LARGEST, _LEAST - _STEP / 2, -_STEP)]
-    room = style.width or math.inf
+    room = style.room or math.inf
     tried = [(each, [row for band in plan.bands.values() for row in _filled(band, plan, each, room)]) for each in sizes]
     fitting = [(each, rows) for each, rows in tried if max(map(_width, rows)) <= room]
     if not fitting:

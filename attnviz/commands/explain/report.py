@@ -7,18 +7,22 @@ import torch
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
+from torch import Tensor
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
-from attnviz.models.wording import counted, error, visible
+from attnviz.models.wording import counted, error, rounded, visible
 from attnviz.present.documents import text_entry
 from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, notes
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
+
+_FIRST = 4
+"""Numbers of a vector that the table of the row has room for."""
 
 
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
@@ -38,7 +42,30 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             "pattern_tolerance": checks["pattern"].tolerance,
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
         },
+        "followed": _followed(result),
         "positions": result.positions and _positions(result.positions),
+    }
+
+
+def _followed(result: Explanation) -> dict[str, Any]:
+    """Entry of the followed row; of a long text with the vectors of its strongest keys."""
+    row, listed = result.row, set(result.row.strongest)
+    keys: list[dict[str, Any]] = []
+    for at, label in enumerate(result.tokens.labels):
+        numbers = {name: getattr(row, name)[at].item() for name in ("product", "score", "allowed", "exponential")}
+        capped = None if row.capped is None else float(row.capped[at])
+        keys.append({"position": at, "token": label, **numbers, "capped": capped, "weight": float(row.weight[at])})
+        if at in listed:
+            weighted = row.weight[at] * row.value[at]
+            vectors = {"key": row.key[at], "value": row.value[at], "weighted_value": weighted}
+            keys[at] |= {name: vector.tolist() for name, vector in vectors.items()}
+    return {
+        "head": str(result.head),
+        "token": result.token,
+        "query": row.query.tolist(),
+        **{name: getattr(row, name) for name in ("scale", "largest", "sink", "total")},
+        "keys": keys,
+        "output": row.output.tolist(),
     }
 
 
@@ -88,19 +115,70 @@ def _positions(shares: PositionShares) -> dict[str, Any]:
     }
 
 
-def _tables(result: Explanation, _: ViewOptions) -> Iterator[RenderableType]:
+def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableType]:
     yield _heading(result)
     yield _walk_through(result)
-    if result.positions is None:
-        why = "for the first layer only (--layer 0), because the embeddings enter there"
-        if not embeds_positions(result.checkpoint):
-            why = "not told apart: this model has no position embeddings, but turns queries and keys in every layer"
-        yield notes(f"Content and position: {why}.")
-    else:
+    yield _row(result)
+    if choices.verbose:
+        yield from _content_and_position(result)
+    yield verified_line(result)
+
+
+def _row(result: Explanation) -> RowTable[int]:
+    """Table of the followed row, a line a key, with all that its softmax is computed from."""
+    row, labels, first = result.row, result.tokens.labels, result.row.output[:_FIRST].tolist()
+    keys, weighted = row.strongest, row.weight[:, None] * row.value
+
+    def numbers(title: str, of: Tensor, detail: bool = False) -> Field[int]:
+        return Field(title, lambda at: float(of[at]), write=_digits, detail=detail)
+
+    columns: list[Field[int]] = [
+        Field("Key", lambda at: f"#{at} {visible(labels[at])}"),
+        numbers("q · k", row.product),
+        numbers("Score", row.score),
+        *([] if row.capped is None else [numbers("Capped", row.capped)]),
+        Field("exp", lambda at: float(row.exponential[at]) if row.allowed[at] else None, write=_digits),
+        numbers("Weight w", row.weight),
+        *(numbers(f"w · v{number + 1}", weighted[:, number], detail=True) for number in range(len(first))),
+    ]
+    blank = [""] * (len(columns) - 3 - len(first))
+    which = f"all {len(labels)} keys"
+    if len(keys) < len(labels):
+        which = f"{len(keys)} keys of {len(labels)}, with the largest weights"
+    masked = "" if row.allowed.all() else " –: masked."
+    sink = "" if row.sink is None else f" The sum has {_digits(row.sink)} of a learned sink, which is no token."
+    return RowTable(
+        f"The row of ‘{visible(labels[result.token])}’ in {result.head}, to redo by hand ({which})",
+        columns,
+        keys,
+        ["Sum", *blank, *map(_digits, (row.total, float(row.weight.sum()), *first))],
+        f"Score: {step_of(result, 'scores').formula}. exp: of the score less the largest, {_digits(row.largest)}."
+        f"{masked} w: exp / {_digits(row.total)}.{sink} w · v: the first {len(first)} of {len(row.output)} numbers of "
+        "the value times w; their sums are A V. explain.json has whole vectors (followed).",
+    )
+
+
+def _digits(value: float | None) -> str:
+    """As many digits as a computation by hand needs."""
+    return rounded(value, 4)
+
+
+def _content_and_position(result: Explanation) -> Iterator[RenderableType]:
+    """What of the scores comes from content and what from positions, or why this is not told."""
+    if result.positions is not None:
         yield from _shares(result.positions)
+        return
+    why = "for the first layer only (--layer 0), because the embeddings enter there"
+    if not embeds_positions(result.checkpoint):
+        why = "not told apart: this model has no position embeddings, but turns queries and keys in every layer"
+    yield notes(f"Content and position: {why}.")
+
+
+def verified_line(result: Explanation) -> Text:
+    """How many steps were compared with the model, and how closely the output is its own."""
     stages, model, output = result.stages, result.checkpoint, result.output
     start = f"the output of layer {result.layer - 1}" if result.layer else "the embedding tables"
-    yield Text.assemble(
+    return Text.assemble(
         ("Verified", "bold green"),
         f" {len(stages.checks)} of {len(stages)} steps against the running model "
         f"({model.runs_as}), each recomputed from the step before it, "
@@ -128,11 +206,12 @@ def _walk_through(result: Explanation) -> Group:
         shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
         lines.append(Text.assemble(f"{count:2d}  ", (step.title, "bold"), (f"  {shape}", "cyan")))
         below = [Text(words) for words in (step.formula, step.sentence, numbers_of(result, stage.name)) if words]
-        lines += [Padding.indent(text, 4) for text in (*below, Text(*_check(stage, step.unseen)))]
+        lines += [Padding.indent(text, 4) for text in (*below, Text(*check_line(stage, step.unseen)))]
     return Group(*lines)
 
 
-def _check(stage: Stage, unseen: str) -> tuple[str, str]:
+def check_line(stage: Stage, unseen: str) -> tuple[str, str]:
+    """What the comparison of a step with the model gave, and its style; ``unseen`` says why there is none."""
     check = stage.check
     if check is None:
         return f"– not compared: {unseen}", "dim"

@@ -1,13 +1,13 @@
 """The steps of a layer, recomputed end to end, each compared with the running model.
 
-One forward pass with hooks on the modules of each layer gives the model's own steps.
+One forward pass with taps on each layer gives the model's own steps.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,11 @@ from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.recorder import (
     Observer,
     Rows,
-    at_site,
-    own_run,
     random_values,
     record_attention,
     refuse_not_finite,
 )
+from attnviz.trace.taps import Site, taps
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Tolerances of an activation on the model's own input, by dtype; for others that of outputs."""
@@ -39,29 +38,18 @@ _AXES = {2: ("token", "dimension"), 3: ("head", "query", "key"), 4: ("part", "he
 _ON_RANDOM_VALUES = " on random values"
 
 
-class Probe(NamedTuple):
-    """A hook point of the model for a step of a layer."""
-
-    stage: str  # as in recompute_layer; several joined by a +, where one module gives them side by side
-    module: nn.Module
-    side: str  # as for :func:`attnviz.trace.recorder.at_site`
-    place: str  # in words: ``input of encoder.layer.0.output.dense``
-    of: LayerModules  # in whose run the module is read
-
-
 Shown = dict[str, tuple[str, Tensor]]
-"""By step the hook point and the model's own tensor, without the batch axis."""
+"""By step where it is in the model, in words, and the model's own tensor, without the batch axis."""
 
 
-def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
-    """Hook points of a layer's steps; the last one fires last.
+def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
+    """The sites of a layer's steps, in order; names are joined by a + where one module gives several side by side.
 
     A layer's output is read where it is used: at the input of the next layer, or as the model's own last hidden
     state (after GPT-2's final norm: at the input of that).
     """
-    architecture, model = checkpoint.architecture, checkpoint.model
-    layers, final = checkpoint.modules, architecture.final_norm(model)
-    of, pre = layers[layer], architecture.pre_norm
+    architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules
+    of, pre = modules[layer], architecture.pre_norm
     probed: list[tuple[str, nn.Module | None, str]] = [
         ("input", of.block, "input"),
         *((name, module, "output") for name, module in _named(of.projections, "query", "key", "value")),
@@ -77,21 +65,15 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         ("feed_forward_norm", of.feed_forward_norm, "output") if pre
         else ("feed_forward_residual", of.feed_forward_norm, "input"),
     ]  # fmt: skip
-    following = of
-    if layer < len(layers) - 1:
-        following = layers[layer + 1]
-        probed.append(("output", following.block, "input"))
+    probes = {name: Site(module, side, of) for name, module, side in probed if module is not None}
+    final, mapped = architecture.final_norm(model), architecture.output_map(model)
+    if layer < len(modules) - 1:
+        probes["output"] = Site(modules[layer + 1].block, "input", modules[layer + 1])
     elif final is not None:
-        probed += [("output", final, "input"), ("final_norm", model, "output")]
-    elif (mapped := architecture.output_map(model)) is not None:
-        probed.append(("output", mapped, "input"))
+        probes |= {"output": Site(final, "input"), "final_norm": Site(model, "output")}
     else:
-        probed.append(("output", model, "output"))
-    present = [(stage, module, side) for stage, module, side in probed if module is not None]
-    return [
-        Probe(stage, module, side, f"{side} of {_path_of(checkpoint, module)}", following if stage == "output" else of)
-        for stage, module, side in present
-    ]
+        probes["output"] = Site(model, "output") if mapped is None else Site(mapped, "input")
+    return probes
 
 
 def _path_of(checkpoint: Checkpoint, module: nn.Module) -> str:
@@ -106,7 +88,7 @@ def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.
 
 
 def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, str]]:
-    """Hook points of experts, and from the network's input to the input of its last linear map."""
+    """Sites of experts, and from the network's input to the input of its last linear map."""
     if of.routed is not None:
         experts: Any = of.routed.experts
         for name, side in (("router", "output"), ("weights", "weights"), ("taken", "taken")):
@@ -124,26 +106,29 @@ def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, s
     yield "activated" if of.activation is None else "gated", of.down_proj, "input"
 
 
-def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callable[[Shown], None]) -> None:
-    """Until the stack ends, call ``visit`` with the model's steps of a layer once it has run, and keep none."""
-    seen: dict[str, list[Tensor]] = {}
+def _probed(checkpoint: Checkpoint, layer: int, visit: Callable[[Shown], None]) -> AbstractContextManager[None]:
+    """Inside the block, call ``visit`` with the model's steps of a layer once it has run, and keep none."""
+    probes, seen = probes_of(checkpoint, layer), dict[str, list[Tensor]]()
+    places = {stage: f"{site.side} of {_path_of(checkpoint, site.module)}" for stage, site in probes.items()}
+    *_, last = probes
 
-    def keep(probe: Probe, value: Any) -> None:
+    def keep(stage: str, value: Any) -> None:
         if not isinstance(value, Tensor):
-            raise VerificationError(f"layer {layer}: expected a tensor as {probe.place}, found {type(value).__name__}.")
-        seen.setdefault(probe.stage, []).append(value if value.ndim > 2 else value[None])  # experts see no batch
-        if probe is probes[-1]:
-            if missing := [probe.place for probe in probes if probe.stage not in seen]:
+            raise VerificationError(
+                f"layer {layer}: expected a tensor as {places[stage]}, found {type(value).__name__}."
+            )
+        seen.setdefault(stage, []).append(value if value.ndim > 2 else value[None])  # experts see no batch
+        if stage == last:
+            if missing := [place for stage, place in places.items() if stage not in seen]:
                 raise VerificationError(
                     f"layer {layer} of the model ran without {missing[0]}; nothing can be verified."
                 )
             # a feed-forward network may run in chunks of tokens
             every = {stage: parts[0] if len(parts) == 1 else torch.cat(parts, dim=1) for stage, parts in seen.items()}
-            visit({each.stage: (each.place, every[each.stage][0]) for each in probes})
+            visit({stage: (place, every[stage][0]) for stage, place in places.items()})
             seen.clear()
 
-    for probe in probes:
-        stack.enter_context(at_site(probe.module, probe.side, own_run(stack, probe.of)(partial(keep, probe))))
+    return taps(probes, keep)
 
 
 class _ShownPattern(Observer):
@@ -264,7 +249,7 @@ def verify_stages(
 
     with ExitStack() as stack:
         for layer in layers:
-            _probe(stack, layer, probes_of(checkpoint, layer), partial(verify, layer))
+            stack.enter_context(_probed(checkpoint, layer, partial(verify, layer)))
         record_attention(checkpoint, tokens.model_inputs(checkpoint.device), patterns, torch.inf)
     if sorted(verified) != sorted(layers):
         raise VerificationError(

@@ -97,14 +97,15 @@ def step_of(result: Explanation, name: str) -> Step:
     return replace(template, **{text: getattr(template, text).format_map(words) for text in texts})
 
 
+def panel_words(name: str) -> tuple[str, str]:
+    """Title and sentence of a panel of the page that shows several steps."""
+    words = _TABLES["panels"][name]
+    return words["title"], words["sentence"]
+
+
 def norm_kind(result: Explanation) -> str:
     """``layer norm`` or ``RMS norm``."""
     return "layer norm" if result.checkpoint.architecture.norm_kind.startswith("layer") else "RMS norm"
-
-
-def _heads_of(result: Explanation) -> HeadParameters:
-    """The parameters of the layer's attention."""
-    return result.checkpoint.architecture.parameters(result.checkpoint.model, result.layer)
 
 
 def norm_order(result: Explanation) -> str:
@@ -114,7 +115,7 @@ def norm_order(result: Explanation) -> str:
 
 def _words_of(result: Explanation) -> dict[str, object]:
     """What fills the braces of all steps, for this layer and model."""
-    model, heads = result.checkpoint, _heads_of(result)
+    model, heads = result.checkpoint, result.parameters
     activation = activation_named(result.activation)
     h = "norm(h)" if not result.pre_norm or "feed_forward_norm" in result.stages else "h"
     return {
@@ -211,7 +212,7 @@ def _bias_words(result: Explanation) -> dict[str, str]:
 
 def _norm_words(result: Explanation) -> dict[str, str]:
     """Formulas of the norms, and of what is added to the residual stream."""
-    kind, heads = norm_kind(result), _heads_of(result)
+    kind, heads = norm_kind(result), result.parameters
     layer = layer_parameters(result.checkpoint, result.layer)
     norm: Any = layer.attention_norm or layer.feed_forward_norm or layer.attention_output_norm
     formula = _NORMS[kind]

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.page_view import page_data
 from attnviz.commands.explain.path_drawing import OPERATIONS, SQUARE, STACKS, Panel, PathPlan, path_figure
 from attnviz.commands.explain.steps import norm_kind, step_of
 from attnviz.figures.matrix import Array, Labels, max_pool
 from attnviz.models.wording import error, quoted, visible
-from attnviz.present.view import Drawing, ViewOptions
+from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
 """Most rows and columns of a panel; beyond, tokens are pooled (their order matters), and dimensions thinned."""
@@ -162,3 +163,4 @@ def _brief(value: float) -> str:
 
 
 PATH = Drawing(_plan_path, path_figure)
+PAGE = page_drawing("explain", page_data)

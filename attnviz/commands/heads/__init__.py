@@ -25,6 +25,6 @@ VIEWS = (
         default=False,
         module="text_view",
     ),
-    page_view("every head to hover over, click and compare, in one HTML file"),
+    page_view("every head to hover over, click and compare, in one HTML file", default=True),
 )
 """Its figures, in the order of the documentation."""

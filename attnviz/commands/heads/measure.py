@@ -201,20 +201,12 @@ class Reader:
     ) -> Analysis:
         """The analysis of a text, perhaps with ``given`` tokens, or of a chat; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
-        self._refuse_spans(chat, pair)
-        if options.queries is not None and checkpoint.stacks:
-            raise UsageError(
-                "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
-            )
-        refuse_target(checkpoint, target, self.max_new_tokens)
-        refuse_words(checkpoint, words=options.words, parser=self.parser)
+        self._refuse_together(chat, pair, target)
         rendered = None if chat is None else rendered_chat(checkpoint.tokenizer, chat.messages)
         text = text if rendered is None else rendered.text
         if self.generate is not None:
             self._refuse_continuation(pair, rendered)
-        prompt = given
-        if prompt is None:
-            prompt = checkpoint.tokenize(text, pair, self.truncate, rendered=chat is not None)
+        prompt = given or checkpoint.tokenize(text, pair, self.truncate, rendered=chat is not None)
         continuation, tokens = None, prompt
         if self.generate is not None:
             continuation, tokens = self._continued(text, prompt, self.generate, chat is not None)
@@ -227,19 +219,13 @@ class Reader:
         rows = None if queries is None else tuple(sorted({token for unit in queries for token in members[unit]}))
         of_target = self._target(tokens, context.units, target) if checkpoint.stacks else None
         whole = text if continuation is None else continuation.whole
-        parse, note = None, "it was switched off (--no-syntax, syntax=False)."
-        if options.queries is not None:
-            note = "relations need the rows of all words (leave out --queries, queries=...)."
-        elif self.syntax:
-            parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint)
+        texts = tokens.texts_read(whole, pair)
+        parse, note = self._parsed(texts, tokens)
         contexts = _contexts(checkpoint, context, of_target, len(tokens))
         measured = dict[object, HeadStatistics]()  # layers with the same masks on one device are summed together
-        messages = [] if rendered is None else message_spans(prompt, rendered.messages)
-        is_whole = rendered is not None and rendered.answered and len(messages) == len(rendered.messages)
-        answer = messages[-1] if is_whole and context.causal else None
         layout, of_spans = None, dict[int, SpanTally]()
         if not checkpoint.stacks:
-            layout = self._layout(tokens, context, tokens.texts_read(whole, pair), messages, answer, continuation)
+            layout = self._layout(tokens, context, texts, prompt, rendered, continuation)
         relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, context.causal, replicates=0)
         if parse is not None:
             words = [word.positions for word in parse.words]
@@ -279,8 +265,22 @@ class Reader:
             spans=measured_spans(of_spans, tokens, lambda layer: contexts.get(layer, context)) if of_spans else None,
         )
 
-    def _refuse_spans(self, chat: Chat | None, pair: str | None) -> None:
-        """Raise UsageError for a chat or spans with what they cannot be combined with."""
+    def _parsed(self, texts: Sequence[str], tokens: Tokens) -> tuple[Parse | None, str]:
+        """The parse of what the model reads, or None and why not."""
+        if self.options.queries is not None:
+            return None, "relations need the rows of all words (leave out --queries, queries=...)."
+        if not self.syntax:
+            return None, "it was switched off (--no-syntax, syntax=False)."
+        return _parse(texts, tokens, self.parser, self.checkpoint)
+
+    def _refuse_together(self, chat: Chat | None, pair: str | None, target: str | None) -> None:
+        """Raise UsageError for what cannot be combined, or is not of this model."""
+        if self.options.queries is not None and self.checkpoint.stacks:
+            raise UsageError(
+                "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
+            )
+        refuse_target(self.checkpoint, target, self.max_new_tokens)
+        refuse_words(self.checkpoint, words=self.options.words, parser=self.parser)
         if chat is not None and pair is not None:
             raise UsageError("a chat is the whole text: leave out --pair (pair=...) or --chat (chat=...).")
         if self.checkpoint.stacks and (chat is not None or self.spans):
@@ -294,12 +294,16 @@ class Reader:
         tokens: Tokens,
         context: TextContext,
         texts: Sequence[str],
-        messages: Sequence[Span],
-        answer: Span | None,
+        prompt: Tokens,
+        rendered: RenderedChat | None,
         continuation: Continuation | None,
     ) -> SpanLayout | None:
-        """The spans of a text, its own and those that were named; None without any. ``answer`` ends a chat."""
-        spans, first_new = [*messages, *segment_spans(tokens)], None if answer is None else answer.tokens[0]
+        """The spans of a text, its own and those that were named; None without any."""
+        messages = [] if rendered is None else message_spans(prompt, rendered.messages)
+        spans, first_new = [*messages, *segment_spans(tokens)], None
+        is_whole = rendered is not None and rendered.answered and len(messages) == len(rendered.messages)
+        if is_whole and context.causal:  # the answer that ends the chat
+            first_new = messages[-1].tokens[0]
         if continuation is not None:
             first_new = continuation.first
             spans += [Span(PROMPT, tuple(range(first_new))), Span(NEW, tuple(range(first_new, len(tokens))))]

@@ -20,7 +20,7 @@ from attnviz.models.tokens import Positions, Tokens, merge_subwords
 from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, statistic_entry
-from attnviz.present.figure_context import STACK_LEGEND, capital, sentence
+from attnviz.present.figure_context import STACK_LEGEND, capital, caption_of
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.statistics import LOOKBACK
 from attnviz.present.tables import verification_line
@@ -51,7 +51,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     return {
         "command": "heads",
         "title": f"{about.model} on {about.text_line}",
-        "caption": sentence(
+        "caption": caption_of(
             f"Interactive page of {about.subject}: {counted(len(analysis.heads), 'head')}"
             f"{'' if analysis.target else f', {counted(about.n, about.unit)}'}; opens from disk, without network",
             first,

@@ -13,7 +13,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
 from attnviz.commands.heads.spans import positions_of_span, span_table, spans_entry
-from attnviz.commands.heads.summary import LABEL, seen, summary_entry
+from attnviz.commands.heads.summary import LABEL, MOST_DRAWN, seen, summary_entry
 from attnviz.commands.heads.tables import head_tables
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import Verdict
@@ -242,6 +242,9 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
         yield f"the model generated the target, greedily: {quoted(analysis.target.text)}; --target gives another."
     if analysis.continuation is not None:
         yield f"the model continued the text, greedily: {quoted(analysis.continuation.text.strip())}."
+    n_drawn = len({name.partition(".")[0] for name in document["figures"] if name.startswith("heads/")})
+    if not choices.select and len(analysis.heads) > MOST_DRAWN and 0 < n_drawn < len(analysis.heads):
+        yield f"heatmaps of {n_drawn} heads to look at; --figures heads draws those of all {len(analysis.heads)}."
     drawn = {re.split(r"\W", name, maxsplit=1)[0] for name in document["figures"]}
     if "lines" in drawn:
         from attnviz.commands.heads.lines_view import lines_left_out

@@ -6,8 +6,9 @@ from itertools import groupby
 from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first
-from attnviz.judge.verdicts import BOTH, UNNAMED
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_of, rank_value
+from attnviz.judge.roles import Role
+from attnviz.judge.verdicts import BOTH, UNNAMED, Verdict
 from attnviz.measures.patterns import SINK
 from attnviz.present.documents import stack_entry
 from attnviz.present.fields import Field, entry, pick
@@ -15,6 +16,15 @@ from attnviz.present.published import role_name, role_numbers
 
 LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")
 """Kinds of labels, in the order of the summary."""
+
+MISSION = ("local", "syntactic", "long-range")
+"""Of these kinds up to three heads are among those to look at, of others one."""
+
+MOST_LISTED = 10
+"""Heads to look at."""
+
+MOST_DRAWN = 144
+"""Most heads of a model of which each has a heatmap by default: BERT-base, GPT-2; of larger ones those to look at."""
 
 
 def role_text(analysis: Analysis, head: HeadFindings) -> str:
@@ -60,6 +70,36 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
         "kinds": {kind: _kind_entry(kind, [head for head in heads if kind in _kinds(head)]) for kind in LABEL_KINDS},
         "layers": [_layer_entry(layer, kinds) for layer, kinds in _layers(heads)],
     }
+
+
+def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> list[tuple[str, HeadFindings]]:
+    """The clearest heads of each kind, each head once, up to ``most``; by kind, of every kind the first one.
+
+    Those stand first that are of the kind on the text and over the corpus.
+    """
+    rows, left = list[tuple[int, str, HeadFindings]](), list(heads)
+    for kind in LABEL_KINDS:
+        found = [(head, _of_kind(head.on_text, kind), _of_kind(head.over_corpus, kind)) for head in left]
+        ranked = sorted(
+            (each for each in found if each[1] or each[2]),
+            key=lambda each: (not (each[1] and each[2]), -max([*each[1], *each[2]]), each[0].id),
+        )
+        new = [head for head, *_ in ranked[: 3 if kind in MISSION else 1]]
+        rows += [(place, kind, head) for place, head in enumerate(new)]
+        left = [head for head in left if head not in new]
+    kept = sorted(rows, key=lambda row: row[0])[:most]
+    return [(kind, head) for place, kind, head in rows if (place, kind, head) in kept]
+
+
+def listed_heads(analysis: Analysis) -> list[HeadFindings]:
+    """The heads to look at, of every kind of attention equally many; the first one where no head stands out."""
+    parts = analysis.parts
+    listed = [head for part in parts for _, head in heads_to_look_at(part.heads, MOST_LISTED // len(parts))]
+    return listed or list(analysis.heads[:1])
+
+
+def _of_kind(found: Sequence[tuple[str, Verdict | Role]], kind: str) -> list[float]:
+    return [rank_value(each) for name, each in found if kind_of(name) == kind]
 
 
 def _layer_entry(layer: int, kinds_of_heads: Sequence[Sequence[str]]) -> dict[str, Any]:

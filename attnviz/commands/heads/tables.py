@@ -18,7 +18,14 @@ from attnviz.commands.heads.findings import (
     sorted_by_selection,
 )
 from attnviz.commands.heads.spans import span_tables
-from attnviz.commands.heads.summary import LABEL_KINDS, LABEL_NUMBERS, role_text
+from attnviz.commands.heads.summary import (
+    LABEL_KINDS,
+    LABEL_NUMBERS,
+    MISSION,
+    MOST_LISTED,
+    heads_to_look_at,
+    role_text,
+)
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
@@ -28,7 +35,7 @@ from attnviz.models.head_ids import ids_and_names
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.fields import Field
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, role_name, score_with_baseline
+from attnviz.present.published import ARROWS, role_name, score_and_baseline
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import (
     RowTable,
@@ -43,45 +50,49 @@ from attnviz.present.tables import (
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.parts import SYNTACTIC
 
-_STRONGEST, _RELATIONS, _FEW_RELATIONS, _MOST_LISTED = 5, 8, 3, 12
+_STRONGEST, _RELATIONS, _MOST_LISTED, _FEW_PAIRS = 5, 8, 12, 4
 
 _Entry = tuple[HeadFindings, Verdict]
 _Pattern = tuple[Verdict, list[_Entry]]
 
 
 def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType]:
-    """What the heads do, verification, the heads to look at, patterns, and notes; with ``top`` every statistic, too."""
+    """Verification, what the heads do, and those to look at; if verbose also patterns, every statistic, and notes."""
     _, names = ids_and_names(choices.select)
     parts = [
         (part, sorted_by_selection(part.select(choices.select), names)) for part in analysis.parts_of(choices.select)
     ]
-    whole = choices.top is not None
+    whole = choices.verbose
+    lines = [verification_line(analysis.verification, analysis.checkpoint)]
     for part, heads in parts:
-        lines = list(_headline(part, heads))
-        if part.stack is not None:
-            lines.insert(
-                0, Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
-            )
-        if part is parts[-1][0]:
-            lines.append(verification_line(analysis.verification, analysis.checkpoint))
-        if lines:
-            yield Group(*lines)
+        lines += _headline(part, heads, whole)
+    yield Group(*lines)
     listed = [each for each in parts if whole or choices.select or choices.relation or not _is_short(each[1])]
+    if not whole:
+        n_rows = MOST_LISTED // max(1, len(listed))
+        tables = [(part, _rows(heads, n_rows if choices.select else 0, n_rows, names)) for part, heads in listed]
+        yield from _table_of_heads(tables, names, sum(len(heads) for _, heads in listed), whole)
+        yield from span_tables(analysis, analysis.select(choices.select), choices.rows(_FEW_PAIRS))
+        yield _short_notes(analysis)
+        return
     for part, heads in listed:
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         if part.stack is not None:
-            yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
-        yield from _heads_to_look_at(part, heads, top if choices.select else 0, names)
-        if whole:
-            clearest = "of what selected them" if names else "pattern"
-            yield _head_table(part, heads, top, f"clearest {clearest} first")
+            yield Text(f"{_kind_of_attention(part)}: {part.figure_context.text_line}", "bold")
+        rows = _rows(heads, top if choices.select else 0, _UNLIMITED, names)
+        yield from _table_of_heads([(part, rows)], names, len(heads), whole)
+        yield notes(_farthest(part, heads), _in_words([head for _, head in rows]))
+        clearest = "of what selected them" if names else "pattern"
+        yield _head_table(part, heads, top, f"clearest {clearest} first")
         if len(heads) > 1:
-            yield _pattern_table(heads, whole)
+            yield _pattern_table(heads)
     yield from span_tables(analysis, analysis.select(choices.select), choices.top)
-    closing = [_notes(analysis, whole)]
-    if listed and sum(len(heads) for _, heads in parts) > 1:
-        closing.append(_next(listed[0][1], choices))
-    yield Group(*closing)
+    yield _notes(analysis)
+
+
+def _kind_of_attention(part: Analysis) -> str:
+    assert part.stack is not None
+    return f"{capital(part.stack.name)} ({part.stack.letter})"
 
 
 def _is_short(heads: Sequence[HeadFindings]) -> bool:
@@ -99,7 +110,10 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     ]
     if analysis.profile is not None:
         columns.append(Field("Role over corpus", partial(role_text, analysis)))
-        columns.append(Field("its score (baseline)", lambda head: score_with_baseline(head.role), detail=True))
+        columns += [
+            Field("Corpus score", lambda head: score_and_baseline(head.role)[0], detail=True),
+            Field("Corpus baseline", lambda head: _dashless(head.role), detail=True),
+        ]
     last: list[object] = ["uniform"]
     last += [""] * (len(columns) - 1)
     listed = ["sink", "entropy", "confidence", "confidence_non_sink"]
@@ -114,7 +128,7 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
 
 
-def _pattern_table(heads: Sequence[HeadFindings], whole: bool) -> RenderableType:
+def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
     """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads pass."""
     by_name: dict[tuple[bool, str], list[_Entry]] = {}
     for head in heads:
@@ -122,9 +136,8 @@ def _pattern_table(heads: Sequence[HeadFindings], whole: bool) -> RenderableType
             by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
     relations = _relations_apart({name: entries for (syntactic, name), entries in by_name.items() if syntactic})
     others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
-    shown = [entries for entries in others if whole or entries[0][1].n]
     frequent = [entries for entries in relations if entries[0][1].n >= LEAST_N]
-    shown += frequent[: _RELATIONS if whole else _FEW_RELATIONS]
+    shown = [*others, *frequent[:_RELATIONS]]
     title = "Patterns (the strongest heads of each, with their scores)"
     return RowTable(title, _PATTERN_COLUMNS, list(map(_ranked, shown)))
 
@@ -192,25 +205,24 @@ def _scores(verdict: Verdict) -> str:
     return f"{rounded(verdict.score)} ({rounded(verdict.on_repeats)})"
 
 
-def _notes(analysis: Analysis, whole: bool) -> Text:
+def _notes(analysis: Analysis) -> Text:
     parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
-    label = content = corpora = hidden = repeats = ""
-    if whole:
-        label = (
-            "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests "
-            "on sinks; then, of the patterns that pass, the one with the largest error reduction, (score - baseline) / "
-            f"(1 - baseline); below n = {LEAST_N} no label. Pass: heads above the threshold, of n of {ENOUGH} or more."
-        )
-        content = "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019)."
+    corpora = hidden = repeats = ""
+    label = (
+        "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests "
+        "on sinks; then, of the patterns that pass, the one with the largest error reduction, (score - baseline) / "
+        f"(1 - baseline); below n = {LEAST_N} no label. Pass: heads above the threshold, of n of {ENOUGH} or more."
+    )
+    content = "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019)."
     if profile is not None:
         hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known."
         whose = "shipped with attnviz" if profile.shipped else "your own"
         corpora = f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)} (profile {whose})."
     if any(analysis.context.counts[name] for name in REPEATS):
-        repeats = f"; of induction and duplicate-token the attention of repeated {unit}s"
+        repeats = f" In brackets, of induction and duplicate-token: the attention of repeated {unit}s."
     general = (
-        f"In brackets the baseline (uniform attention or the best guess){repeats}. n: {unit}s or instances; below "
-        f"{ENOUGH} weak (?). A sink that also does something else counts under both kinds."
+        f"Baseline: uniform attention, or the best guess.{repeats} n: {unit}s or instances; below {ENOUGH} weak (?). A "
+        "sink that also does something else counts under both kinds."
     )
     syntax = analysis.syntax_note
     if parse is not None:
@@ -226,10 +238,15 @@ def _notes(analysis: Analysis, whole: bool) -> Text:
     )
 
 
-def _next(heads: Sequence[HeadFindings], choices: ViewOptions) -> Text:
-    every_number = "" if choices.top == 0 else " --top 0 (every number),"
-    said = f"--select {heads[0].id} (one head), --figures page (all),{every_number} --table tex (LaTeX)."
-    return Text.assemble(("Next: ", "bold"), said)
+def _short_notes(analysis: Analysis) -> Text:
+    """One line; and what was written, cut or generated."""
+    target = analysis.target
+    return notes(
+        f"A head can be of two kinds. ?: n below {ENOUGH}, weak. Baseline: uniform attention, or the best guess.",
+        "" if analysis.continuation is None else _target_note(analysis),
+        "" if target is None else target_note(target.text, target.generated),
+        "" if target is None else cut_note(target.tokens, "target"),
+    )
 
 
 def _sinks_note(analysis: Analysis) -> str:
@@ -268,36 +285,42 @@ def _windows_note(analysis: Analysis) -> str:
     )
 
 
-_MISSION = ("local", "syntactic", "long-range")
-_ALWAYS = (*_MISSION, SINK)
+_ALWAYS = (*MISSION, SINK)
 """Kinds that are counted even where no head is of them."""
 
-_OF_KIND, _FARTHEST = 3, 3
-"""Heads of each of the kinds of the mission in the table, of other kinds one; and heads that attend farthest."""
+_FARTHEST, _UNLIMITED = 3, 99
+"""Heads that attend farthest; and rows of a table that has no limit."""
 
-_KindRow = tuple[str, HeadFindings]
+_Row = tuple[Analysis, str, HeadFindings]
+"""A part of the model, the kind that a head is listed for, and the head."""
 
 
-def _headline(part: Analysis, heads: Sequence[HeadFindings]) -> Iterator[Text]:
-    """How many heads are of each kind, on the text and over a corpus, with the clearest of each. One is not counted."""
+def _headline(part: Analysis, heads: Sequence[HeadFindings], whole: bool) -> Iterator[Text]:
+    """How many heads are of each kind, on the text and over a corpus; if ``whole`` with the clearest of each."""
+    if len(heads) == 1:
+        return
     n, unit = part.context.n_non_sink, part.units.name
-    few = f" ({counted(n, f'content {unit}')}: indications only)" if LEAST_N <= n < ENOUGH else ""
-    chosen = "" if len(heads) == len(part.heads) else f", {counted(len(heads), 'selected head')}"
+    where = "On this text"
+    if part.stack is not None:
+        where = _kind_of_attention(part)
+    if len(heads) < len(part.heads):
+        where = f"{where}, {counted(len(heads), 'selected head')}"
+    if whole and LEAST_N <= n < ENOUGH:
+        where = f"{where} ({counted(n, f'content {unit}')}: indications only)"
     said = f"no labels, which need {LEAST_N} content {unit}s."
     if n >= LEAST_N:
-        said = _counts([(head, head.on_text) for head in heads])
-    if len(heads) > 1:
-        yield Text.assemble((f"On this text{chosen}{few}: ", "bold"), said)
-    if part.profile is not None and len(heads) > 1:
-        yield Text.assemble(("Over a corpus: ", "bold"), _counts([(head, head.over_corpus) for head in heads]))
-    elif part.profile is None and not part.checkpoint.stacks:
+        said = _counts([(head, head.on_text) for head in heads], whole)
+    yield Text.assemble((f"{where}: ", "bold"), said)
+    if part.profile is not None:
+        yield Text.assemble(("Over a corpus: ", "bold"), _counts([(head, head.over_corpus) for head in heads], whole))
+    elif not part.checkpoint.stacks:
         corpus = "CORPUS.conllu" if part.checkpoint.architecture.has_words else "CORPUS.txt"
         command = f"attnviz profile {corpus} {visible(' '.join(part.checkpoint.model_options))}"
         yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")
 
 
-def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Role]]]]) -> str:
-    """``2 local (L0H2 previous-token 1.00) · 0 syntactic · …``, the clearest head of each kind in brackets.
+def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Role]]]], whole: bool) -> str:
+    """``2 local · 0 syntactic · …``, if ``whole`` with the clearest head of each kind in brackets.
 
     A head counts once for each kind of what was found of it.
     """
@@ -306,7 +329,7 @@ def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Ro
         for kind in dict.fromkeys(kind_of(name) for name, _ in found):
             name, best = next(each for each in found if kind_of(each[0]) == kind)
             does = shorter(visible(name))
-            words = (str(head.id), "" if does == kind else does, score_with_baseline(best).partition(" ")[0])
+            words = (str(head.id), "" if does == kind else does, rounded(score_and_baseline(best)[0]))
             by_kind.setdefault(kind, []).append((-rank_value(best), head, " ".join(filter(None, words))))
     parts = []
     for kind, of_kind in by_kind.items():
@@ -314,36 +337,56 @@ def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Ro
         shown = ranked[: 2 if kind == "syntactic" else 1]
         more = " …" if kind == "syntactic" and len(ranked) > len(shown) else ""
         if ranked or kind in _ALWAYS:
-            examples = f" ({', '.join(shown)}{more})" if shown else ""
+            examples = f" ({', '.join(shown)}{more})" if shown and whole else ""
             parts.append(f"{len(ranked)} {kind}{examples}")
     return " · ".join([*parts, f"{sum(not found for _, found in heads)} {UNNAMED}"])
 
 
-def _heads_to_look_at(
-    part: Analysis, heads: Sequence[HeadFindings], chosen: int, names: Collection[str]
-) -> Iterator[RenderableType]:
-    """Table of the heads to look at: the first ``chosen``, or with 0 a few of each kind; then the farthest.
+def _rows(
+    heads: Sequence[HeadFindings], chosen: int, most: int, names: Collection[str]
+) -> list[tuple[str, HeadFindings]]:
+    """The first ``chosen`` heads with their kinds; for 0 those to look at, up to ``most``.
 
-    ``names`` are labels and roles that selected them: their kinds stand first, beside the scores on the text.
+    ``names`` are labels and roles that selected heads: their kinds stand first.
     """
-    rows = [(", ".join(_kinds_anywhere(head, names)), head) for head in heads[:chosen]] if chosen else _few(heads)
-    columns: list[Field[_KindRow]] = [
-        Field("Kind", lambda row: row[0]),
-        Field("Head", lambda row: row[1].id),
-        Field("On this text", lambda row: _label_text(row[1])),
-        Field("Score", lambda row: score_with_baseline(selected_verdict(row[1], names))),
-        Field("n", lambda row: getattr(selected_verdict(row[1], names), "n", row[1].labelled.n), detail=True),
+    if not chosen:
+        return heads_to_look_at(heads, most)
+    return [(", ".join(_kinds_anywhere(head, names)), head) for head in heads[:chosen]]
+
+
+def _table_of_heads(
+    tables: Sequence[tuple[Analysis, Sequence[tuple[str, HeadFindings]]]],
+    names: Collection[str],
+    n_heads: int,
+    whole: bool,
+) -> Iterator[RenderableType]:
+    """Table of the heads to look at: what they do on the text, and beside it over a corpus."""
+    rows: list[_Row] = [(part, kind, head) for part, listed in tables for kind, head in listed]
+    columns: list[Field[_Row]] = [
+        Field("Kind", lambda row: row[1]),
+        Field("Head", lambda row: row[2].id),
+        Field("On this text", lambda row: _label_text(row[2])),
+        Field("Score", lambda row: score_and_baseline(selected_verdict(row[2], names))[0]),
+        Field("Baseline", lambda row: _dashless(selected_verdict(row[2], names))),
     ]
-    if part.profile is not None:
+    if whole:
+        columns.append(Field("n", lambda row: getattr(selected_verdict(row[2], names), "n", row[2].labelled.n)))
+    if any(part.profile is not None for part, _, _ in rows):
         columns += [
-            Field("Over the corpus", lambda row: role_text(part, row[1])),
-            Field("Score", lambda row: score_with_baseline(row[1].role)),
-            Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else "", detail=True),
+            Field("Over a corpus", lambda row: role_text(row[0], row[2])),
+            Field("Corpus score", lambda row: score_and_baseline(row[2].role)[0]),
+            Field("Corpus baseline", lambda row: _dashless(row[2].role)),
         ]
+        if whole:
+            columns.append(Field("Corpus n", lambda row: f"{row[2].role.n:,}" if row[2].role else ""))
     if rows:
-        title = f"Heads to look at ({listed_of(len(rows), len(heads))})"
-        below = notes(_farthest(part, heads), _in_words([head for _, head in rows]))
-        yield Group(RowTable(title, columns, rows), below)
+        yield RowTable(f"Heads to look at ({listed_of(len(rows), n_heads)})", columns, rows)
+
+
+def _dashless(judged: Verdict | Role | None) -> float | str:
+    """The baseline, or '' for none."""
+    baseline = score_and_baseline(judged)[1]
+    return "" if baseline is None else baseline
 
 
 def _in_words(heads: Sequence[HeadFindings]) -> str:
@@ -369,25 +412,6 @@ def _kinds_anywhere(head: HeadFindings, names: Collection[str]) -> list[str]:
     found = [name for name, _ in (*head.found_as(names), *head.on_text, *head.over_corpus)]
     named = dict.fromkeys(map(kind_of, found))
     return [kind for kind in named if kind != UNNAMED] or [UNNAMED]
-
-
-def _few(heads: Sequence[HeadFindings]) -> list[_KindRow]:
-    """The clearest heads of each kind, each head once; those first that are of it on the text and over the corpus."""
-    rows, left = list[_KindRow](), list(heads)
-    for kind in LABEL_KINDS:
-        found = [(head, _of_kind(head.on_text, kind), _of_kind(head.over_corpus, kind)) for head in left]
-        ranked = sorted(
-            (each for each in found if each[1] or each[2]),
-            key=lambda each: (not (each[1] and each[2]), -max([*each[1], *each[2]]), each[0].id),
-        )
-        new = [head for head, *_ in ranked[: _OF_KIND if kind in _MISSION else 1]]
-        rows += [(kind, head) for head in new]
-        left = [head for head in left if head not in new]
-    return rows
-
-
-def _of_kind(found: Sequence[tuple[str, Verdict | Role]], kind: str) -> list[float]:
-    return [rank_value(each) for name, each in found if kind_of(name) == kind]
 
 
 def _label_text(head: HeadFindings) -> Text:

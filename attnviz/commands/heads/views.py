@@ -1,6 +1,7 @@
 """The figures of ``attnviz heads``: overview, heatmaps and mean patterns; others have modules of their own."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -11,7 +12,7 @@ from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
-from attnviz.commands.heads.summary import over_corpus, unless_seen
+from attnviz.commands.heads.summary import MOST_DRAWN, listed_heads, over_corpus, unless_seen
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, has_numbers, heatmap_figure, heatmap_pooling
@@ -208,6 +209,13 @@ def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -
         yield from heatmap_files(_heatmaps(part, choices), choices.style, file_format)
 
 
+def _fewer_heatmaps(analysis: Analysis, choices: ViewOptions) -> ViewOptions:
+    """Of a model of many heads those to look at, unless heads are selected."""
+    if choices.select or len(analysis.heads) <= MOST_DRAWN:
+        return choices
+    return replace(choices, select=tuple(str(head.id) for head in listed_heads(analysis)))
+
+
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     """Plan the means of each layer's heads and of all; of an encoder-decoder those of each kind of attention.
 
@@ -288,6 +296,6 @@ def _no_page(analysis: Analysis) -> str:
 
 
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
-HEADS = Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files)
+HEADS = Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files, by_default=_fewer_heatmaps)
 MEAN = Drawing(_means, tiles_figure, draw_last_tile)
 PAGE = page_drawing("heads", page_data, _no_page)

@@ -82,6 +82,7 @@ _FIELDS: tuple[Field[HeadContribution], ...] = (
     Field("‖f(x)‖", name="value_norm_of_sinks", unit="of sinks", detail=True),
     Field(name="largest"),
 )
+_FIRST = ("id", "projection_share", "sink", "sink_by_norm")
 _LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm value_norm_of_sinks".split()
 
 
@@ -103,18 +104,22 @@ def _table(result: HeadOutputs, choices: ViewOptions) -> NamedTable[HeadContribu
 def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableType]:
     effects, worst = result.effects, max(layer.sum_error for layer in result.layers)
     more = f", the sum of all heads and b_O by at most {error(worst)}"
-    verified = verification_line(result.attention.verification, result.checkpoint, more)
-    if effects is not None:
+    verified = verification_line(result.attention.verification, result.checkpoint, more if choices.verbose else "")
+    if effects is not None and choices.verbose:
         verified.append(
             f" All parts sum to the difference of the model's logits at #{effects.position} within "
             f"{error(effects.error * effects.scale)} (tolerance {effects.tolerance * effects.scale:.0e}, in logits)."
         )
     yield verified
     table, order = _table(result, choices), "the largest share of their layer’s output first"
-    yield first_rows("Heads", pick(table.fields, *_LISTED), table.rows, choices.top, _CSV, order=order)
+    few = choices.rows(10 if effects is None else 4)
+    columns = pick(table.fields, *(_LISTED if choices.verbose else _FIRST))
+    yield first_rows("Heads", columns, table.rows, few, _CSV, order=order)
     if effects is not None:
-        yield _effects_table(effects, table.rows, choices.top)
+        yield _effects_table(effects, table.rows, few, choices.verbose)
         yield _effects_text(result, effects)
+    if not choices.verbose:
+        return
     yield notes(
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES_IN_WORDS}.",
         f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
@@ -138,7 +143,9 @@ def _promoted_note(effects: DirectEffects) -> str:
     )
 
 
-def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], top: int | None) -> RowTable[HeadId]:
+def _effects_table(
+    effects: DirectEffects, heads: Sequence[HeadContribution], top: int | None, whole: bool
+) -> RowTable[HeadId]:
     """Table of direct effects, the largest first, and of the tokens moved most, or of whom a head speaks for."""
     known = [head.id for head in heads if head.id in effects.heads]
     ranked = sorted(known, key=lambda head: (-abs(effects.heads[head]), head))
@@ -154,10 +161,9 @@ def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], to
     ]
     moved = effects.promotions
     if moved:
-        columns += [
-            Field("Promotes (logits)", lambda head: _tokens(moved[head].promoted[:_PROMOTED])),
-            Field("Suppresses", lambda head: _tokens(moved[head].suppressed[:_SUPPRESSED]), detail=True),
-        ]
+        columns.append(Field("Promotes (logits)", lambda head: _tokens(moved[head].promoted[:_PROMOTED])))
+        if whole:
+            columns.append(Field("Suppresses", lambda head: _tokens(moved[head].suppressed[:_SUPPRESSED]), detail=True))
     else:
         columns.append(Field("Speaks for", side))
     title = "Direct effects on answer minus foil"

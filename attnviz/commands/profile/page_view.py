@@ -18,7 +18,7 @@ from attnviz.models.wording import counted, visible
 from attnviz.page.page import colours_entry, short_float, statistic_entry
 from attnviz.present import statistics
 from attnviz.present.fields import pick
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
@@ -34,7 +34,7 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     return {
         "command": "profile",
         "title": profile.source(),
-        "caption": sentence(f"Interactive page of the roles of {counted(len(passed), 'head')}, {profile.source()}"),
+        "caption": caption_of(f"Interactive page of the roles of {counted(len(passed), 'head')}, {profile.source()}"),
         "verification": verification_line(
             profile.verification, model, sample=f" on a sample of {counted(profile.texts_verified, 'text')}"
         ).plain,

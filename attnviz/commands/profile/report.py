@@ -178,21 +178,31 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     yield verification_line(profile.verification, profile.checkpoint, sample=sample)
     if profile.relations is not None:
         columns, order = relation_fields(profile), "the most frequent first"
-        yield first_rows(
-            "Relations", columns, profile.relations, choices.top, "profile.json", noun="relation", order=order
-        )
+        rows = choices.rows(_FEW)
+        yield first_rows("Relations", columns, profile.relations, rows, "profile.json", noun="relation", order=order)
     if profile.chats:
         order = "shares of attention, means over chats"
-        rows = [each for each in profile.chats if each.measure == LOOKBACK or each.source != each.target]
-        yield first_rows("Chats", _chat_fields(profile), rows, choices.top, "profile.json", noun="pair", order=order)
+        pairs = [each for each in profile.chats if each.measure == LOOKBACK or each.source != each.target]
+        few = choices.rows(_FEW)
+        yield first_rows("Chats", _chat_fields(profile), pairs, few, "profile.json", noun="pair", order=order)
     control = profile.control_texts is not None
-    yield by_head(profile.passed_roles(), choices.top or 0, "profile.csv", control=control)
+    passed, top = profile.passed_roles(), choices.rows(_FEW if profile.relations is not None else 2 * _FEW) or 0
+    if not choices.verbose:
+        clearest = {head: roles[:1] for head, roles in passed.items()}
+        yield by_head(clearest, top, "profile.csv", control=control)
+        yield notes(*_texts_left_out(profile))
+        return
+    yield by_head(passed, top, "profile.csv", control=control)
     if profile.statistics is not None:
         yield _by_layer(profile.statistics, profile.checkpoint.n_layers)
     published = _published(profile)
     if published:
         yield published_table(published)
     yield _notes(profile)
+
+
+_FEW = 5
+"""Relations, and heads, on the first screen."""
 
 
 def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
@@ -296,13 +306,15 @@ def _notes(profile: Profile) -> RenderableType:
         if profile.statistics is not None and profile.statistics.windowed
         else "",
         profile.why_no_copying and f"Copying and copy-suppression were not measured: {profile.why_no_copying}.",
-        *(
-            f"{visible(count.corpus.path.name)}: {count.left_out:,} of {count.texts + count.left_out:,} texts left "
-            f"out: {_why(count)}."
-            for count in profile.corpora
-            if count.left_out
-        ),
+        *_texts_left_out(profile),
     )
+
+
+def _texts_left_out(profile: Profile) -> Iterator[str]:
+    for count in profile.corpora:
+        if count.left_out:
+            total = count.texts + count.left_out
+            yield f"{visible(count.corpus.path.name)}: {count.left_out:,} of {total:,} texts left out: {_why(count)}."
 
 
 def _why(count: CorpusCount) -> str:

@@ -27,7 +27,7 @@ from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.judge.rules import MARGIN as PASS_MARGIN
 from attnviz.measures.relations import RelationCount
 from attnviz.models.wording import counted, signed, visible
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 MOST_RELATIONS = 60
@@ -80,7 +80,7 @@ def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]
     instances = sum(each.n for each in relations if ":" not in each.relation)  # a subtype's count for its relation, too
     source = profile.source("syntactic", f"n = {instances:,} instances")
     rows.sort(key=lambda row: (-row.best.margin, row.relation.relation))
-    caption = sentence(title, profile.trees, source)
+    caption = caption_of(title, profile.trees, source)
     yield _RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
 
 
@@ -98,14 +98,14 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=greys.paper, lw=0.5, clip_on=False, zorder=5)
     ax.scatter(baselines, y, s=15, c=greys.paper, edgecolors=greys.ink, lw=0.8, clip_on=False, zorder=6)
     ax.set(xlim=(0, 1), ylim=(len(plan.rows) - 0.4, -0.6), facecolor=greys.paper)
-    ax.set_xticks(np.linspace(0, 1, 3 if (style.width or math.inf) < _NARROW else 6))
+    ax.set_xticks(np.linspace(0, 1, 3 if (style.room or math.inf) < _NARROW else 6))
     ax.set_xlabel("accuracy", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
     dress_chart(ax, style, "both", ("bottom",))
     right = ax.secondary_yaxis("right")
     right.tick_params(length=0)
     right.spines[:].set_visible(False)
     names = [fitted(visible(row.relation.relation), 7, DPI, 130) for row in plan.rows]
-    if (style.width or math.inf) >= _NARROW:
+    if (style.room or math.inf) >= _NARROW:
         names = [f"{name} ({row.relation.n:,})" for name, row in zip(names, plan.rows, strict=True)]
     _label(ax.yaxis, names, style)
     _label(right.yaxis, [_beside(row, style) for row in plan.rows], style)
@@ -114,7 +114,7 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
 
 def _beside(row: _Row, style: Style) -> str:
     """``L2H8 dep → head, +0.22 above offset +1``; narrow pages have two lines, the narrowest head and gain alone."""
-    gain, width = signed(row.best.margin), style.width or math.inf
+    gain, width = signed(row.best.margin), style.room or math.inf
     if width < _NARROWEST:
         return f"{row.best.id}\n{gain}"
     direction = (row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep")
@@ -140,7 +140,7 @@ def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -
         Line2D([], [], color=greys.ink, lw=0.6, label="interval"),
     ]
     width = page_width(style, 7.6)
-    row = 0.26 if (style.width or math.inf) < _NARROW else 0.16
+    row = 0.26 if (style.room or math.inf) < _NARROW else 0.16
     with figure_style():
         body = row * (len(plan.rows) + 2) + 0.7 + legend_height(handles, width)
         page = new_page(plan.title, plan.notes, style, width=width, body=body)
@@ -178,7 +178,7 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
         texts=tuple(tuple(texts[row : row + shape[1]]) for row in range(0, len(texts), shape[1])),
         legend=tuple(handles),
     )  # fmt: skip
-    yield HeadMapPlan("roles", sentence(title, source, clearest), title, (clearest, source), (each,))
+    yield HeadMapPlan("roles", caption_of(title, source, clearest), title, (clearest, source), (each,))
 
 
 def _names(roles: Sequence[Role]) -> str:

@@ -90,10 +90,13 @@ def _inputs(result: Rollout, _: ViewOptions) -> NamedTable[dict[str, Any]]:
 def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
     worst = max(of.parts_error for of in result.layers)
     parts = f", the sum of what attention adds from each token by at most {error(worst)}"
-    yield verification_line(result.attention.verification, result.checkpoint, parts)
+    yield verification_line(result.attention.verification, result.checkpoint, parts if choices.verbose else "")
     title = f"Inputs of {chosen(result)} at the output of {last_layer(result)}"
     fields, ranks, noun = _ranked_inputs(result), range(len(result.units)), result.units.name
-    yield first_rows(title, fields, ranks, choices.top, "rollout.csv", noun=noun, order="ranked")
+    yield first_rows(title, fields, ranks, choices.rows(9), "rollout.csv", noun=noun, order="ranked")
+    if not choices.verbose:
+        yield notes(spread_sentence(result))
+        return
     yield RowTable("Layers (on sinks, and mean distance between two rows; 0–1)", _layer_columns(), result.layers)
     yield notes(
         f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {method_text(result)}"

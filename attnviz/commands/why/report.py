@@ -162,22 +162,28 @@ def _step(step: ChainLink, labels: tuple[str, ...]) -> dict[str, Any]:
 
 def _tables(result: Account, choices: ViewOptions) -> Iterator[RenderableType]:
     scores, key = result.scores, result.keys[0]
-    yield _answer(result)
+    whole = choices.verbose
     sums = f", the sum of the parts of {counted(scores.n_keys, 'score')} by at most {error(scores.error)}"
-    yield verification_line(result.attention.verification, result.checkpoint, sums)
+    verified = verification_line(result.attention.verification, result.checkpoint, sums if whole else "")
+    yield Text("\n").join([_answer(result), verified])
     of_key = Field[KeyScore]("Key", lambda each: result.label(each.key))
     title = f"{result.head}: what {result.label(result.query)} attends to"
     yield RowTable(title, [of_key, *_KEY_FIELDS], result.keys)
-    (shown, below), columns = pairs_of(result, key, choices.top or None), _PAIR_FIELDS[1:]
+    (shown, below), columns = pairs_of(result, key, choices.rows(4) or None), _PAIR_FIELDS[1:]
     last = [cell(column.write(column.value_for(pair))) for pair in below[-1:] for column in columns]
     title = f"Why {result.label(key.key)}, rather than its other keys: parts of the difference"
     yield RowTable(title, columns, [*shown, *below[:-1]], last)
-    totals = totals_of(result, key)
-    yield first_rows("Sources", _TOTAL_FIELDS, totals, choices.top, "why.json", noun="source")
+    if whole:
+        totals = totals_of(result, key)
+        yield first_rows("Sources", _TOTAL_FIELDS, totals, choices.top, "why.json", noun="source")
     if result.depth > 1:
         yield tree_of(result)
     if result.effects is not None:
-        yield from _what_it_does(result, result.effects, choices.top)
+        if whole:
+            yield _keys_that_add(result, result.effects, choices.top)
+        yield _what_it_does(result, result.effects)
+    if not whole:
+        return
     yield notes(
         f"Difference: the score less its mean over the {counted(scores.n_keys, 'key')} that the query may attend to, "
         "since the softmax ignores what all keys have in common. Each norm is held at its own scale. Parts that work "
@@ -203,17 +209,20 @@ def _answer(result: Account) -> Text:
     )
 
 
-def _what_it_does(result: Account, effects: DirectEffects, top: int | None) -> Iterator[RenderableType]:
+def _keys_that_add(result: Account, effects: DirectEffects, top: int | None) -> RenderableType:
     attended = [key for key, value in enumerate(effects.keys) if value]
     ranked = sorted(attended, key=lambda key: (-abs(effects.keys[key]), key))
     columns: list[Field[int]] = [
         Field("Key", result.label),
         Field("Adds", lambda key: signed(effects.keys[key]), "logits"),
     ]
-    yield first_rows("What it does", columns, ranked, top, "why.json", noun="key")
+    return first_rows("What it does", columns, ranked, top, "why.json", noun="key")
+
+
+def _what_it_does(result: Account, effects: DirectEffects) -> Text:
     answer, foil = (quoted(each.text) for each in (effects.answer, effects.foil))
     along = "" if effects.linear else " The head on top is not linear: direct effects are along its gradient."
-    yield Text(
+    return Text(
         f"At {result.label(result.query)} {result.head} adds {signed(effects.heads[result.head])} directly to the "
         f"logit of {answer} minus {foil}, which is {signed(effects.difference)}.{along}"
     )

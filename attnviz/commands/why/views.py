@@ -12,7 +12,7 @@ from attnviz.commands.why.report import REST, short_name
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure
 from attnviz.figures.matrix import Array, Labels
 from attnviz.models.wording import rounded, signed
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.trace.residual_parts import Source
 
@@ -34,7 +34,7 @@ def _plan_sources(result: Account, choices: ViewOptions) -> Iterator[HeatmapPlan
     beside = [f"{name} {signed(difference)}" for name, (_, difference) in key.extras.items()]
     yield HeatmapPlan(
         stem="why",
-        caption=sentence(
+        caption=caption_of(
             f"Why {result.label(result.query)} attends to {result.label(key.key)} in {result.head} of {of.subject}",
             f"parts of the difference of its score from the mean over the keys that it may attend to: {score}",
             "rows: parts of the query; columns: parts of the key; the largest first, the others together",

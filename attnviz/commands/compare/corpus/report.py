@@ -93,8 +93,16 @@ def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[Renderab
     ]
     last = ["", "largest", THOUSANDTHS(result.largest), *[""] * 3]
     heads, order = result.select(choices.select), "the most different first"
-    yield first_rows("Heads", columns, heads, choices.top, "compare-corpus.csv", order=order, last=last)
-    yield _notes(result)
+    yield first_rows("Heads", columns, heads, choices.rows(_FEW), "compare-corpus.csv", order=order, last=last)
+    yield _notes(result) if choices.verbose else notes(_left_out(result))
+
+
+_FEW = 8
+"""Heads on the first screen."""
+
+
+def _left_out(result: CorpusComparison) -> str:
+    return f"{counted(result.left_out, 'text')} left out." if result.left_out else ""
 
 
 def _notes(result: CorpusComparison) -> Text:
@@ -109,7 +117,7 @@ def _notes(result: CorpusComparison) -> Text:
         f"over texts. The largest possible here is {result.largest:.3f}.",
         intervals,
         f"Role: the clearest on this corpus, without the control by an untrained copy that profile has.{shares}",
-        f"{counted(result.left_out, 'text')} left out." if result.left_out else "",
+        _left_out(result),
     )
 
 

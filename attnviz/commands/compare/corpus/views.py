@@ -16,7 +16,7 @@ from attnviz.commands.compare.corpus.report import headline
 from attnviz.commands.compare.wording import side_lines, sides_in_words
 from attnviz.figures.page import PagePlan, dress_chart, new_page, page_width
 from attnviz.figures.style import Style, figure_style, outer_ink
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
 
 _HEADROOM = 1.3
@@ -37,7 +37,7 @@ def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> Iterator[_Ra
     intervals = "lines: intervals at 0.05 over all heads together" if result.judged else "too few texts for intervals"
     yield _RankedPlan(
         "compare-corpus-distances",
-        sentence(
+        caption_of(
             "Mean Jensen-Shannon distance (root nats) between the attention of each head in A and in B, the most "
             f"different head first, {sides_in_words(result)}",
             intervals,

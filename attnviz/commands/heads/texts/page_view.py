@@ -13,7 +13,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import colours_entry, statistic_entry
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import caption_of
 from attnviz.present.statistics import STATISTICS, filled
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions, page_drawing
@@ -27,7 +27,7 @@ def page_data(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
     return {
         "command": "heads-texts",
         "title": result.source,
-        "caption": sentence(f"Interactive page of {counted(len(heads), 'head')} on {result.source}"),
+        "caption": caption_of(f"Interactive page of {counted(len(heads), 'head')} on {result.source}"),
         "verification": verification_line(result.verification, model, sample=f" on {n}").plain,
         "notes": [
             "A head's label is the one that most texts give it, each by itself.",

@@ -68,21 +68,25 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     yield verification_line(result.verification, result.checkpoint, sample=on_each)
     heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
     order = "those of the same label in most texts first"
-    fields, last = head_fields(result), uniform_row(heads[0])
-    yield first_rows("Heads", fields, heads, choices.top, "heads-texts.csv", order=order, last=last)
-    yield first_rows("Texts", text_fields(result), result.texts, choices.top, "heads-texts.json", noun="text")
-    yield _notes(result)
-
-
-def _notes(result: TextsAnalysis) -> Text:
+    fields, last, rows = head_fields(result), uniform_row(heads[0]), choices.rows(_FEW)
+    yield first_rows("Heads", fields, heads, rows, "heads-texts.csv", order=order, last=last)
+    yield first_rows("Texts", text_fields(result), result.texts, rows, "heads-texts.json", noun="text")
     cut = sum(text.cut > 0 for text in result.texts)
-    return notes(
-        "Label: the one that most texts give the head, each by itself, and in how many. Score: of the pattern behind "
-        "it, the mean over these texts; Range: from the least to the largest.",
-        "mean ± sd: over texts, each counting alike, and the standard deviation between them. heads-texts.csv has "
-        "least and largest, and the number of texts, of every statistic; heads.jsonl has those of each text.",
-        f"{counted(cut, 'text')} cut to what the model can read (--truncate)." if cut else "",
-    )
+    if cut:
+        yield notes(f"{counted(cut, 'text')} cut to what the model can read (--truncate).")
+    if choices.verbose:
+        yield notes(*_MEANINGS)
+
+
+_FEW = 5
+"""Heads, and texts, on the first screen."""
+
+_MEANINGS = (
+    "Label: the one that most texts give the head, each by itself, and in how many. Score: of the pattern behind "
+    "it, the mean over these texts; Range: from the least to the largest.",
+    "mean ± sd: over texts, each counting alike, and the standard deviation between them. heads-texts.csv has "
+    "least and largest, and the number of texts, of every statistic; heads.jsonl has those of each text.",
+)
 
 
 def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[str, Any]]:

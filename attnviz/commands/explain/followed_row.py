@@ -1,0 +1,77 @@
+"""One row of one head, number by number: what its softmax and its weighted sum are made of, to redo them by hand."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.explain.stages import VerifiedStages
+from attnviz.reference.attention import HeadParameters, upcast
+
+MOST_KEYS = 32
+"""Keys that are listed with their vectors: those with the largest weights."""
+
+
+@dataclass(frozen=True, eq=False)
+class FollowedRow:
+    """The row of a token in a head: ``weight = exponential / total``, ``output = weight @ value``.
+
+    [n] are ``product`` (key @ query), ``score`` (scaled, and with a bias by distance), ``capped`` (None without a cap),
+    ``allowed``, ``exponential`` (of the score less the largest; 0 of masked keys) and ``weight``; ``key`` and ``value``
+    are [n, d_head], ``query`` and ``output`` [d_head].
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    product: Tensor
+    scale: float  # what products are multiplied by
+    score: Tensor
+    capped: Tensor | None
+    allowed: Tensor
+    largest: float  # score that enters the softmax
+    exponential: Tensor
+    sink: float | None  # exponential of a learned sink, which is no token; None without
+    total: float  # sum of all exponentials
+    weight: Tensor
+    output: Tensor
+
+    @property
+    def strongest(self) -> list[int]:
+        """The keys that are listed with their vectors, in the order of the text."""
+        return sorted(self.weight.argsort(descending=True, stable=True)[:MOST_KEYS].tolist())
+
+
+def queries_and_keys(stages: VerifiedStages, parameters: HeadParameters) -> Tensor:
+    """Queries and keys as they enter the scores, [2, n_heads, n, d_head]: normed, scaled, turned."""
+    if "rotated" in stages:
+        return stages["rotated"].wide
+    query, key = stages["head_norm" if "head_norm" in stages else "split"].wide[:2]
+    return torch.stack([query * parameters.query_scale, key])
+
+
+def row_of(stages: VerifiedStages, parameters: HeadParameters, head: int, token: int) -> FollowedRow:
+    """The row of a token in a head, from the verified steps of its layer."""
+    queries, keys = queries_and_keys(stages, parameters)[:, head]
+    score, allowed = stages["scores"].wide[head, token], stages["mask"].tensor[token].cpu()
+    capped = stages["capped"].wide[head, token] if "capped" in stages else None
+    entering = score if capped is None else capped
+    sinks = torch.empty(0) if parameters.sinks is None else upcast(parameters.sinks.detach()[head : head + 1]).cpu()
+    largest = torch.cat([entering[allowed], sinks]).max()
+    exponential, of_sink = torch.where(allowed, (entering - largest).exp(), 0), (sinks - largest).exp()
+    return FollowedRow(
+        query=queries[token],
+        key=keys,
+        value=stages["split"].wide[2, head],
+        product=keys @ queries[token],
+        scale=float(parameters.scale),
+        score=score,
+        capped=capped,
+        allowed=allowed,
+        largest=float(largest),
+        exponential=exponential,
+        sink=None if parameters.sinks is None else float(of_sink),
+        total=float(exponential.sum() + of_sink.sum()),
+        weight=stages["pattern"].wide[head, token],
+        output=stages["weighted"].wide[head, token],
+    )

@@ -1,0 +1,178 @@
+"""The view ``page`` of ``attnviz explain``: the steps of the layer as panels, for every head and token."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.explain.followed_row import queries_and_keys
+from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.report import check_line, verified_line
+from attnviz.commands.explain.stages import Stage
+from attnviz.commands.explain.steps import panel_words, step_of
+from attnviz.figures.matrix import max_pool
+from attnviz.models.head_ids import HeadId
+from attnviz.models.wording import counted, right_to_left, visible
+from attnviz.page.page import colours_entry, packed_numbers
+from attnviz.present.view import ViewOptions
+from attnviz.reference.attention import upcast
+
+_MOST_TOKENS, _MOST_NUMBERS = 48, 512
+"""Tokens on the page, and numbers of a vector in the residual stream."""
+
+_ALONG, _ACROSS = 384, 64
+"""Most rows or columns of the picture of a weight matrix, along its heads and across them."""
+
+_PANELS = dict.fromkeys(("query", "key", "value"), "projections")
+_PANELS |= dict.fromkeys(("split", "head_norm", "rotated"), "heads")
+"""The panels of several steps."""
+
+_NOT_VECTORS = {*_PANELS, "scores", "capped", "mask", "pattern", "weighted"}
+"""Steps that are not one vector for each token."""
+
+
+def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
+    """``LayerData`` as in ``attnviz/page/steps.js``."""
+    about, model = result.figure_context, result.checkpoint
+    kept = _kept(result)
+    labels = [visible(result.tokens.labels[at]) for at in kept]
+    rows, vectors = (
+        slice(kept.start, kept.stop),
+        [each for name, each in result.stages.items() if name not in _NOT_VECTORS],
+    )
+    parameters = result.parameters
+    projections = {name: getattr(parameters, name).weight for name in ("query", "key", "value")}
+    return {
+        "command": "explain",
+        "title": f"Layer {result.layer} of {about.model} on {about.text_line}",
+        "caption": (
+            f"Interactive page of layer {result.layer} of {about.model} on {about.quotes}, step by step, with all "
+            f"{counted(model.n_heads, 'head')}; opens from disk, without network."
+        ),
+        "verification": verified_line(result).plain,
+        "notes": list(_notes(result, kept)),
+        "tables": [],
+        "colours": colours_entry(),
+        "heads": [str(HeadId(result.layer, head)) for head in range(model.n_heads)],
+        "tokens": {
+            "labels": labels,
+            "muted": [bool(result.tokens.special[at]) for at in kept],
+            "first": kept.start,
+            "left_out": len(result.tokens) - len(kept),
+            "rtl": right_to_left("".join(labels)),
+        },
+        "steps": list(_steps(result)),
+        "numbers": {name: packed_numbers(tensor) for name, tensor in _numbers(result, rows)},
+        "vectors": {stage.name: _vectors(stage, rows) for stage in vectors},
+        "sums": _sums(result),
+        "scale": float(parameters.scale),
+        "bias": parameters.position_bias is not None,
+        "weights": {
+            **{name: _weights(weight.transpose(0, 1), len(weight)) for name, weight in projections.items()},
+            "output": _weights(parameters.output_weight, model.n_heads, down=True),
+        },
+        "start": {"head": result.head.head, "token": result.token - kept.start},
+    }
+
+
+def _kept(result: Explanation) -> range:
+    """The positions on the page: as many as it has room for, the followed one among them."""
+    whole = len(result.tokens)
+    kept = min(_MOST_TOKENS, whole)
+    first = min(max(0, result.token + 1 - kept), whole - kept)
+    return range(first, first + kept)
+
+
+def _plain(parameter: Tensor) -> Tensor:
+    """A parameter on the CPU, in float32 at least, without gradients."""
+    return upcast(parameter.detach()).cpu()
+
+
+def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of every head, and what its result times its rows of W_O gives."""
+    stages, parameters = result.stages, result.parameters
+    yield from zip(("query", "key"), queries_and_keys(stages, parameters)[:, :, rows], strict=True)
+    yield "value", stages["split"].wide[2, :, rows]
+    yield "mask", stages["mask"].wide[rows, rows]
+    for name in {"scores", "capped", "pattern"} & set(stages):
+        yield name, stages[name].wide[:, rows, rows]
+    weighted = stages["weighted"].wide[:, rows]
+    outputs = torch.matmul(weighted, _plain(parameters.output_weight))
+    yield "weighted", weighted
+    yield "outputs", outputs[..., :_MOST_NUMBERS]
+    yield "output_lengths", torch.linalg.vector_norm(outputs, dim=-1)
+    if parameters.output_bias is not None:
+        yield "output_bias", _plain(parameters.output_bias)[:_MOST_NUMBERS]
+    if parameters.sinks is not None:
+        yield "sinks", _plain(parameters.sinks)
+
+
+def _steps(result: Explanation) -> Iterator[dict[str, Any]]:
+    """The panels in order: one step each, but for the projections, and for what is made of them."""
+    groups: dict[str, list[Stage]] = {}
+    for stage in result.stages.values():
+        groups.setdefault(_PANELS.get(stage.name, stage.name), []).append(stage)
+    for name, stages in groups.items():
+        steps = [step_of(result, stage.name) for stage in stages]
+        title, told = panel_words(name) if name in _PANELS.values() else (steps[0].title, steps[0].sentence)
+        worst = max(stages, key=lambda stage: stage.check.error if stage.check else -1)
+        yield {
+            "name": name,
+            "title": title,
+            "formulas": [step.formula for step in steps],
+            "sentence": told,
+            "label": steps[0].label or title,
+            "check": check_line(worst, steps[-1].unseen)[0],
+        }
+
+
+def _vectors(stage: Stage, rows: slice) -> dict[str, Any]:
+    """Entry of a step with one vector for each token."""
+    tensor = stage.wide[rows]
+    lengths = torch.linalg.vector_norm(tensor, dim=-1)
+    packed = packed_numbers(tensor[:, :_MOST_NUMBERS])
+    return {"numbers": packed, "lengths": packed_numbers(lengths), "width": tensor.shape[1]}
+
+
+def _sums(result: Explanation) -> dict[str, list[tuple[str, float]]]:
+    """What the sums of the residual stream are of: steps, and what each is multiplied by."""
+    stages, multiplier = result.stages, result.checkpoint.architecture.residual_multiplier(result.checkpoint.config)
+
+    def added(name: str) -> tuple[str, float]:
+        return (f"{name}_norm" if f"{name}_norm" in stages else name), multiplier
+
+    attention, network = added("attention_output"), added("feed_forward_output")
+    if result.parallel:
+        return {"output": [("input", 1.0), attention, network]}
+    entered = "attention_residual" if result.pre_norm else "attention_norm"
+    second = "output" if result.pre_norm else "feed_forward_residual"
+    return {"attention_residual": [("input", 1.0), attention], second: [(entered, 1.0), network]}
+
+
+def _weights(weight: Tensor, n_heads: int, down: bool = False) -> dict[str, Any]:
+    """A weight matrix, pooled: a projection, [d_model, heads, d_head], or W_O (``down``), [heads, d_head, d_model]."""
+    matrix = _plain(weight).float()
+    matrix = matrix.flatten(0, 1) if down else matrix.flatten(1, 2)
+    limits = (_ALONG, _ACROSS) if down else (_ACROSS, _ALONG)
+    factors = [math.ceil(size / limit) for size, limit in zip(matrix.shape, limits, strict=True)]
+    pooled = packed_numbers(torch.from_numpy(max_pool(matrix.numpy(), *factors)))
+    return {"numbers": pooled, "shape": list(matrix.shape), "heads": n_heads}
+
+
+def _notes(result: Explanation, kept: range) -> Iterator[str]:
+    """What is left out of the page, and how it is drawn."""
+    whole, width = len(result.tokens), max(result.checkpoint.d_model, result.d_ff)
+    if len(kept) < whole:
+        yield (
+            f"{len(kept)} of {counted(whole, 'token')} are on this page, those up to the followed one; the others are "
+            "summed in one line of each table."
+        )
+    if width > _MOST_NUMBERS:
+        yield f"Of vectors of up to {width} numbers the first {_MOST_NUMBERS} are on this page; lengths are of all."
+    yield (
+        "Numbers are those of explain.json and of the tensors in Python, in float32. Colours: blue below 0, orange "
+        "above, by the root, to the largest number of a picture; patterns 0 to 1. The pictures of weights are pooled "
+        "to the number furthest from 0."
+    )

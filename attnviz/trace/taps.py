@@ -1,0 +1,112 @@
+"""Named sites of a model's layers, whose tensors are read or replaced while the model runs."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.families.base import LayerModules
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A tensor that a module takes or gives, by side as for :func:`at_site`; perhaps in the run of one layer alone."""
+
+    module: nn.Module
+    side: str
+    of: LayerModules | None = None
+
+
+def sites_of(
+    checkpoint: Checkpoint, names: Collection[str], layers: Collection[int] | None = None
+) -> dict[tuple[int, str], Site]:
+    """Sites of all or some layers, by layer and name, most of these as in :class:`attnviz.trace.recorder.LayerRecord`.
+
+    ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
+    applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
+    """
+    pre_norm, sites = checkpoint.architecture.pre_norm, dict[tuple[int, str], Site]()
+    for layer, of in zip(checkpoint.layers, checkpoint.modules, strict=True):
+        if layers is not None and layer not in layers:
+            continue
+        entered, norm = of.sum_input(pre_norm), of.after_attention(pre_norm)
+        at: dict[str, tuple[nn.Module, str]] = {
+            "arguments": (of.block, "arguments"),
+            "residual": (of.block, "input"),
+            "attention_input": (of.pattern, "input"),
+            "source": (of.pattern, "source"),
+            "concatenated": (of.o_proj, "input"),
+            "attended": (of.pattern, "output"),
+            "output": (of.output, "output"),
+            "summed": (of.block, "output") if of.parallel else (entered, "input"),
+            "normed": (entered, "input" if norm is None else "output"),
+        }
+        if of.parallel:
+            at["network_output"] = of.feed_forward_output_norm or of.network_output, "output"
+        at["end"] = at["summed" if of.parallel else "normed"]
+        sites |= {(layer, name): Site(*at[name], of) for name in names if name in at}
+    return sites
+
+
+@contextmanager
+def taps(sites: Mapping[Key, Site], visit: Callable[[Key, Any], Any]) -> Iterator[None]:
+    """Call ``visit`` with the key and the tensor of each site, whenever it is passed, inside the block.
+
+    A tensor that ``visit`` returns replaces the one at the site. Where several layers share modules, the runs of their
+    block are counted from here on, so passes have to be whole.
+    """
+    runs = Counter[nn.Module]()
+
+    def count(block: nn.Module, _: Any) -> None:
+        runs[block] += 1
+
+    def in_own_run(key: Key, of: LayerModules | None, tensor: Any) -> Any:
+        own = of is None or of.n_runs == 1 or (runs[of.block] - 1) % of.n_runs == of.run
+        return visit(key, tensor) if own else None
+
+    shared = {site.of.block for site in sites.values() if site.of is not None and site.of.n_runs > 1}
+    with ExitStack() as stack:
+        for block in shared:
+            stack.enter_context(block.register_forward_pre_hook(count))
+        for key, site in sites.items():
+            stack.enter_context(at_site(site.module, site.side, partial(in_own_run, key, site.of)))
+        yield
+
+
+def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> RemovableHandle:
+    """Call ``visit`` with the tensor at a site, whenever it is passed, until the handle is removed.
+
+    ``side`` is ``input`` (the module's first argument), ``source`` (of attention what W_K and W_V are applied to: in
+    cross-attention the encoder's final states), ``arguments`` (all of them, positional and named) or ``output`` (what
+    it returns, or the first of that; of the router of experts ``weights`` are the second, ``taken`` the third: their
+    numbers). A tensor that ``visit`` returns replaces the one at the site.
+    """
+    at = {"weights": 1, "taken": 2}.get(side, 0)
+
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        crosses = side == "source" and kwargs.get("key_value_states") is not None
+        name = "key_value_states" if crosses else "hidden_states"
+        positional = bool(args) and not crosses
+        if (replaced := visit(args[0] if positional else kwargs[name])) is None:
+            return None
+        return ((replaced, *args[1:]), kwargs) if positional else (args, kwargs | {name: replaced})
+
+    def after(_: nn.Module, __: Any, result: Any) -> Any:
+        if isinstance(result, Tensor):
+            return visit(result)
+        replaced = visit(result[at])
+        return None if replaced is None else (*result[:at], replaced, *result[at + 1 :])
+
+    if side == "arguments":
+        return module.register_forward_pre_hook(lambda _, *arguments: visit(arguments), with_kwargs=True)
+    if side in ("input", "source"):
+        return module.register_forward_pre_hook(before, with_kwargs=True)
+    return module.register_forward_hook(after)
