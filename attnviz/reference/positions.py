@@ -19,6 +19,7 @@ logarithmically up to a largest distance, beyond which all share the last one.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -57,18 +58,37 @@ def apply_rotary(x: Tensor, rotary: Rotary, positions: Tensor | None = None, len
 
     Of a part of a text, ``positions`` [n] are those of its tokens, and ``length`` is how many the text has.
     """
-    frequencies = rotary.of(x.shape[-2] if length is None else length).to(x.device)
-    positions = torch.arange(x.shape[-2], device=x.device) if positions is None else positions
-    angles = positions.float()[:, None] * frequencies  # [n, d/2]
+    frequencies = rotary.of(x.shape[-2] if length is None else length)
     dtype = torch.promote_types(x.dtype, torch.float32) if rotary.in_float32 else x.dtype
     kept = x.dtype if rotary.rounded else dtype
-    cos, sin = (part.mul(rotary.factor).to(kept).to(dtype) for part in (angles.cos(), angles.sin()))
+    if positions is None:
+        cos, sin = _cos_and_sin_of_all(frequencies, x.shape[-2], x.device, rotary.factor, kept, dtype)
+    else:
+        cos, sin = _cos_and_sin(frequencies.to(x.device), positions, rotary.factor, kept, dtype)
     x, given = x.to(dtype), x.dtype
     half = len(frequencies)
     sizes, axis = ((half, 2), -1) if rotary.interleaved else ((2, half), -2)
     first, second = x[..., : 2 * half].reshape(*x.shape[:-1], *sizes).unbind(axis)
     turned = torch.stack([first * cos - second * sin, second * cos + first * sin], axis).flatten(-2)
     return torch.cat([turned, x[..., 2 * half :]], dim=-1).to(given)
+
+
+@lru_cache(maxsize=8)
+def _cos_and_sin_of_all(
+    frequencies: Tensor, n: int, device: torch.device, factor: float, kept: torch.dtype, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Those of positions 0 to n, made once for queries and keys of all layers that share the frequencies."""
+    with torch.inference_mode(False):
+        return _cos_and_sin(frequencies.to(device), torch.arange(n, device=device), factor, kept, dtype)
+
+
+def _cos_and_sin(
+    frequencies: Tensor, positions: Tensor, factor: float, kept: torch.dtype, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cos and sin of the angles, [n, d/2] each, rounded to ``kept``, in ``dtype``."""
+    angles = positions.float()[:, None] * frequencies
+    cos, sin = (part.mul(factor).to(kept).to(dtype) for part in (angles.cos(), angles.sin()))
+    return cos, sin
 
 
 def default_frequencies(d: int, base: float) -> Tensor:

@@ -286,7 +286,7 @@ class Verifier(Observer):
         self._compared: LayerComparison
         self._queries_per_key = 1
         self._value, self._weighted = torch.empty(0), list[Tensor]()
-        self._random, self._blind = torch.empty(0), list[Tensor]()
+        self._random, self._both, self._blind = torch.empty(0), torch.empty(0), list[Tensor]()
         self._fingerprint = torch.empty(0)
 
     def run(self, inputs: dict[str, Tensor], memory: float | None = None) -> None:
@@ -359,6 +359,7 @@ class Verifier(Observer):
             self._heads = self._heads.without_rounding()
             self._value = attention.upcast(self._value)
             self._random = attention.upcast(random_values(self._value))
+            self._both = torch.cat([self._value, self._random], -1)
         if self._keep:
             self._fingerprint = _fingerprint(self._heads, self._value)
         if self._locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
@@ -399,8 +400,7 @@ class Verifier(Observer):
         heads, last, d_head = self._heads, first + own.shape[1], self._value.shape[-1]
         pattern = heads.rows(first, last)
         n_keys = pattern.shape[-1]
-        both = torch.cat([self._value, self._random], -1)[..., :n_keys, :]
-        together = torch.matmul(pattern, both)
+        together = torch.matmul(pattern, self._both[..., :n_keys, :])
         weighted, expected = together[..., :d_head], together[..., d_head:]
         own = own.transpose(1, 2)
         blind = self._blind_rows(first, last, n_keys)

@@ -322,6 +322,23 @@ def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
     """
     by_type = _rope_by_layer_type(config)
     settings = by_type.get(layer_type) or by_type[""]
+    truncate = config.rope_parameters.get("truncate", True)  # of all layers, as transformers reads it
+    longest = getattr(config, "max_position_embeddings", 0)
+    of = repr((settings, d_head, longest, truncate))
+    if of not in _MADE:
+        if len(_MADE) >= _MOST_MADE:
+            _MADE.clear()
+        _MADE[of] = _rotary_by(settings, d_head, longest, truncate)
+    return _MADE[of]
+
+
+_MADE: dict[str, Rotary] = {}
+"""Rotary positions by their settings, so that layers share cos and sin."""
+
+_MOST_MADE = 16
+
+
+def _rotary_by(settings: Mapping[str, Any], d_head: int, longest: int, truncate: bool) -> Rotary:
     kind, base = settings["rope_type"], float(settings["rope_theta"])
     frequencies = default_frequencies(int(d_head * settings.get("partial_rotary_factor", 1.0)), base)
     if kind == "linear":
@@ -333,15 +350,14 @@ def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
     if kind not in ("yarn", "longrope"):
         return Rotary(frequencies)  # "dynamic" differs in texts longer than the model's positions alone
     original = settings["original_max_position_embeddings"]
-    factor = settings.get("factor") or config.max_position_embeddings / original
+    factor = settings.get("factor") or longest / original
     if kind == "longrope":
         stated = settings.get("attention_factor")
         larger = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
         short, long = (longrope_frequencies(frequencies, settings[name]) for name in ("short_factor", "long_factor"))
         return Rotary(short, larger if stated is None else stated, original, long)
     fast, slow = settings.get("beta_fast") or 32, settings.get("beta_slow") or 1
-    whole = config.rope_parameters.get("truncate", True)  # of all layers, as transformers reads it
-    slowed = yarn_frequencies(frequencies, base, factor, fast, slow, original, whole)
+    slowed = yarn_frequencies(frequencies, base, factor, fast, slow, original, truncate)
     return Rotary(slowed, _yarn_factor(settings, factor))
 
 
