@@ -217,6 +217,14 @@ _CORPORA = (
     Option("limit", int, "Read only the first N sentences of each corpus. Default: all.", None, "N", least=1),
     Option("batch_size", int, "How many texts the model reads at once.", 32, "N", least=1, most=_LARGEST),
 )
+_COLUMNS = (
+    Option("text_column", str, "Of a table (.csv, .tsv, .jsonl, .json, a datasets folder): the column of its texts. "
+           "Default: text, sentence or prompt, or the only column of words.", None, "NAME", any_language=True),
+    Option("pair_column", str, "Of a table: the column of second segments, joined as the tokenizer joins pairs.", None,
+           "NAME", any_language=True),
+)
+_LABEL_COLUMN = Option("label_column", str, "Of a table: the column of the texts' classes. Default: label.", None,
+                       "NAME", any_language=True)
 _MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: less helps where a "
                  "long text runs out of memory. Changes results only by rounding. Default: 48M; on a GPU 1G, or a "
                  "quarter of what is free.", None, "SIZE", check=n_bytes)
@@ -250,12 +258,13 @@ COMMANDS = {
     "heads": Command(
         ("analyze", "analyze_each"),
         text=(
-            replace(_TEXT, help=f"{_TEXT.help} With --each-line: a file (.txt) with a text on each line, or -. None "
-                    "with --chat.", default=None),
+            replace(_TEXT, help=f"{_TEXT.help} With --each-line: a file of texts (.txt, .csv, .tsv, .jsonl, .json, "
+                    ".conllu, a datasets folder) or chats, or - for lines. None with --chat.", default=None),
             Option("chat", Path, "Instead of TEXT a chat: a file (.json, .jsonl) of messages with role and content, "
                    "which the tokenizer's own chat template renders.", None, "FILE"),
             *_MODEL,
-            _switch("each_line", "Analyse every line of a file by itself, and how much the heads vary between them."),
+            _switch("each_line", "Analyse every text of a file by itself, and how much the heads vary between them."),
+            *_COLUMNS, _LABEL_COLUMN,
             _PAIR,
             _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS,
             Option("generate", int, "Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, "
@@ -297,14 +306,16 @@ COMMANDS = {
             _TABLE, *_FILES,
         ),
         of_one=("pair", "target", "token", "generate", "relation", "queries", "spans"),
+        of_many=("text_column", "pair_column", "label_column"),
     ),
     "compare": Command(
         ("analyze", "compare_corpus"),
         text=(
             Option("texts", list[str], "One text for two models, or two texts for one model. Write - to read standard "
                    "input. None with --corpus.", (), "TEXT", positional=True),
-            Option("corpus", Path, "Compare two models over many texts: .txt (a text a line) or .conllu (a treebank).",
+            Option("corpus", Path, "Compare two models over many texts: a file of texts, as for attnviz profile.",
                    None, "FILE"),
+            *_COLUMNS,
             replace(_MODEL[0], kind=list[str], default=(),
                     help=f"{_MODEL[0].help} Give it twice for two models."),
             replace(_MODEL[1], kind=list[str], default=(),
@@ -332,13 +343,15 @@ COMMANDS = {
             _TABLE, *_FILES,
         ),
         of_one=("pair", "target", "words", "truncate", "memory"),
-        of_many=("limit", "batch_size", "seed"),
+        of_many=("text_column", "pair_column", "limit", "batch_size", "seed"),
     ),
     "profile": Command(
         ("profile_heads",),
         text=(
-            Option("corpora", list[Path], "Text files (.txt, one sentence per line), treebanks (.conllu), GAP files "
-                   "for coreference (.tsv), or chats (.jsonl, one per line).", (), "CORPUS", positional=True),
+            Option("corpora", list[Path], "Files of texts (.txt, a text a line; .csv, .tsv, .jsonl, .json, .parquet; a "
+                   "datasets folder), treebanks (.conllu), GAP files for coreference (.tsv), or chats (.jsonl).", (),
+                   "CORPUS", positional=True),
+            *_COLUMNS,
             *_MODEL,
             *_DEVICE,
         ),
@@ -346,8 +359,8 @@ COMMANDS = {
             _switch("repeats", "Also measure induction, duplicate-token and retrieval heads on random tokens."),
             *_CORPORA,
             _seed("Random seed of the verified sample, the bootstrap and the random tokens."),
-            _switch("syntax", "Parse .txt files if spaCy and a pipeline for them are installed.", True),
-            replace(_PARSER, help="The spaCy pipeline that parses .txt files. Default: an English one, whatever their "
+            _switch("syntax", "Parse texts if spaCy and a pipeline for them are installed.", True),
+            replace(_PARSER, help="The spaCy pipeline that parses texts. Default: an English one, whatever their "
                     "language."),
             _switch("control", "Also measure an untrained copy of the model, on up to 500 texts of each corpus. A role "
                     "passes only if its score is above that of the copy.", True),
@@ -403,9 +416,10 @@ COMMANDS = {
     "ablate": Command(
         ("ablate",),
         text=(
-            Option("texts", list[str], "Corpora (existing files: .txt with one sentence per line, .conllu, or .tsv "
-                   "with texts and labels) or texts. Write - to read one text from standard input.", (),
+            Option("texts", list[str], "Corpora (existing files, as for attnviz profile; a table may have labels) or "
+                   "texts. Write - to read one text from standard input.", (),
                    "CORPUS|TEXT", positional=True),
+            *_COLUMNS, _LABEL_COLUMN,
             *_MODEL,
             _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE,
         ),
@@ -479,8 +493,9 @@ COMMANDS = {
     "check": Command(
         ("check",),
         text=(
-            Option("files", list[Path], "A TOML file of claims; with --published corpora (.conllu, .txt or GAP .tsv). "
+            Option("files", list[Path], "A TOML file of claims; with --published corpora, as for attnviz profile. "
                    "Default: claims.toml.", (), "FILE", positional=True),
+            *_COLUMNS, _LABEL_COLUMN,
             replace(_MODEL[0], help=_MODEL[0].help.replace("Default: ", "Default: the one that the file names, ")),
             *_MODEL[1:], _TRUNCATE, _DEVICE[0], *_DEVICE[2:],
         ),
@@ -501,7 +516,7 @@ COMMANDS = {
         ("card", "cards"),
         text=(
             Option("head", str, "The head, such as L2H8. None with --all.", None, positional=True),
-            Option("source", str, "A text; or a corpus (.conllu, .txt, GAP .tsv) to profile all heads on, which takes "
+            Option("source", str, "A text; or a corpus (as for attnviz profile) to profile all heads on, which takes "
                    "as long as attnviz profile does. Write - to read a text from standard input. Default: the stored "
                    "profile and an example of it.", None, "TEXT|CORPUS", positional=True),
             _switch("all_heads", "Every head that passes a role other than broad, and an index.", False, "--all"),

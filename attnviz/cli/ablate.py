@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import attnviz
+from attnviz.arguments import is_there
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import decoded, is_file, read_text, refuse_folder
 from attnviz.errors import UsageError
@@ -15,8 +16,9 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
     """Remove heads, one at a time or a set, and measure how much the model changes.
 
     GPT-2, and BERT with its masked-LM head, are measured by loss and KL divergence; BERT without that head by how far
-    its final states move. A classifier is measured by the loss of the class of each text (--label, or a .tsv); without
-    labels by the KL divergence of its class probabilities. Of an encoder-decoder it is the loss of the target.
+    its final states move. A classifier is measured by the loss of the class of each text (--label, or a column of a
+    table); without labels by the KL divergence of its class probabilities. Of an encoder-decoder it is the loss of the
+    target.
 
     Every layer is verified on a sample.
 
@@ -29,20 +31,26 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
             Remove a whole layer, over all lines of a file.
         attnviz ablate corpus.conllu --select L2H0 --role obj
             Whether objects need the head more than other words do.
-        attnviz ablate reviews.tsv -m ./my-classifier
+        attnviz ablate reviews.csv -m ./my-classifier
             What each head does for the classes of a classifier.
     """
+    from attnviz.texts.reading import is_table_folder
+
+    def is_source(name: str) -> bool:
+        return is_file(name) or is_there(name, is_table_folder)
+
     if texts.count("-") > 1:
         raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
     sources = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
     for text in texts:
-        refuse_folder(text)
+        if not is_source(text):
+            refuse_folder(text)
     model = run.find_model()
     return run.job(
         lambda _, progress, warn: attnviz.ablate(
             sources, model, target=target, **options, progress=progress, warn=warn
         ),
-        texts=[*(each for each in sources if not is_file(each)), target],
-        corpora=[Path(each) for each in sources if is_file(each)],
+        texts=[*(each for each in sources if not is_source(each)), target],
+        corpora=[Path(each) for each in sources if is_source(each)],
         rate=True,
     )

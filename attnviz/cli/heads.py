@@ -24,7 +24,7 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
-    tables. With --each-line every text has a folder of its own; heads-texts.json and heads-texts.csv tell of all.
+    tables. With --each-line it writes one table, page and heads.jsonl over all texts; --figures adds a folder for each.
 
     Examples:
         attnviz heads "The cat that I saw ran away"
@@ -33,8 +33,8 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
             One interactive page, for a browser.
         attnviz heads "The cat ran away" -m ./my-bert
             Your own checkpoint: a folder, or a name on the Hugging Face hub.
-        attnviz heads novel.txt --each-line --figures none
-            Every line of a file, and what varies between them.
+        attnviz heads novel.txt --each-line
+            Every line of a file, or row of a .csv, and what varies between them.
     """
     if (text is None) == (chat is None):
         found = "neither" if chat is None else "both"
@@ -42,6 +42,8 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
     if each_line:
         reading = {name: value for name, value in options.items() if name not in run.spec.of_one}
         return _each_line(run, text or str(chat), reading)
+    run.refuse(run.spec.of_many, "is of a file of texts; expected it with --each-line, found it without")
+    options = {name: value for name, value in options.items() if name not in run.spec.of_many}
     statistics = split_names(run.options["maps"])
     sentence = None if text is None else read_text(text)
     of_chat = [] if chat is None else _contents(chat)
@@ -80,7 +82,8 @@ def _implied_figures(run: Run) -> list[str]:
 
 
 def _texts_of_lines(file: str) -> "Path | list[Text]":
-    from attnviz.texts.reading import Place, Text
+    from attnviz.texts.lines import Place
+    from attnviz.texts.reading import Text
 
     if file != "-":
         return Path(file)
@@ -90,7 +93,7 @@ def _texts_of_lines(file: str) -> "Path | list[Text]":
 
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
-    """Analyse every line; each text is written before the next is read, the summary at the end.
+    """Analyse every line, and write one summary; for figures or tensors also a folder for each text.
 
     ``reading``: further arguments of :func:`attnviz.analyze_each`.
     """
@@ -100,16 +103,16 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     run.refuse(run.spec.of_one, "is about one text; expected --each-line without it, found both")
     lines, statistics = _texts_of_lines(file), split_names(run.options["maps"])
     source = run.find_model()
-    names, choices, formats = run.figure_names(_implied_figures(run)), run.choices(), run.format_names
+    names, choices, formats = run.figure_names(_implied_figures(run)) or [], run.choices(), run.format_names
     written, without = set[str](), Counter[str]()
 
     def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
-        if one.folder in written:  # an equal text
+        if not (names or choices.tensors) or one.folder in written:  # an equal text
             return
         written.add(one.folder)
-        missing = [view.name for view in checked_views("heads", names or []) if view.drawing.missing(analysis)]
+        missing = [view.name for view in checked_views("heads", names) if view.drawing.missing(analysis)]
         without.update([] if names == ["all"] else missing)
-        drawn = names and [name for name in names if name == "all" or name not in missing]
+        drawn = [name for name in names if name == "all" or name not in missing]
         try:
             analysis.write(folder, choices, figures=drawn, formats=formats, within=f"{one.folder}/")
         except UsageError as error:
@@ -125,9 +128,11 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         for name, count in without.items():
             yield f"{counted(count, 'text')} had nothing to draw for the figure {name}"
         assert job.output is not None
-        yield f"each text has a folder of its own in {job.output.path}, {len(written)} in all"
+        if written:
+            yield f"each text has a folder of its own in {job.output.path}, {len(written)} in all"
 
-    summary = replace(run, command="heads.texts", options={**run.options, "figures": None})  # which has no figures
+    none = run.options["figures"] == "none"
+    summary = replace(run, command="heads.texts", options={**run.options, "figures": "none" if none else None})
     job = summary.job(
         measure,
         texts=[] if isinstance(lines, Path) else [line.text for line in lines],

@@ -41,7 +41,7 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
         return Job(partial(_show, run, split_names(show), corpora))
     if not corpora and not options["repeats"]:
         raise UsageError(
-            "nothing to measure: expected a corpus (.conllu, .txt, GAP .tsv, .jsonl), --repeats, or --show roles."
+            "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), --repeats, or --show roles."
         )
     source, process = run.find_model(), this_process()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))

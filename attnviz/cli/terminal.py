@@ -67,7 +67,7 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
         yield tell
 
 
-_OF_TEXTS = (".txt", ".conllu", ".tsv", ".csv", ".md", ".json", ".jsonl")
+_OF_TEXTS = (".txt", ".conllu", ".tsv", ".csv", ".md", ".json", ".jsonl", ".parquet")
 """Suffixes of files that hold texts."""
 
 
@@ -86,7 +86,7 @@ def read_text(text: str) -> str:
             seems = "" if is_file(text) else "which looks like "
             raise TextError(
                 f"TEXT is {text!r}, {seems}the name of a file; expected a sentence. For the file as one text, write - "
-                f"and < {text}; for each of its lines: attnviz heads {text} --each-line."
+                f"and < {text}; for each of its texts: attnviz heads {text} --each-line."
             )
         return text
     if sys.stdin is None:

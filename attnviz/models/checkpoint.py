@@ -18,6 +18,7 @@ from attnviz.models.adapters import merge_adapter, saved_classes
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, empty_model, read_config, refuse_other_weights
 from attnviz.models.encoding import (
+    check_separated,
     encodings,
     load_tokenizer,
     tokenize,
@@ -298,7 +299,13 @@ class Checkpoint:
         self._refuse_images(tokens.ids)
         return text, pair, tokens
 
-    def encode(self, texts: Sequence[str], truncate: bool = False, rendered: bool = False) -> Sequence[Any]:
+    def encode(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        truncate: bool = False,
+        rendered: bool = False,
+    ) -> Sequence[Any]:
         """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`.
 
         ``truncate`` cuts texts that are longer than the model; ``rendered`` are chats.
@@ -306,6 +313,7 @@ class Checkpoint:
         encoded = encodings(
             self.tokenizer,
             texts,
+            pairs,
             vocabulary_size=int(self.config.vocab_size),
             token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
             max_length=self.positions if truncate else None,
@@ -314,6 +322,8 @@ class Checkpoint:
         )
         for each in encoded:
             self._refuse_images(each.ids)
+            if pairs is not None and not self.architecture.segments:
+                check_separated(each)
         return encoded
 
     def unknown_note(self, n_unknown: int, n_tokens: int, where: str = "") -> str:

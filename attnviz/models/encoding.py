@@ -137,12 +137,9 @@ def tokenize(
         has_words=has_words,
         rendered=rendered,
     )
-    [encoding] = encode([text], pair=pair)
-    if pair is not None and not segments and not _separated(encoding):
-        raise TextError(
-            "a pair was given, but this architecture has no sentence segments, and its tokenizer puts nothing between "
-            "two texts; expected one text: join the two yourself, or choose a BERT checkpoint."
-        )
+    [encoding] = encode([text], pairs=None if pair is None else [pair])
+    if pair is not None and not segments:
+        check_separated(encoding)
     n_tokens = len(encoding.ids)
     if n_tokens > max_positions:
         if not truncate:
@@ -152,7 +149,7 @@ def tokenize(
             )
         rough = 2 * max_positions + 100
         text, pair = _rough_cut(text, encoding, 0, rough), pair and _rough_cut(pair, encoding, 1, rough)
-        [encoding] = encode([text], pair=pair, max_length=max_positions)
+        [encoding] = encode([text], pairs=None if pair is None else [pair], max_length=max_positions)
         if len(encoding.ids) > max_positions:
             raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")
     if lost_segments(encoding, 1 if pair is None else 2):
@@ -231,7 +228,7 @@ def _with_written_specials(tokenizer: Any, text: str, special: set[int], sink_fi
 def encodings(
     tokenizer: Any,
     texts: Sequence[str],
-    pair: str | None = None,
+    pairs: Sequence[str] | None = None,
     *,
     vocabulary_size: int,
     token_types: int | None = None,
@@ -243,7 +240,7 @@ def encodings(
     """A tokenizer's encodings of texts, with special tokens, checked against the model's embedding tables.
 
     ``vocabulary_size`` and ``token_types`` are the rows of these tables (None without token types). Texts of more than
-    ``max_length`` tokens are cut; one text may have a ``pair``, a second segment. ``target`` is for the decoder of an
+    ``max_length`` tokens are cut; ``pairs`` are the second segments of all texts. ``target`` is for the decoder of an
     encoder-decoder, whose tokenizer may have a vocabulary of its own for it. The tokenizer is a fast one, or for texts
     without words (``has_words``) one of pieces alone, which stand in the text as they are. ``rendered`` are chats, in
     which a template wrote all control tokens: they are special, and no others are added.
@@ -260,7 +257,7 @@ def encodings(
         )
     cut = {"truncation": max_length is not None, "max_length": max_length}
     what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"
-    if not fast and pair is not None:
+    if not fast and pairs is not None:
         raise TextError(
             "a pair was given, but this tokenizer reads one text; expected one text: join the two yourself."
         )
@@ -276,10 +273,9 @@ def encodings(
             results = [_of_pieces(tokenizer, text, cut) for text in texts]
         else:
             named: dict[str, Any] = {"text_target" if target else "text": list(texts)}
-            second = None if pair is None else [pair]
             found = tokenizer(
                 **named,
-                text_pair=second,
+                text_pair=None if pairs is None else list(pairs),
                 **cut,
                 add_special_tokens=not rendered,
                 return_token_type_ids=True,
@@ -456,9 +452,13 @@ def _check_text(text: object, name: str) -> None:
         ) from error
 
 
-def _separated(encoding: Encoding) -> bool:
-    """Whether a special token stands between the two segments."""
-    return (0, 1) not in pairwise(segment for segment, _ in groupby(encoding.sequence_ids))
+def check_separated(encoding: Encoding) -> None:
+    """Raise TextError unless a special token stands between the two segments."""
+    if (0, 1) in pairwise(segment for segment, _ in groupby(encoding.sequence_ids)):
+        raise TextError(
+            "a pair was given, but this architecture has no sentence segments, and its tokenizer puts nothing between "
+            "two texts; expected one text: join the two yourself, or choose a BERT checkpoint."
+        )
 
 
 def _tokens(

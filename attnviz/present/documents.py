@@ -225,14 +225,14 @@ def caption_files(captions: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {CAPTIONS: "\n\n".join(markdown) + "\n", LATEX_CAPTIONS: "\n\n".join(tex) + "\n"}
 
 
-def json_text(content: dict[str, Any]) -> str:
-    """The document as ASCII JSON, so that no text can steer a terminal.
+def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
+    """The document as ASCII JSON, so that no text can steer a terminal; without ``indent`` on one line.
 
     Raises:
         OutputError: a number is not finite; the message names it.
     """
     try:
-        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+        return json.dumps(content, indent=indent, allow_nan=False) + "\n"
     except ValueError as error:
         path = next(_not_finite(content), "a number")
         raise OutputError(

@@ -112,6 +112,7 @@ class CommandSpec(Generic[R]):
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
         paper: columns of the table for a paper; default all.
         in_paper: this table, if it has fewer rows or another order.
+        lines: name and rows of a JSONL file; None if there is none.
         further: other tables of a result, by the names of their CSV files.
         tensors: name and content of the safetensors file, written on request; None if there is none.
     """
@@ -124,6 +125,7 @@ class CommandSpec(Generic[R]):
     all_selected: bool = False
     paper: tuple[str, ...] = ()
     in_paper: "Callable[[R, ViewOptions], NamedTable[Any]] | None" = None
+    lines: "tuple[str, Callable[[R, ViewOptions], Iterable[dict[str, Any]]]] | None" = None
     further: "Callable[[R, ViewOptions], dict[str, NamedTable[Any]]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
 

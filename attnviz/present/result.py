@@ -236,6 +236,9 @@ class Result:
         captions: dict[str, str] = {}
         if choices.table:
             output.write(f"{within}{stem}.{choices.table}", self.paper_table(choices))
+        if spec.lines:
+            name, rows = spec.lines
+            output.write(within + name, "".join(json_text(row, None) for row in rows(self, choices)))
         if choices.tensors and spec.tensors:
             name, tensors = spec.tensors
             output.write(within + name, tensors(self, choices))
@@ -244,7 +247,7 @@ class Result:
             for name, picture, caption in self._pictures(views, choices, figures is None, formats, progress):
                 output.write(within + name, picture)
                 captions[name] = caption
-        if captions:
+        if any(captions and not view.suffix for view in views):
             for name, text in caption_files(captions.items()).items():
                 output.write(within + name, text)
         table = self.table(choices)
@@ -307,7 +310,7 @@ class Result:
 
     def picture_html(self) -> str:
         """The main figure as an image in HTML, or ''."""
-        main = next(iter(self.wanted_views(None)), None)
+        main = next((view for view in self.wanted_views(None) if not view.suffix), None)
         if main is None:
             return ""
         _, content, _ = next(iter(main.render_files(self, self._choices(None, {}), ("png",))))

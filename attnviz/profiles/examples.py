@@ -33,6 +33,7 @@ class Example:
         weight: of the key, summed over its tokens, mean over those of the query.
         hit: whether the key is right for the role.
         gold, gold_weight: the right pair, and its weight; None where the role has none.
+        id: of the text in its file; None without one.
     """
 
     corpus: str
@@ -44,6 +45,7 @@ class Example:
     hit: bool
     gold: tuple[Unit, Unit] | None
     gold_weight: float | None
+    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
 
     def entry(example: Example) -> dict[str, Any]:
         text = {"corpus": example.corpus, "number": example.number, "text": example.text}
+        text |= {} if example.id is None else {"id": example.id}
         index, _ = texts.setdefault((example.corpus, example.number), (len(texts), text))
         gold = None if example.gold is None else [list(unit) for unit in example.gold]
         return {
@@ -109,7 +112,10 @@ def stored_examples(
     """Read the entry ``examples`` of profile.json; any error of a dict where it is damaged."""
     if entry is None:
         return ()
-    texts = [(str(text["corpus"]), int(text["number"]), str(text["text"])) for text in entry["texts"]]
+    texts = [
+        (str(text["corpus"]), int(text["number"]), str(text["text"]), text_or_none(text.get("id")))
+        for text in entry["texts"]
+    ]
 
     def unit(stored: Any) -> Unit:
         text, start, end = stored
@@ -117,11 +123,11 @@ def stored_examples(
 
     def example(stored: dict[str, Any]) -> Example:
         gold, gold_weight = stored["gold"], stored["gold_weight"]
-        corpus, number, text = texts[stored["text"]]
+        corpus, number, text, id = texts[stored["text"]]
         return Example(
             corpus, number, text, unit(stored["query"]), unit(stored["key"]), float(stored["weight"]),
             bool(stored["hit"]), None if gold is None else (unit(gold[0]), unit(gold[1])),
-            None if gold_weight is None else float(gold_weight),
+            None if gold_weight is None else float(gold_weight), id,
         )  # fmt: skip
 
     return tuple(

@@ -84,11 +84,19 @@ def measured_on(part: dict[str, Any]) -> str:
 
 
 def corpora_of(part: str, document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The corpora of a document's part, by their suffix; those of ``syntax`` by whether its trees are gold."""
-    suffixes = {"statistics": {".conllu", ".txt", ".jsonl"}, "coreference": {".tsv"}, "repeats": set[str]()}
+    """The corpora of a document's part, by what they hold; those of ``syntax`` by whether its trees are gold."""
+    kinds = {"statistics": {"trees", "texts", "chats"}, "coreference": {"names"}, "repeats": set[str]()}
     if part == "syntax":
-        suffixes["syntax"] = {".conllu" if document["syntax"].get("gold") else ".txt"}
-    return [each for each in document["corpora"] if PurePath(each["path"]).suffix.lower() in suffixes[part]]
+        kinds["syntax"] = {"trees" if document["syntax"].get("gold") else "texts"}
+    return [each for each in document["corpora"] if _held_by(each) in kinds[part]]
+
+
+def _held_by(corpus: dict[str, Any]) -> str:
+    """What a corpus holds: trees, names (of GAP), texts, or chats; a table with columns holds texts."""
+    if "columns" in corpus:
+        return "texts"
+    by_suffix = {".conllu": "trees", ".tsv": "names", ".txt": "texts"}
+    return by_suffix.get(PurePath(corpus["path"]).suffix.lower(), "chats")
 
 
 def _n(document: dict[str, Any], part: str, corpora: list[dict[str, Any]]) -> int | None:

@@ -38,7 +38,8 @@ class EncodedText:
     Attributes:
         sink: [n], special tokens and, in GPT-2, position 0.
         members: for each span of the text, the positions of the tokens that overlap it.
-        pieces, offsets: [n], the characters of each token in the text, first and past the last; empty for special ones.
+        pieces: [n], the characters of each token; empty for special ones.
+        offsets: [n], where these stand in the text, first and past the last; (0, 0) for special ones, and of the pair.
         type_ids: [n]; None for zeros, or where the model has none.
         target: of an encoder-decoder, what its decoder reads, vocabulary entries; else empty.
         cut: whether the text is longer than the model, and its end was left out.
@@ -113,24 +114,22 @@ def encode(
         CheckpointError: the tokenizer does not belong to the model.
     """
     items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in texts if text.ids]
-    texts = [text for text in texts if not text.ids]
-    if not texts:
-        return items
     limit, unknown = checkpoint.positions, unknown_id(checkpoint.tokenizer)
-    rendered = texts[0].chat is not None  # those of one corpus are of one kind
-    for text, whole in zip(texts, checkpoint.encode([text.text for text in texts], rendered=rendered), strict=True):
+    for text, whole in _whole(checkpoint, [text for text in texts if not text.ids]):
         cut = truncate and len(whole.ids) > limit
-        encoding = checkpoint.encode([text.text], True, rendered)[0] if cut else whole
-        special = [segment is None for segment in encoding.sequence_ids]
-        offsets = [(0, 0) if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]
+        pairs = None if text.pair is None else [text.pair]
+        encoding = checkpoint.encode([text.text], pairs, True, text.chat is not None)[0] if cut else whole
+        segments = encoding.sequence_ids
+        special = [segment is None for segment in segments]
+        offsets = [span if of == 0 else (0, 0) for of, span in zip(segments, encoding.offsets, strict=True)]
         members = overlapping(offsets, text.spans)
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
             if text.place is None:
                 why += "; shorten it, or pass --truncate (truncate=True) to cut it there"
-        elif lost_segments(encoding, 1):
-            why = "no tokens are left of it"
+        elif lost_segments(encoding, 1 if text.pair is None else 2):
+            why = "no tokens are left of it" if text.pair is None else "no tokens are left of it or of its pair"
         elif text.answer is not None and not all(members):
             why = "the model has no token for its pronoun or one of its names"
         if why:
@@ -139,11 +138,24 @@ def encode(
             skipped(text, why)
             continue
         special[0] = special[0] or checkpoint.architecture.causal
-        pieces = tuple(text.text[start:end] for start, end in offsets)
+        read = {0: text.text, 1: text.pair or "", None: ""}
+        placed = zip(segments, encoding.offsets, strict=True)
+        pieces = tuple(read[of][start:end] for of, (start, end) in placed)
         types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
         ids, flags = tuple(encoding.ids), tuple(special)
         items.append(EncodedText(ids, flags, members, text, pieces, types, tuple(offsets), cut=cut, unknown_id=unknown))
     return items
+
+
+def _whole(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Text, Any]]:
+    """Each text with its encoding; chats come after texts, and those with a pair come last."""
+    chats = [text for text in texts if text.chat is not None]
+    paired = [text for text in texts if text.pair is not None]
+    alone = [text for text in texts if text.chat is None and text.pair is None]
+    for group in filter(None, (alone, chats, paired)):
+        pairs = [str(text.pair) for text in group] if group is paired else None
+        found = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
+        yield from zip(group, found, strict=True)
 
 
 def batches(

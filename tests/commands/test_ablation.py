@@ -270,7 +270,7 @@ def test_files_are_corpora_and_all_else_texts(tmp_path: Path) -> None:
         (["  "], TextError, "blank"),
         (["nowhere.txt"], CorpusError, "nowhere.txt"),
         ([Path("gap.tsv")], CorpusError, "GAP"),
-        ([Path("a.tsv")], CorpusError, "a.tsv:1: .*label"),
+        ([Path("a.tsv")], CorpusError, "a.tsv is empty"),
         (["a.txt", "b.txt"], UsageError, "same content"),
         ([Path()], CorpusError, "folder"),
     ],

@@ -1,5 +1,7 @@
 """ablate with an answer and a foil: how far the logit difference falls, by hooks on transformers' own models."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import torch
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 
 import attnviz
-from attnviz.errors import AttnvizError
+from attnviz.errors import AttnvizError, CorpusError, UsageError
 from tests.support.classifiers import sharp_classifier
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -78,16 +80,31 @@ def test_the_difference_falls_as_in_the_model_without_the_head(kind: str):
     assert max(map(abs, falls)) > 1e-3
 
 
-def test_a_table_has_an_answer_and_a_foil_for_each_text(tmp_path: Path):
+@pytest.mark.parametrize("name", ["answers.tsv", "answers.csv", "answers.jsonl"])
+def test_a_table_has_an_answer_and_a_foil_for_each_text(name: str, tmp_path: Path):
     model, tokenizer = MODELS["gpt2"]()
     rows = [("the cat that i saw ran", " away", " house"), ("one two", " three", " four")]
-    table = tmp_path / "answers.tsv"
-    table.write_text("text\tanswer\tfoil\n" + "".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    table, columns = tmp_path / name, ("text", "answer", "foil")
+
+    def write(*rows: Sequence[str]) -> None:
+        separator = "\t" if name.endswith("tsv") else ","
+        lines = [separator.join(row) for row in (columns, *rows)]
+        if name.endswith("jsonl"):
+            lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
+        table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    write(*rows)
     found = attnviz.ablate(table, model, tokenizer=tokenizer, curve=False)
     expected = [difference("gpt2", model, tokenizer, *row) for row in rows]
     assert found.clean_difference == pytest.approx(sum(expected) / 2, abs=1e-5)
-    table.write_text("text\tanswer\tfoil\none two\t three\t unbelievable\n", encoding="utf-8")
-    with pytest.raises(AttnvizError, match=r"answers.tsv:2: .*unbelievable"):
+    with pytest.raises(UsageError, match="answers of its own"):
+        attnviz.ablate(table, model, tokenizer=tokenizer, answer=" away", foil=" house")
+    line = 1 if name.endswith("jsonl") else 2
+    write(("one two", " three", " unbelievable"))
+    with pytest.raises(AttnvizError, match=rf"{name}:{line}: .*unbelievable"):
+        attnviz.ablate(table, model, tokenizer=tokenizer)
+    write(("one two", "", " three"), ("one two", " three", " four"))
+    with pytest.raises(CorpusError, match=rf"{name}:{line}: .*an answer"):
         attnviz.ablate(table, model, tokenizer=tokenizer)
 
 

@@ -180,7 +180,7 @@ def test_labels_are_names_or_numbers_in_tables_with_a_header_or_without(
         ("the cat\t3\n", "no class '3'"),
         ("the cat\t\n", "t.tsv:1"),
         ("the cat\tgood\none\ttwo\tbad\n", "t.tsv:2"),
-        ("text\tgold\nthe cat\tgood\n", "header"),
+        ("text\tlabel\nthe cat\tgood\none two\t\n", "t.tsv:3.*label"),
         ("text\tlabel\n", "is empty"),
     ],
 )

@@ -28,10 +28,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_folder: Path) -> A
     """Runs ``attnviz heads x.txt --each-line`` on these lines."""
     monkeypatch.chdir(tmp_path)
 
-    def invoke(lines: str, *options: str, file: str = "x.txt", stdin: str | None = None) -> Result:
-        Path("x.txt").write_text(lines, encoding="utf-8")
-        words = ["heads", file, "--each-line", "-m", str(bert_folder), "-o", "out", "--no-syntax", *options]
-        return CliRunner().invoke(app, words, input=stdin)
+    def invoke(lines: str, *options: str, name: str = "x.txt") -> Result:
+        Path(name).write_text(lines, encoding="utf-8")
+        words = ["heads", name, "--each-line", "-m", str(bert_folder), "-o", "out", "--no-syntax", *options]
+        return CliRunner().invoke(app, words)
 
     return invoke
 
@@ -63,7 +63,16 @@ def test_the_spread_is_that_of_the_texts_alone(result: attnviz.TextsAnalysis):
 
 @pytest.mark.usefixtures("undrawn")
 def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any, bert_folder: Path):
-    done = run(f"{LINES[0]}\n\n  \n{LINES[1]}\n{LINES[0]}\n", "--figures", "none")
+    text = f"{LINES[0]}\n\n  \n{LINES[1]}\n{LINES[0]}\n"
+    assert run(text, "--figures", "none").exit_code == 0
+    assert sorted(path.name for path in Path("out").iterdir() if not path.name.startswith(".")) == [
+        "heads-texts.csv",
+        "heads-texts.json",
+        "heads.jsonl",
+    ]
+    assert run(text, "--save-attention").exit_code == 0
+    assert len(list(Path("out").glob("*/attention.safetensors"))) == 2
+    done = run(text, "--figures", "mean")
     assert done.exit_code == 0, done.output
     content = document()
     assert [(line["line"], line["text"]) for line in content["lines"]] == [(1, LINES[0]), (4, LINES[1]), (5, LINES[0])]
@@ -74,11 +83,29 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
     written = json.loads(Path(f"out/{folders[1]}/heads.json").read_text(encoding="utf-8"))
     alone = attnviz.analyze(LINES[1], bert_folder, syntax=False).document()
     assert written["heads"] == json.loads(json.dumps(alone["heads"]))
-    assert {"heads-texts.csv", "heads-texts.json"} <= set(content["files"])
+    assert {"heads-texts.csv", "heads-texts.json", "heads-texts.html", "heads.jsonl"} <= set(content["files"])
     with Path("out/heads-texts.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     sink = next(row for row in rows if (row["id"], row["statistic"]) == ("L2H1", "sink"))
     assert float(sink["mean"]) == content["heads"][9]["statistics"]["sink"]["mean"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_two_hundred_rows_are_four_files_that_keep_ids_and_labels(run: Any):
+    texts = [f"the {'cat ' * (number % 5)}ran" for number in range(200)]
+    rows = "".join(f"r{number},{text},{number % 2}\n" for number, text in enumerate(texts))
+    done = run(f"id,sentence,label\n{rows}", name="x.csv")
+    assert done.exit_code == 0, done.output
+    written = {path.name for path in Path("out").iterdir()} - {".attnviz.json"}
+    assert written == {"heads-texts.csv", "heads-texts.json", "heads-texts.html", "heads.jsonl"}
+    lines = list(map(json.loads, Path("out/heads.jsonl").read_text(encoding="utf-8").splitlines()))
+    assert [(line["id"], line["label"], line["line"]) for line in lines] == [
+        (f"r{number}", str(number % 2), number + 2) for number in range(200)
+    ]
+    alone = attnviz.analyze(texts[3], sharp_bert(), tokenizer=bert_tokenizer(), syntax=False).head("L2H1")
+    head = next(head for head in lines[3]["heads"] if head["id"] == "L2H1")
+    assert (head["label"], head["entropy"]) == (alone.label, pytest.approx(alone.statistics["entropy"], abs=1e-6))
+    assert [line["id"] for line in document()["lines"]] == [line["id"] for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +114,7 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
         (f"{LINES[0]}\n\n{TOO_LONG}\n", [], 1, "x.txt:3: "),
         ("\n \n", [], 1, "empty"),
         (LINES[0], ["--pair", "a"], 2, "--pair"),
+        (LINES[0], ["--text-column", "text"], 2, "--text-column"),
         (LINES[0], ["--figures", "nonsense"], 2, "'nonsense'"),
         (LINES[0], ["--select", "obj"], 2, "'obj'"),
     ],
@@ -111,10 +139,10 @@ def test_what_are_no_texts_is_refused(texts: Any):
 def test_an_error_at_a_line_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int):
     read = texts_measure.Reader.read
 
-    def wrong(self: Any, text: str, *more: Any, **named: Any) -> Any:
+    def wrong(self: Any, text: str, *more: Any, **chat: Any) -> Any:
         if text == LINES[2]:
             raise error
-        return read(self, text, *more, **named)
+        return read(self, text, *more, **chat)
 
     monkeypatch.setattr(texts_measure.Reader, "read", wrong)
     done = run("\n".join(LINES), "--figures", "none")

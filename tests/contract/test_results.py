@@ -107,9 +107,10 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
                 result.figure(view.name)
     content = result.save(folder, formats=["svg"], top=2)
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    captions = {"captions.md", "captions.tex"} if content["figures"] else set()
-    assert bool(captions) == bool(views_of(command))
-    assert set(content["files"]) == {f"{name}.json", f"{name}.csv", *captions, *content["figures"]}
+    captions = {"captions.md", "captions.tex"} if any(each.endswith(".svg") for each in content["figures"]) else set()
+    assert bool(content["figures"]) == bool(views_of(command))
+    lines = {"heads.jsonl"} if command == "heads.texts" else set()
+    assert set(content["files"]) == {f"{name}.json", f"{name}.csv", *captions, *lines, *content["figures"]}
     assert files == {*content["files"], ".attnviz.json"}
     assert content == json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     assert result.document(content["figures"], top=2) == {key: content[key] for key in content if key != "files"}
@@ -124,7 +125,7 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
             assert re.fullmatch(r".{40,}\.(\nDetails: .*\.)?", caption)
         in_latex = (folder / "captions.tex").read_text(encoding="utf-8")
         assert in_latex.count("\n\\caption{") == len(content["figures"])
-    assert set(result.save(folder, figures=[])["files"]) == {f"{name}.json", f"{name}.csv"}
+    assert set(result.save(folder, figures=[])["files"]) == {f"{name}.json", f"{name}.csv", *lines}
 
 
 def objects_in(value: Any, path: str = "") -> Iterator[tuple[str, str, str]]:

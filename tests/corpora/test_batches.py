@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from attnviz.errors import TextError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.texts.batches import batches, collate, encode, pieces
-from attnviz.texts.reading import Place, Text
+from attnviz.texts.lines import Place
+from attnviz.texts.reading import Text
 from tests.support.corpora import sentence
 from tests.support.models import bert_tokenizer, sharp_bert
 from tests.support.recorded import own_patterns

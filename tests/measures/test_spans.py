@@ -258,5 +258,9 @@ def test_each_line_of_a_file_of_chats_is_analysed(tmp_path: Path) -> None:
     words = ["heads", "--chat", str(tmp_path / "chats.jsonl"), "--each-line", "-m", str(folder)]
     result = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "out"), "--figures", "none", "--no-syntax"])
     assert result.exit_code == 0, result.output
-    spans = [json.loads(path.read_text())["spans"] for path in (tmp_path / "out").glob("*/heads.json")]
-    assert sorted(map(len, spans)) == [2, 3]
+    [lines] = (tmp_path / "out").rglob("heads.jsonl")
+    one, other = map(json.loads, lines.read_text(encoding="utf-8").splitlines())
+    alone = attnviz.analyze(chat=MESSAGES, model=folder, syntax=False).document()
+    assert one["spans"] == alone["spans"]
+    assert one["span_pairs"] == alone["span_pairs"]
+    assert [span["name"] for span in other["spans"]] == ["system", "user"]

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -107,8 +108,10 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     (folder / "chat.json").write_text(chat, encoding="utf-8")
     (folder / "chats.jsonl").write_text(f"{' '.join(chat.split())}\n" * 2, encoding="utf-8")
     save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
+    (folder / "reviews.csv").write_text("review,label\nthe cat ran away,good\nit was in the house,bad\n")
+    pair = {"premise": "the cat ran away", "hypothesis": "a cat ran", "gold": 1}
+    (folder / "mnli.jsonl").write_text(json.dumps(pair) + "\n")
     save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), folder / "my-gpt2")
-    (folder / "reviews.tsv").write_text("text\tlabel\nthe cat ran away\tgood\nit was in the house\tbad\n")
     tuned = folder / "my-fine-tuned-bert"
     tuned.mkdir()
     for path in bert_folder.iterdir():

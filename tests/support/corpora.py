@@ -12,7 +12,8 @@ from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.tallies import counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.texts.batches import Batch, batches
-from attnviz.texts.reading import Place, Text
+from attnviz.texts.lines import Place
+from attnviz.texts.reading import Text
 from tests.support.recorded import own_patterns
 
 WORDS = "the a cat dog house that i saw ran away and was he in of".split()

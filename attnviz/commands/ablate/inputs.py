@@ -30,7 +30,19 @@ from attnviz.models.classifier import Classifier
 from attnviz.models.encoding import mask_token
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.texts.batches import Batch, EncodedText, collate, encode
-from attnviz.texts.reading import Corpus, DecoderTarget, Parser, Text, as_labelled, open_corpus, read_texts, ready
+from attnviz.texts.reading import (
+    SUFFIXES,
+    Corpus,
+    DecoderTarget,
+    Parser,
+    Text,
+    check_columns,
+    is_table_folder,
+    open_corpus,
+    read_texts,
+    ready,
+)
+from attnviz.texts.tables import Columns
 from attnviz.trace.direct_effects import named_ids
 from attnviz.trace.generation import target_tokens
 
@@ -52,8 +64,6 @@ Padding would cost more than large batches gain: a small batch is filled up with
 
 _LOGITS = 2**26
 """Predictions times vocabulary of a batch: 256 MiB of probabilities in float32."""
-
-_SUFFIXES = (".txt", ".conllu", ".tsv")
 
 Tell = Callable[[int, int], None]
 """Progress callback: texts or inputs done, and their total."""
@@ -129,82 +139,88 @@ def contrast_named(answer: str | int | None, foil: str | int | None, label: str 
 
 
 def read_sources(
-    items: Sequence[str | Path], limit: int | None, label: str | None = None, contrast: Contrast | None = None
+    items: Sequence[str | Path],
+    limit: int | None,
+    label: str | None = None,
+    contrast: Contrast | None = None,
+    columns: Columns = Columns(),  # noqa: B008 - it is frozen
 ) -> Sources:
     """Read texts and, up to ``limit`` sentences of each, corpora: existing files, and words that end as such.
 
-    ``label`` is the class of all texts; a ``.tsv`` brings the class of each. Likewise ``contrast``, answer and foil.
+    ``label`` is the class of all texts; a table may bring the class of each, in one of its ``columns``. Likewise
+    ``contrast``, answer and foil.
 
     Raises:
-        UsageError: nothing is given, or one corpus twice; some texts have a label, or an answer, others none, or two.
+        UsageError: nothing is given, or one corpus twice; a text would have two labels, or two answers.
         TextError: a text is blank.
         CorpusError: a corpus cannot be read or does not exist.
     """
     if not items:
-        raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .conllu; .tsv with labels).")
+        raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .csv, .conllu or another).")
     texts, plain, corpora = list[Text](), list[str](), list[tuple[Corpus, int]]()
     for each in items:
         kind = source_kind(each)
         if kind == "folder":
-            raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .conllu), or a text.")
+            raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .csv, .conllu), or a text.")
         if kind == "text":
             if not str(each).strip():
-                raise TextError("a text is empty or blank; expected a sentence, or a corpus (.txt, .conllu).")
+                raise TextError("a text is empty or blank; expected a sentence, or a corpus (.txt, .csv, .conllu).")
             plain.append(str(each))
             texts.append(Text(str(each), number=len(texts)))
             continue
-        corpus = open_corpus(Path(each))
+        corpus = open_corpus(Path(each), columns, refused=("gap", "chats"))
         if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
-        if corpus.kind == "gap":
-            corpus = as_labelled(corpus)
-        if corpus.kind == "gap":
-            raise CorpusError(f"expected sentences in {corpus.path}, found a GAP table; give a .conllu or .txt file.")
         _refuse_two(corpus, label, contrast)
         before = len(texts)
         texts += [replace(text, number=before + text.number) for text in read_texts(corpus, limit)]
         corpora.append((corpus, len(texts) - before))
+    check_columns([corpus for corpus, _ in corpora], columns)
     if label is not None:
         texts = [replace(text, label=label) for text in texts]
     if contrast is not None:
         texts = [replace(text, contrast=contrast) for text in texts]
-    _refuse_some(texts)
     return Sources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
 
 
 def _refuse_two(corpus: Corpus, label: str | None, contrast: Contrast | None) -> None:
     """Raise UsageError where a corpus has labels or answers of its own."""
-    if label is not None and corpus.kind == "labelled":
+    if corpus.table is None:
+        return
+    if label is not None and corpus.table.label is not None:
         raise UsageError(f"{corpus.path} has labels of its own; --label (label=) is for texts without.")
-    if contrast is not None and corpus.kind == "contrasted":
+    if contrast is not None and corpus.table.answer is not None:
         raise UsageError(f"{corpus.path} has answers of its own; --answer and --foil are for texts without.")
 
 
-def _refuse_some(texts: Sequence[Text]) -> None:
-    """Raise UsageError where some texts alone have a label, or an answer."""
-    unlabelled = [text for text in texts if text.label is None]
-    unanswered = [text for text in texts if text.contrast is None]
-    for what, bare in (("a label", unlabelled), ("an answer", unanswered)):
-        if 0 < len(bare) < len(texts):
-            raise UsageError(f"expected {what} for every text or for none, found none for {bare[0].text[:60]!r}.")
+def _all_have(what: str, values: Sequence[object], texts: Sequence[Text]) -> bool:
+    """Whether every text has one; CorpusError where some alone have."""
+    bare = [text for text, value in zip(texts, values, strict=True) if value is None]
+    if 0 < len(bare) < len(texts):
+        named = bare[0].place or repr(bare[0].text[:60])
+        raise CorpusError(f"{named}: expected {what} for every text or for none, found none.")
+    return len(bare) < len(texts)
 
 
 def source_kind(item: str | Path) -> str:
     """Classify an argument: ``folder``, ``corpus`` (also a missing file, or a wrong suffix), or ``text``."""
     name, is_path = str(item), isinstance(item, Path)
     one_word = not any(map(str.isspace, name))
+    if is_there(name, is_table_folder):
+        return "corpus"
     if is_there(name, Path.is_dir) and (is_path or name in {".", ".."} or ("/" in name and one_word)):
         return "folder"
     is_file = is_there(name, Path.is_file)
-    return "corpus" if is_path or is_file or (one_word and name.lower().endswith(_SUFFIXES)) else "text"
+    return "corpus" if is_path or is_file or (one_word and name.lower().endswith(SUFFIXES)) else "text"
 
 
-def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
+def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = False) -> str:
     """Kind of measurement: predictions, if the model has a head for classes or tokens, else final states.
 
-    UsageError for labelled texts of a model without classes, and for answers of a model that predicts none.
+    UsageError where labels are ``wanted`` of a model without classes, and for answers of a model that predicts none;
+    CorpusError where some texts alone have a label, or an answer.
     """
-    if any(text.contrast is not None for text in texts):
+    if _all_have("an answer", [text.contrast for text in texts], texts):
         if checkpoint.stacks or kind_of(checkpoint) == STATES:
             of = "an encoder-decoder" if checkpoint.stacks else "a model without logits"
             raise UsageError(
@@ -212,10 +228,10 @@ def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
                 "leave them out."
             )
         return ANSWER
-    why, labelled = checkpoint.why_no_classes, any(text.label is not None for text in texts)
+    why = checkpoint.why_no_classes
     if not why:
-        return LABELLED if labelled else CLASS
-    if labelled:
+        return LABELLED if _all_have("a label", [text.label for text in texts], texts) else CLASS
+    if wanted:
         raise UsageError(f"labels are for a checkpoint with a head for sequence classification; {why}.")
     if checkpoint.language_head is not None and (checkpoint.architecture.causal or checkpoint.stacks):
         return NEXT

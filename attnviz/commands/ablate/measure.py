@@ -48,6 +48,7 @@ from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
+from attnviz.texts.tables import Columns
 from attnviz.trace.removal import Replacement
 
 MANY = 2000
@@ -149,6 +150,9 @@ def ablate(
     label: str | int | None = None,
     answer: str | int | None = None,
     foil: str | int | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    label_column: str | None = None,
     target: str | None = None,
     max_new_tokens: int | None = None,
     truncate: bool = False,
@@ -162,8 +166,7 @@ def ablate(
     >>> result.heads[0].id, result.heads[0].damage["loss"]  # doctest: +SKIP
 
     Args:
-        texts: texts and corpora (``.txt``, a sentence a line; ``.conllu``; for a classifier also ``.tsv`` with the
-            columns text and label). Existing files are corpora.
+        texts: texts and corpora: texts and treebanks, as for :func:`attnviz.profile_heads`. Existing files are corpora.
         model: see :data:`attnviz.models.opening.Model`.
         method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.trace.removal.Replacement`.
         select: heads to remove (``L2H8``, ``L0-3``, …); default all.
@@ -178,9 +181,12 @@ def ablate(
         gradient: also measure the importance by gradients (Michel et al. 2019).
         label: the class of all these texts, by name or number, for a classifier.
         answer: with ``foil``: measure by how much the logit of this token, which follows the texts, falls against that
-            of the foil; of BERT at its mask; of a classifier a class. As text, or as a number. A ``.tsv`` with the
-            columns text, answer and foil has its own.
+            of the foil; of BERT at its mask; of a classifier a class. As text, or as a number. A table with the columns
+            ``answer`` and ``foil`` has its own.
         foil: what the answer, or the label, is compared with.
+        text_column: of a table, as for :func:`attnviz.profile_heads`.
+        pair_column: likewise.
+        label_column: of a table, the column of classes; default ``label``, which only classifiers read.
         target: of an encoder-decoder, what its decoder reads for one text; default what the model writes itself.
         max_new_tokens: of that, at most; default 40.
         truncate: cut texts that are longer than the model, instead of raising, or of leaving them out of a corpus.
@@ -200,16 +206,19 @@ def ablate(
         "label": None if label is None else str(label), "answer": answer, "foil": foil, "target": target,
     }  # fmt: skip
     roles, contrast = role_tokens(options["role"], repeats), contrast_named(answer, foil, options["label"])
-    if repeats and (items or label is not None or limit is not None or contrast is not None):
+    given = (label, limit, contrast)
+    columns = Columns(text_column, pair_column, label_column)
+    if repeats and (items or any(each is not None for each in given) or columns != Columns()):
         raise UsageError(
-            "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, label or answer."
+            "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, label, answer or "
+            "column."
         )
     sources = Sources((), (), ())
     if not repeats:
-        sources = read_sources(items, limit, options["label"] if contrast is None else None, contrast)
+        sources = read_sources(items, limit, None if contrast else options["label"], contrast, columns)
     checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
-    kind = kind_of(checkpoint, sources.texts)
+    kind = kind_of(checkpoint, sources.texts, wanted=label is not None or label_column is not None)
     if roles:
         sources = replace(sources, texts=tuple(texts_with_roles(checkpoint, sources.texts, kind, repeats, seed)))
     heads = select_heads(options["select"], checkpoint.n_layers, checkpoint.n_heads, checkpoint.stacks)

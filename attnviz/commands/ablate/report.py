@@ -110,9 +110,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
     classifier = result.checkpoint.classifier
     return {
         "model": model_entry(result.checkpoint),
-        "corpora": [
-            {"path": str(corpus.path), "sha256": corpus.sha256, "sentences": read} for corpus, read in sources.corpora
-        ],
+        "corpora": [{**corpus.entry, "sentences": read} for corpus, read in sources.corpora],
         "texts": list(sources.given),
         **(
             {"targets": [text.target and text.target.text for text in sources.texts]}

@@ -40,6 +40,7 @@ from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import this_process
 from attnviz.texts.reading import open_corpus, read_texts
+from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 
 VERDICTS = HOLDS, UNDECIDED, FAILS = "holds", "cannot be decided", "fails"
@@ -114,6 +115,9 @@ def check(
     revision: str | None = None,
     adapter: str | Path | None = None,
     tokenizer: str | Path | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    label_column: str | None = None,
     truncate: bool = False,
     device: str | None = None,
     dtype: str | None = None,
@@ -128,7 +132,8 @@ def check(
 
     With ``published``, a paper such as ``clark-2019``, the claims are on the heads that it names, and ``files`` are
     corpora. With ``init``, corpora, the file is first written: what the clearest heads do over them now. ``truncate``
-    cuts texts that are longer than the model. All other arguments are as for :func:`attnviz.profile_heads`.
+    cuts texts that are longer than the model; ``label_column`` is as for :func:`attnviz.ablate`. All other arguments
+    are as for :func:`attnviz.profile_heads`.
 
     Raises:
         UsageError: a claim that cannot be read, or a head that the model lacks; with the line. With ``init`` a file
@@ -153,11 +158,13 @@ def check(
     with placed(place):
         checkpoint, source = open_checkpoint(model, tokenizer, revision, adapter=adapter, **opened)
     more: Any = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
+    of_tables = {"text_column": text_column, "pair_column": pair_column}
+    more |= of_tables
     profiles = dict[tuple[Path, ...], Profile]()
     if init:
         profile = _profile(checkpoint, init, True, more)
         same: dict[str, object] = {"revision": revision, "adapter": adapter, "tokenizer": tokenizer, "dtype": dtype}
-        same |= {"attention": attention, "limit": limit, "seed": seed}
+        same |= {"attention": attention, "limit": limit, "seed": seed, **of_tables}
         typed = COMMANDS["check"].typed({name: value for name, value in same.items() if value is not None})
         default = "minilm" if model is None and adapter is None else ""
         write_claims(
@@ -174,7 +181,8 @@ def check(
     if not init and any(each.kind == "role" for each in claims):
         stored = profile_of(checkpoint, source, warn)
     options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
-    found = _held(held, checkpoint, stored, profiles, opened, truncate, more)
+    of_ablation = {"truncate": truncate, "label_column": label_column}
+    found = _held(held, checkpoint, stored, profiles, opened, of_ablation, more)
     return Check(checkpoint, options, tuple(found))
 
 
@@ -211,7 +219,7 @@ def _id(claim: Claim, model: Checkpoint) -> HeadId:
 
 def _held(
     claims: Sequence[tuple[Claim, HeadId]], checkpoint: Checkpoint, stored: StoredProfile | None,
-    profiles: Mapping[tuple[Path, ...], Profile], opened: Any, truncate: bool, more: Any,
+    profiles: Mapping[tuple[Path, ...], Profile], opened: Any, of_ablation: Any, more: Any,
 ) -> Iterator[CheckedClaim]:  # fmt: skip
     @cache
     def profile(corpus: tuple[Path, ...]) -> Profile:
@@ -220,17 +228,17 @@ def _held(
 
     @cache
     def same(part: str, corpus: tuple[Path, ...]) -> bool:
-        return stored is not None and _is_same(stored, checkpoint, more["limit"], more["seed"], part, corpus)
+        return stored is not None and _is_same(stored, checkpoint, more, part, corpus)
 
     @cache
     def ablation(corpus: tuple[Path, ...]) -> Ablation:
         heads = [id for each, id in claims if (each.kind, each.corpus) == ("ablate", corpus)]
-        return ablate(corpus, checkpoint, select=heads, truncate=truncate, curve=False, gradient=False, **more)
+        return ablate(corpus, checkpoint, select=heads, curve=False, gradient=False, **of_ablation, **more)
 
     @cache
     def analysis(text: str, model: str = "") -> Analysis:
         read = other(model) if model else checkpoint
-        return analyze(text, read, truncate=truncate, progress=more["progress"])
+        return analyze(text, read, truncate=of_ablation["truncate"], progress=more["progress"])
 
     @cache
     def other(model: str) -> Checkpoint:
@@ -345,22 +353,25 @@ def _of_stored(
     raise UsageError("expected a corpus, since there is no stored profile of this model with such roles.")
 
 
-def _is_same(
-    stored: StoredProfile, checkpoint: Checkpoint, limit: int | None, seed: int, name: str, corpora: Sequence[Path]
-) -> bool:
+def _is_same(stored: StoredProfile, checkpoint: Checkpoint, more: Any, name: str, corpora: Sequence[Path]) -> bool:
     """Whether a part of the stored profile is what would be measured on these corpora."""
-    part, opened = stored.parts[name], {str(each): open_corpus(each) for each in corpora}
+    columns = Columns(more["text_column"], more["pair_column"])
+    part, opened = stored.parts[name], {str(each): open_corpus(each, columns) for each in corpora}
     gold = any(each.kind == "conllu" for each in opened.values())
     if name == "syntax" and not gold:  # it does not say by which parser
         return False
     run = part.get("attnviz"), part.get("seed"), stored.model.get("dtype"), part.get("control_texts") is not None
-    if run != (__version__, seed, str(checkpoint.dtype).removeprefix("torch."), True):
+    if run != (__version__, more["seed"], str(checkpoint.dtype).removeprefix("torch."), True):
         return False
-    of_part = corpora_of(name, {"corpora": [{"path": path} for path in opened], "syntax": {"gold": gold}})
-    read = [opened[each["path"]] for each in of_part]
-    return {each.get("sha256"): each["sentences"] + (each.get("left_out") or 0) for each in part["corpora"]} == {
-        corpus.sha256: sum(1 for _ in read_texts(corpus, limit)) for corpus in read
-    }
+    of_part = corpora_of(name, {"corpora": [each.entry for each in opened.values()], "syntax": {"gold": gold}})
+    read = {each["sha256"]: each for each in of_part}
+    counts = {each["path"]: sum(1 for _ in read_texts(opened[each["path"]], more["limit"])) for each in of_part}
+    for each in part["corpora"]:
+        here = read.pop(each.get("sha256"), {})
+        n_texts = each["sentences"] + (each.get("left_out") or 0)
+        if here.get("columns") != each.get("columns") or n_texts != counts.get(here.get("path", "")):
+            return False
+    return not read
 
 
 def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:

@@ -172,12 +172,12 @@ class Reader:
             with _located(text, " No text was analysed: all are checked first."):
                 is_chat = bool(text.messages)
                 whole = rendered_chat(self.checkpoint.tokenizer, text.messages).text if is_chat else text.text
-                self.checkpoint.tokenize(whole, truncate=self.truncate, rendered=is_chat)
+                self.checkpoint.tokenize(whole, text.pair, self.truncate, rendered=is_chat)
         for number, text in enumerate(texts):
             tell(progress, "texts", number, len(texts))
             with _located(text):
                 chat = Chat(text.messages) if text.messages else None
-                analysis = self.read(text.text, None, None, None, chat=chat)
+                analysis = self.read(text.text, text.pair, None, None, chat=chat)
             yield analysis
         tell(progress, "texts", len(texts), len(texts))
 
@@ -359,7 +359,7 @@ def listed(texts: object) -> list[Text]:
         TextError: one of them is no string.
     """
     if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
-        raise UsageError(f"expected a list of texts, or the path of a .txt file, found {as_found(texts)}.")
+        raise UsageError(f"expected a list of texts, or the path of a file of texts, found {as_found(texts)}.")
     numbered = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
     for text in numbered:
         check_texts(text.text)

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from safetensors.torch import save
@@ -11,7 +12,7 @@ from safetensors.torch import save
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
-from attnviz.commands.heads.spans import span_table, spans_entry
+from attnviz.commands.heads.spans import positions_of_span, span_table, spans_entry
 from attnviz.commands.heads.summary import LABEL, MOST_DRAWN, seen, summary_entry
 from attnviz.commands.heads.tables import head_tables
 from attnviz.judge.roles import Role
@@ -40,7 +41,11 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     return {
         **text_entry(analysis),
         **_target_entry(analysis),
-        **spans_entry(analysis, analysis.select(choices.select)),
+        **spans_entry(
+            analysis.spans,
+            [head.id for head in analysis.select(choices.select)],
+            partial(positions_of_span, analysis),
+        ),
         "options": {
             **asdict(analysis.options),
             "tokens_cut_off": analysis.tokens.truncated,

@@ -1,6 +1,6 @@
 """Attention between spans of a text: rows of heads-spans.csv, tables of the terminal, and the entry of the page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
@@ -9,6 +9,7 @@ from rich.text import Text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.measures.spans import SpanShare, SpanShares
+from attnviz.models.head_ids import HeadId
 from attnviz.models.spans import Span
 from attnviz.models.wording import rounded, visible
 from attnviz.page.page import short_float
@@ -41,17 +42,18 @@ def span_table(found: SpanShares, heads: Sequence[HeadFindings]) -> NamedTable[S
     return NamedTable("", _SHARE, [found.between(head.id, *pair) for head in heads for pair in found.pairs])
 
 
-def spans_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:
-    """``spans`` of heads.json, and ``span_pairs``, whose lists have a number a head; empty without spans."""
-    found = analysis.spans
+def spans_entry(
+    found: SpanShares | None, heads: Sequence[HeadId], positions: Callable[[Span], Sequence[int]]
+) -> dict[str, Any]:
+    """``spans`` of a document, and ``span_pairs``, whose lists have a number a head; empty without spans."""
     if found is None:
         return {}
     spans, pairs = [], []
     for span in found.spans:
-        positions = positions_of_span(analysis, span)
-        spans.append({"name": span.name, "first": positions[0], "last": positions[-1], "tokens": len(span.tokens)})
+        places = positions(span)
+        spans.append({"name": span.name, "first": places[0], "last": places[-1], "tokens": len(span.tokens)})
     for source, target in found.pairs:
-        shares = [found.between(head.id, source, target) for head in heads]
+        shares = [found.between(head, source, target) for head in heads]
         numbers = {name: [getattr(share, name) for share in shares] for name in _NUMBERS}
         pairs.append({"from": found.spans[source].name, "to": found.spans[target].name, **numbers})
     return {"spans": spans, "span_pairs": pairs}

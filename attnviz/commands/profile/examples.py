@@ -10,7 +10,7 @@ key, one a text each.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from heapq import heappush, heappushpop, nsmallest
 from operator import attrgetter
@@ -263,7 +263,8 @@ class _Search:
             pair, right = pair[::-1], right[::-1]
         name = self._run.settings.corpora[corpus].path.name
         gold_reading = (None, None) if gold_weight < 0 else (right, gold_weight / _STEPS)
-        return Example(name, item.source.number, item.source.text, *pair, weight / _STEPS, bool(hit), *gold_reading)
+        made = Example(name, item.source.number, item.source.text, *pair, weight / _STEPS, bool(hit), *gold_reading)
+        return replace(made, id=item.source.id)
 
     def _unit(self, item: EncodedText, span: bool, at: int) -> Unit:
         """A span of a text, or a token; a special token by name, before or after the text."""

@@ -32,8 +32,9 @@ from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
-from attnviz.texts.reading import OF_TEXTS, Corpus, find_parser, open_corpus
+from attnviz.texts.reading import Corpus, check_columns, find_parser, open_corpus
 from attnviz.texts.runs import RunSettings, open_for, text_notes
+from attnviz.texts.tables import Columns
 from attnviz.trace.checks import Verification
 from attnviz.trace.contributions import why_not_linear
 from attnviz.version import __version__
@@ -110,7 +111,7 @@ class Profile(Result):
     @checked
     def source(self, role: str = "", *more: str) -> str:
         """One line: the model, the corpora (of one role, or of ``statistics``; default all), and ``more``."""
-        kinds = {"conllu", "txt", "chats"}
+        kinds = {"conllu", "txt", "table", "chats"}
         if not role:
             kinds |= {"gap", "repeats"}
         elif role == "coreference":
@@ -118,7 +119,7 @@ class Profile(Result):
         elif role in ROLES_ON_REPEATS:
             kinds = {"repeats"}
         elif role.startswith("syntactic"):
-            kinds = {"conllu" if self.gold else "txt"}
+            kinds = {"conllu"} if self.gold else {"txt", "table"}
         read = [
             f"{visible(count.corpus.path.name)} ({counted(count.texts, 'text')}, {counted(count.tokens, 'token')})"
             for count in self.corpora
@@ -138,6 +139,8 @@ def profile_heads(
     model: str | Path | Source | Checkpoint | None,
     paths: Sequence[str | Path],
     *,
+    text_column: str | None = None,
+    pair_column: str | None = None,
     repeats: bool = False,
     limit: int | None = None,
     batch_size: int = 32,
@@ -163,13 +166,17 @@ def profile_heads(
 
     Args:
         model: a built-in name, folder or hub id, a Source found before, a Checkpoint; of encoder-decoders the encoder.
-        paths: ``.conllu`` (gold trees), ``.txt`` (a sentence a line), GAP ``.tsv`` (coreference), ``.jsonl``
-            (a chat a line).
+        paths: texts (``.txt``, a text a line; a table ``.csv``, ``.tsv``, ``.jsonl``, ``.json``, ``.parquet``; a folder
+            of the library datasets), treebanks (``.conllu``, gold trees), GAP ``.tsv`` (coreference), or chats (a table
+            with ``messages``).
+        text_column: of a table, the column of its texts; default ``text``, ``sentence`` or ``prompt``, or the only
+            column of words.
+        pair_column: of a table, the column of second segments.
         repeats: also random tokens, repeated.
         limit: sentences, or rows, of each corpus that are read.
         batch_size: texts that the model reads at once.
         seed: of everything random: which batches are verified, the bootstrap, the repeats.
-        syntax: parse ``.txt`` files where spaCy and a pipeline are installed, and no gold trees are given; find the
+        syntax: parse texts where spaCy and a pipeline are installed, and no gold trees are given; find the
             subjects of GAP's passages.
         parser: the spaCy pipeline to use; default an installed English one.
         control: measure a freshly initialised copy of the model, too, on at most :data:`CONTROL_TEXTS` texts of each
@@ -197,15 +204,17 @@ def profile_heads(
         VerificationError: the heads do not reproduce the model.
     """
     if not paths and not repeats:
-        raise UsageError("nothing to measure: expected a corpus (.conllu, .txt, GAP .tsv or .jsonl), or --repeats.")
+        raise UsageError("nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats.")
     process = this_process()
-    corpora = [open_corpus(Path(path), (*OF_TEXTS, "chats")) for path in paths]
+    columns = Columns(text_column, pair_column)
+    corpora = [open_corpus(Path(path), columns) for path in paths]
+    check_columns(corpora, columns)
     for one, other in combinations(corpora, 2):
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser(corpora, parser) if syntax else None
     checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, tokenizer, attention).encoder
-    of_words = [each.path for each in corpora if each.kind != "txt"]
+    of_words = [each.path for each in corpora if each.has_words_marked]
     refuse_words(checkpoint, parser=parser, corpora=of_words)
     parse = parse if checkpoint.architecture.has_words else None
     if control and checkpoint.weight_devices:
@@ -225,7 +234,7 @@ def profile_heads(
             "dtype": str(of.dtype),
             "seed": seed,
             "limit": most,
-            "corpora": [f"{corpus.path} ({corpus.sha256[:12]})" for corpus in corpora],
+            "corpora": [corpus.identity for corpus in corpora],
             "parser": parse and parse.name,
             "plug-ins": [f"{plugin.name} ({plugin.origin})" for plugin in REGISTRY.plugins.values()],
         }

@@ -81,8 +81,7 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
 
 def _corpora(counts: tuple[CorpusCount, ...]) -> list[dict[str, Any]]:
     return [
-        {"path": str(count.corpus.path), "sha256": count.corpus.sha256, "sentences": count.texts}
-        | {"tokens": count.tokens, "left_out": count.left_out}
+        {**count.corpus.entry, "sentences": count.texts} | {"tokens": count.tokens, "left_out": count.left_out}
         for count in counts
     ]
 

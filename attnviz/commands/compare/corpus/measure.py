@@ -27,8 +27,9 @@ from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.batches import Batch, SampledAttention, encode, pieces
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
-from attnviz.texts.reading import Corpus, find_parser, open_corpus, ready
+from attnviz.texts.reading import Corpus, check_columns, find_parser, open_corpus, ready
 from attnviz.texts.runs import Additive, LongRun, RunSettings, open_for, text_notes
+from attnviz.texts.tables import Columns
 from attnviz.trace.checks import Verification
 from attnviz.version import __version__
 
@@ -124,6 +125,8 @@ def compare_corpus(
     second: Model,
     corpus: str | Path,
     *,
+    text_column: str | None = None,
+    pair_column: str | None = None,
     limit: int | None = None,
     batch_size: int = 32,
     seed: int = 0,
@@ -144,11 +147,13 @@ def compare_corpus(
     Args:
         first: A, the model before; a name, a folder, a Source or a Checkpoint.
         second: B, of the same architecture, with as many layers and heads and the same tokenizer.
-        corpus: ``.txt`` (a text a line) or ``.conllu`` (gold trees).
+        corpus: texts or a treebank, as for :func:`attnviz.profile_heads`.
+        text_column: of a table, likewise.
+        pair_column: likewise.
         limit: texts that are read.
         batch_size: texts that the models read at once; it changes no result but by rounding.
         seed: of the bootstrap, and of which batches are verified.
-        syntax: find relations in a ``.txt`` file where spaCy and a pipeline are installed, for the roles of heads.
+        syntax: find relations in texts where spaCy and a pipeline are installed, for the roles of heads.
         parser: the spaCy pipeline to use; default an installed English one.
         device: as for :func:`attnviz.analyze`, for models by name.
         device_map: likewise, of one process.
@@ -168,7 +173,9 @@ def compare_corpus(
         CorpusError: the corpus cannot be read, or has no text to compare.
         VerificationError: the heads do not reproduce a model.
     """
-    file = open_corpus(Path(corpus), ("conllu", "txt"))
+    columns = Columns(text_column, pair_column)
+    file = open_corpus(Path(corpus), columns, refused=("gap", "chats"))
+    check_columns([file], columns)
     parse = find_parser([file], parser) if syntax else None
     process = this_process()
     a, b = (
@@ -176,12 +183,12 @@ def compare_corpus(
         for model in (first, second)
     )
     check_shapes(a, b)
-    refuse_words(a, parser=parser, corpora=[file.path] * (file.kind != "txt"))
+    refuse_words(a, parser=parser, corpora=[file.path] if file.has_words_marked else [])
     parse = parse if a.architecture.has_words else None
     identity = {
         "attnviz": __version__, "A": a.name, "B": b.name, "weights of A": a.weights_sha256,
         "weights of B": b.weights_sha256, "dtypes": [str(a.dtype), str(b.dtype)], "seed": seed, "limit": limit,
-        "corpus": f"{file.path} ({file.sha256[:12]})", "parser": parse and parse.name,
+        "corpus": file.identity, "parser": parse and parse.name,
     }  # fmt: skip
     settings = RunSettings(
         a.encoder, (file,), parse, limit, batch_size, seed, process,

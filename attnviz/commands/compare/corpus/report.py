@@ -40,7 +40,7 @@ def _content(result: CorpusComparison, _: ViewOptions) -> dict[str, Any]:
     return {
         "models": [model_entry(model) for model in (result.first, result.second)],
         "corpora": [
-            {"path": str(result.corpus.path), "sha256": result.corpus.sha256, "texts": result.texts}
+            {**result.corpus.entry, "texts": result.texts}
             | {"tokens": result.tokens, "left_out": result.left_out, "parser": result.parser}
         ],
         "seed": result.seed,

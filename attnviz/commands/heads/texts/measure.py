@@ -13,6 +13,7 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, check_parser, listed, profile_of
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.patterns import NAMES
+from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -22,7 +23,9 @@ from attnviz.options import ModelOptions, checked
 from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress
-from attnviz.texts.reading import Corpus, Place, Text, open_corpus, read_texts
+from attnviz.texts.lines import Place
+from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read_texts
+from attnviz.texts.tables import Columns
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
 from attnviz.trace.recorder import block_memory
 
@@ -53,27 +56,59 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class HeadOnText:
+    """What one head does on one text.
+
+    Attributes:
+        label: on this text.
+        score: of the label's pattern; None without one.
+        statistics: by name (:data:`attnviz.measures.statistics.SCALARS`).
+        uniform: of some of them, under uniform attention.
+    """
+
+    id: HeadId
+    label: str
+    score: float | None
+    statistics: dict[str, float | None]
+    uniform: dict[str, float | None]
+
+
+@dataclass(frozen=True)
 class OneText:
     """One of the texts.
 
     Attributes:
+        pair: its second segment; None without one.
         place: its location, ``FILE:LINE``; None for a text of a list.
-        n_tokens: tokens that the model reads.
+        id, label: of its row; None where the file has none.
+        tokens: that the model reads, as labels.
         cut: tokens that were cut off.
         pattern_error, output_error: largest errors of verification.
+        heads: one entry a head, in the model's order.
+        spans: of a chat, attention between its messages; None without spans.
     """
 
     text: str
+    pair: str | None
     place: Place | None
-    n_tokens: int
+    id: str | None
+    label: str | None
+    tokens: tuple[str, ...]
     cut: int
     pattern_error: float
     output_error: float
+    heads: tuple[HeadOnText, ...]
+    spans: SpanShares | None
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens the model reads."""
+        return len(self.tokens)
 
     @property
     def folder(self) -> str:
         """Name of the folder of its own results, which equal texts share."""
-        return text_folder([self.text])
+        return text_folder([self.text] if self.pair is None else [self.text, self.pair])
 
 
 @dataclass(frozen=True)
@@ -150,6 +185,9 @@ def analyze_each(
     texts: Sequence[str | Text] | str | Path,
     model: Model | None = None,
     *,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    label_column: str | None = None,
     words: bool = False,
     syntax: bool = True,
     parser: str | None = None,
@@ -172,8 +210,11 @@ def analyze_each(
     ... )
 
     Args:
-        texts: a list of texts, a ``.txt`` file with a text a line, or a ``.jsonl`` file with a chat a line; blank lines
-            of a file are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands.
+        texts: a list of texts, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`;
+            blank lines of a file are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands.
+        text_column: of a table, as for :func:`attnviz.profile_heads`.
+        pair_column: likewise.
+        label_column: of a table, the column of classes, which are kept beside the texts; default ``label``.
         model: as for :func:`analyze`.
         words: likewise.
         syntax: likewise.
@@ -191,11 +232,13 @@ def analyze_each(
         CorpusError: a file that cannot be read, or holds no text.
         AttnvizError: as :func:`analyze`.
     """
+    columns = Columns(text_column, pair_column, label_column)
     if isinstance(texts, str | Path):
-        corpus = open_corpus(Path(texts), ("txt", "chats"))
+        corpus = open_corpus(Path(texts), columns)
         lines = list(read_texts(corpus))
     else:
         corpus, lines = None, listed(texts)
+    check_columns([corpus] if corpus else [], columns)
     options, of_block = Options(words), block_memory(memory)
     check_parser(parser, syntax)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
@@ -203,36 +246,36 @@ def analyze_each(
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
     refuse_target(checkpoint, None, max_new_tokens)
     n_unknown = 0
-    done, rows, worst = list[OneText](), list[list[_Row]](), dict[int, LayerCheck]()
+    done, worst = list[OneText](), dict[int, LayerCheck]()
     for line, analysis in zip(lines, reader.read_each(lines, progress), strict=True):
         checks = analysis.verification.layers
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
-        rows.append([_row(head, analysis) for head in analysis.heads])
+        of_heads = tuple(_on_text(head, analysis) for head in analysis.heads)
         errors = analysis.verification.pattern_error, analysis.verification.output_error
-        one = OneText(analysis.text, line.place, len(analysis.tokens), analysis.tokens.truncated, *errors)
+        one = OneText(
+            analysis.text,
+            line.pair,
+            line.place,
+            line.id,
+            line.label,
+            tuple(analysis.tokens.labels),
+            analysis.tokens.truncated,
+            *errors,
+            of_heads,
+            analysis.spans,
+        )
         done.append(one)
         n_unknown += analysis.tokens.n_unknown
         if visit is not None:
             visit(one, analysis)
     verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
-    heads = tuple(_spread(of_head) for of_head in zip(*rows, strict=True))
+    heads = tuple(_spread(of_head) for of_head in zip(*(one.heads for one in done), strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
     notes = (unknown,) if unknown else ()
     return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, notes)
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Numbers of one head on one text."""
-
-    id: HeadId
-    label: str
-    score: float | None
-    statistics: dict[str, float | None]
-    uniform: dict[str, float | None]
-
-
-def _row(head: HeadFindings, analysis: Analysis) -> _Row:
+def _on_text(head: HeadFindings, analysis: Analysis) -> HeadOnText:
     context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
     names = list(SCALARS)
@@ -241,10 +284,10 @@ def _row(head: HeadFindings, analysis: Analysis) -> _Row:
     if context.learned_sinks:
         names.append(NOWHERE)
     statistics = {name: head.statistics.get(name) for name in names}
-    return _Row(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
+    return HeadOnText(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
 
 
-def _spread(rows: Sequence[_Row]) -> HeadSpread:
+def _spread(rows: Sequence[HeadOnText]) -> HeadSpread:
     """Combine the numbers of one head over all texts."""
     labels = dict(Counter(row.label for row in rows).most_common())
     most = next(iter(labels))

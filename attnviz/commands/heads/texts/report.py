@@ -1,34 +1,32 @@
 """JSON, CSV (a row per head and statistic) and tables of several texts."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
-from attnviz.models.wording import counted, quoted, rounded, span, visible
+from attnviz.commands.heads.spans import spans_entry
+from attnviz.commands.heads.texts.measure import HeadSpread, Spread, TextsAnalysis
+from attnviz.commands.heads.texts.tables import LINES, NAMED, head_fields, text_fields, uniform_row
+from attnviz.models.wording import counted
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
-
-_LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
 
 
 def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
     file = result.corpus
     return {
         "model": model_entry(result.checkpoint),
-        "corpora": [{"path": str(file.path), "sha256": file.sha256}] if file else [],
+        "corpora": [file.entry] if file else [],
         "texts": [] if file else [text.text for text in result.texts],
         "options": asdict(result.options),
         "verification": verification_entry(result.verification),
-        "lines": [entry(_LINES, text) for text in result.texts],
+        "lines": [entry(LINES, text) for text in result.texts],
         "heads": [_head(head) for head in result.select(choices.select)],
     }
 
@@ -46,14 +44,6 @@ def _head(head: HeadSpread) -> dict[str, Any]:
     }
 
 
-_LINES: tuple[Field[OneText], ...] = (
-    Field("Line", lambda text: text.place and text.place.line, name="line"),
-    Field("Text", name="text", write=quoted),
-    Field("Folder", name="folder", detail=True),
-    Field("Tokens", lambda text: text.n_tokens, name="tokens"),
-    Field(value=lambda text: text.cut, name="tokens_cut_off"),
-    *plain("pattern_error", "output_error"),
-)
 _SPREAD: tuple[Field[Spread], ...] = (
     *plain("n", "mean", "sd"),
     Field(value=lambda spread: spread.least, name="min"),
@@ -77,43 +67,45 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     yield Text(f"Texts: {result.source}", "bold")
     yield verification_line(result.verification, result.checkpoint, sample=on_each)
     heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
-    uniform = heads[0].uniform
-    last: list[object] = ["uniform", "", "", "", ""]
-    columns: list[Field[HeadSpread]] = [
-        Field("Head", lambda head: head.id),
-        Field("Label", lambda head: visible(head.label)),
-        Field("Texts", lambda head: f"{head.labels[head.label]}/{n}"),
-        Field("Score", lambda head: rounded(head.score.mean)),
-        Field("Range", lambda head: span([head.score.least, head.score.largest]), detail=True),
-    ]
-    for name in _LISTED:
-        columns.append(replace(statistic_field(name, partial(_mean_and_sd, name=name)), unit="mean ± sd"))
-        last.append(uniform.get(name, ""))
     order = "those of the same label in most texts first"
-    yield first_rows("Heads", columns, heads, choices.top, "heads-texts.csv", order=order, last=last)
-    lines = pick(_LINES, "line", "text", "tokens", "folder")
-    yield first_rows("Texts", lines, result.texts, choices.top, "heads-texts.json", noun="text")
-    yield _notes(result)
-
-
-def _mean_and_sd(head: HeadSpread, name: str) -> str:
-    spread = head.statistics[name]
-    return rounded(spread.mean) if spread.sd is None else f"{rounded(spread.mean)} ± {rounded(spread.sd)}"
-
-
-def _notes(result: TextsAnalysis) -> Text:
+    fields, last, rows = head_fields(result), uniform_row(heads[0]), choices.rows(_FEW)
+    yield first_rows("Heads", fields, heads, rows, "heads-texts.csv", order=order, last=last)
+    yield first_rows("Texts", text_fields(result), result.texts, rows, "heads-texts.json", noun="text")
     cut = sum(text.cut > 0 for text in result.texts)
-    return notes(
-        "Label: the one that most texts give the head, each by itself, and in how many. Score: of the pattern behind "
-        "it, the mean over these texts; Range: from the least to the largest.",
-        "mean ± sd: over texts, each counting alike, and the standard deviation between them. heads-texts.csv has "
-        "least and largest, and the number of texts, of every statistic.",
-        f"{counted(cut, 'text')} cut to what the model can read (--truncate)." if cut else "",
-    )
+    if cut:
+        yield notes(f"{counted(cut, 'text')} cut to what the model can read (--truncate).")
+    if choices.verbose:
+        yield notes(*_MEANINGS)
+
+
+_FEW = 5
+"""Heads, and texts, on the first screen."""
+
+_MEANINGS = (
+    "Label: the one that most texts give the head, each by itself, and in how many. Score: of the pattern behind "
+    "it, the mean over these texts; Range: from the least to the largest.",
+    "mean ± sd: over texts, each counting alike, and the standard deviation between them. heads-texts.csv has "
+    "least and largest, and the number of texts, of every statistic; heads.jsonl has those of each text.",
+)
+
+
+def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[str, Any]]:
+    """Each text with what every head does on it."""
+    chosen = {head.id for head in result.select(choices.select)}
+    for text in result.texts:
+        heads = [
+            {**entry(HEAD, head), "label": head.label, "score": head.score, **head.statistics}
+            for head in text.heads
+            if head.id in chosen
+        ]
+        tokens = {"tokens": list(text.tokens), "tokens_cut_off": text.cut}
+        spans = spans_entry(text.spans, [head.id for head in text.heads if head.id in chosen], lambda span: span.tokens)
+        yield {**entry(pick(LINES, *NAMED), text), **tokens, **spans, "heads": heads}
 
 
 SPEC = CommandSpec(
     content=_content,
+    lines=("heads.jsonl", _json_lines),
     tables=_tables,
     table=_statistics,
     patterns=True,

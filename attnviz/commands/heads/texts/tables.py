@@ -1,0 +1,72 @@
+"""Fields of heads over several texts, and of the texts, for terminal, page and documents."""
+
+from dataclasses import replace
+from functools import partial
+
+from attnviz.commands.heads.texts.measure import HeadSpread, OneText, TextsAnalysis
+from attnviz.models.wording import quoted, rounded, span, visible
+from attnviz.present.fields import Field, pick, plain
+from attnviz.present.statistics import statistic_field
+
+_LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
+
+LINES: tuple[Field[OneText], ...] = (
+    Field("Line", lambda text: text.place and text.place.line, name="line"),
+    Field("Id", name="id", if_known=True),
+    Field("Class", name="label", if_known=True),
+    Field("Text", name="text", write=quoted),
+    Field("Pair", name="pair", if_known=True, write=lambda pair: pair and quoted(pair)),
+    Field("Tokens", lambda text: text.n_tokens, name="tokens"),
+    Field(value=lambda text: text.cut, name="tokens_cut_off"),
+    *plain("folder", "pattern_error", "output_error"),
+)
+"""The fields of a text in documents."""
+
+NAMED = ("line", "id", "label", "text", "pair")
+"""Those that say which text it is."""
+
+
+def text_fields(result: TextsAnalysis) -> list[Field[OneText]]:
+    """The columns of a table of texts; those of which no text has any are left out."""
+    columns = pick(LINES, *NAMED, "tokens")
+    return [field for field in columns if any(field.value_for(text) is not None for text in result.texts)]
+
+
+def number_fields() -> list[Field[HeadSpread]]:
+    """The columns of a table of heads that sorts: numbers of texts and means."""
+    columns: list[Field[HeadSpread]] = [
+        Field("Head", lambda head: head.id),
+        Field("Label", lambda head: visible(head.label)),
+        Field("Texts", lambda head: head.labels[head.label]),
+        Field("Score", lambda head: head.score.mean),
+    ]
+    return [*columns, *(statistic_field(name, partial(_mean, name=name)) for name in _LISTED)]
+
+
+def head_fields(result: TextsAnalysis) -> list[Field[HeadSpread]]:
+    """The columns of a table of heads in the terminal."""
+    n = len(result.texts)
+    columns: list[Field[HeadSpread]] = [
+        Field("Head", lambda head: head.id),
+        Field("Label", lambda head: visible(head.label)),
+        Field("Texts", lambda head: f"{head.labels[head.label]}/{n}"),
+        Field("Score", lambda head: rounded(head.score.mean)),
+        Field("Range", lambda head: span([head.score.least, head.score.largest]), detail=True),
+    ]
+    for name in _LISTED:
+        columns.append(replace(statistic_field(name, partial(_mean_and_sd, name=name)), unit="mean ± sd"))
+    return columns
+
+
+def uniform_row(head: HeadSpread) -> list[object]:
+    """The last row of that table: statistics under uniform attention."""
+    return ["uniform", "", "", "", "", *(head.uniform.get(name, "") for name in _LISTED)]
+
+
+def _mean(head: HeadSpread, name: str) -> float | None:
+    return head.statistics[name].mean
+
+
+def _mean_and_sd(head: HeadSpread, name: str) -> str:
+    spread = head.statistics[name]
+    return rounded(spread.mean) if spread.sd is None else f"{rounded(spread.mean)} ± {rounded(spread.sd)}"

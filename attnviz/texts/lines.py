@@ -1,0 +1,65 @@
+"""Lines of a file, each with its place, and the errors that name one."""
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from attnviz.errors import CorpusError
+
+_SHOWN_CHARACTERS = 60
+
+
+class Place(NamedTuple):
+    """A line of a file, or a row of a table without lines, counted from 1; prints as ``path:line``."""
+
+    path: Path
+    line: int
+    is_row: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}, row {self.line}" if self.is_row else f"{self.path}:{self.line}"
+
+
+def lines(path: Path) -> Iterator[tuple[Place, str]]:
+    """Every line with its place, without its line end and a byte order mark."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                place = Place(path, number)
+                data = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                yield place, _decoded(data, place).removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise cannot_read(path, error) from error
+
+
+def filled_lines(path: Path) -> Iterator[tuple[Place, str]]:
+    """The :func:`lines` that are not blank."""
+    return ((place, line) for place, line in lines(path) if line.strip())
+
+
+def _decoded(data: bytes, place: Place) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        character = len(data[: error.start].decode("utf-8")) + 1
+        found = f"byte 0x{data[error.start]:02x} as character {character} of the line"
+        raise broken(place, "text encoded as UTF-8", found) from error
+
+
+def broken(place: Place | Path, expected: str, found: str) -> CorpusError:
+    """The error of a line that is not as expected."""
+    return CorpusError(f"{place}: expected {expected}, found {found}.")
+
+
+def cannot_read(path: Path, error: OSError) -> CorpusError:
+    """The error of a file that the system does not give."""
+    found = error.strerror or type(error).__name__
+    return CorpusError(f"expected a file that can be read at {path}, found: {found}; check its name and permissions.")
+
+
+def shown(value: object) -> str:
+    """A value in quotation marks if it is a text, on one line, shortened."""
+    written = value if isinstance(value, str) else repr(value)
+    cut = repr(written[:_SHOWN_CHARACTERS]) if isinstance(value, str) else written[:_SHOWN_CHARACTERS]
+    return cut if len(written) <= _SHOWN_CHARACTERS else f"{cut}…"

@@ -1,0 +1,360 @@
+"""Reads tables: .csv, .tsv, .jsonl, .json, .parquet, and folders of the library datasets, row by row.
+
+Which columns have the texts, their pairs, labels and ids is found by their names, or given.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attnviz.arguments import did_you_mean
+from attnviz.errors import CorpusError
+from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines, shown
+
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+"""Suffixes of tables; a folder of the library datasets has none."""
+
+_TEXT, _LABEL, _ID = ("text", "sentence", "prompt"), ("label",), ("id", "idx", "guid")
+_CONTRAST = _ANSWER, _FOIL = "answer", "foil"
+_MESSAGES = "messages"
+"""Names of columns that are found without an option, in lower case."""
+
+_SAMPLED = 20
+"""Rows in which a column of words is looked for."""
+
+_FORMAT = "expected a table of texts"
+
+_Row = tuple[Place, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns to read, as given; None for those that are found by themselves."""
+
+    text: str | None = None
+    pair: str | None = None
+    label: str | None = None
+
+
+class Cells(NamedTuple):
+    """What is read of a row; None for what the table has no column for, and for an empty label or id."""
+
+    place: Place
+    text: str
+    pair: str | None
+    label: str | None
+    id: str | None
+    contrast: tuple[str | int, str | int] | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, and the names of the columns that are read.
+
+    Attributes:
+        path: the file or folder.
+        text, pair, label, id: names of columns; None without one.
+        answer, foil: likewise, both or none.
+        header: whether the first line of a ``.tsv`` has the names.
+        needs_label: whether a row without a label is an error, as where the column was asked for.
+    """
+
+    path: Path
+    text: str
+    pair: str | None
+    label: str | None
+    id: str | None
+    answer: str | None
+    foil: str | None
+    header: bool
+    needs_label: bool
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The names of the columns by what they hold."""
+        names = {name: getattr(self, name) for name in ("text", "pair", "label", "id", *_CONTRAST)}
+        return {name: column for name, column in names.items() if column is not None}
+
+    def cells(self) -> Iterator[Cells]:
+        """What is read of every row.
+
+        Raises:
+            CorpusError: a row that cannot be read, or that has no text, pair or wanted label; it names the column.
+        """
+        for place, row in _rows(self.path, self.header, tuple(self.columns.values())):
+            pair = None if self.pair is None else _text_in(place, row, self.pair)
+            label = _word_in(place, row, self.label)
+            if label is None and self.needs_label:
+                raise broken(place, f"a label in column {self.label!r}", "none")
+            text, id = _text_in(place, row, self.text), _word_in(place, row, self.id)
+            answer, foil = _token_in(place, row, self.answer), _token_in(place, row, self.foil)
+            contrast = None if answer is None or foil is None else (answer, foil)
+            yield Cells(place, text, pair, label, id, contrast)
+
+
+def n_rows(path: Path) -> int:
+    """How many rows a table has, without columns."""
+    return sum(1 for _ in _rows(path))
+
+
+def has_chats(path: Path, wanted: Columns) -> bool:
+    """Whether the rows are chats, by the first; not where a column of texts is named."""
+    if wanted.text is not None or path.suffix.lower() in (".csv", ".tsv"):  # which hold text alone
+        return False
+    first: Mapping[str, Any] = next((row for _, row in _rows(path)), {})
+    return isinstance(first.get(_MESSAGES), list)
+
+
+def chat_rows(path: Path) -> Iterator[tuple[Place, Mapping[str, Any], str | None]]:
+    """Rows that should have messages, each with its place, and its id if it has one."""
+    for place, row in _rows(path):
+        yield place, row, _word_in(place, row, _known(list(row), _ID))
+
+
+def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:
+    value = row.get(column)
+    if not isinstance(value, str) or not value.strip():
+        found = "none" if value is None or isinstance(value, str) else shown(value)
+        raise broken(place, f"a text in column {column!r}", found)
+    return _whole(place, column, value)
+
+
+def _word_in(place: Place, row: Mapping[str, Any], column: str | None) -> str | None:
+    """A label or an id; None for an empty one."""
+    value = None if column is None else row.get(column)
+    return None if column is None or value is None else _whole(place, column, str(value).strip()) or None
+
+
+def _token_in(place: Place, row: Mapping[str, Any], column: str | None) -> str | int | None:
+    """An answer or foil, which may begin with a space, or be a number; None for an empty one."""
+    value = None if column is None else row.get(column)
+    if column is None or value is None or type(value) is int:
+        return value
+    return _whole(place, column, str(value)) or None
+
+
+def _whole(place: Place, column: str, text: str) -> str:
+    """The text; CorpusError for half of a character, which JSON can write."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise broken(place, f"Unicode in column {column!r}", f"half a character, {text[error.start]!r}") from error
+    return text
+
+
+def open_table(path: Path, wanted: Columns) -> Table:
+    """A table, with its columns found.
+
+    Raises:
+        CorpusError: it cannot be read, is empty, or has no such column.
+    """
+    header = path.suffix.lower() != ".tsv" or _has_header(path, wanted)
+    rows = list(islice(_rows(path, header), 1))
+    if not rows:
+        raise CorpusError(f"{path} is empty: {_FORMAT}, found no row; give another file.")
+    names = list(rows[0][1])
+    text = _named(path, names, "text", wanted.text) or _known(names, _TEXT)
+    if text is None:
+        sample = [row for _, row in islice(_rows(path, header), _SAMPLED)]
+        text = _column_of_words(path, names, sample, {wanted.pair, wanted.label})
+    pair = _named(path, names, "pair", wanted.pair)
+    label = _named(path, names, "label", wanted.label) or _known(names, _LABEL)
+    answer, foil = _known(names, [_ANSWER]), _known(names, [_FOIL])
+    if answer is None or foil is None:
+        answer = foil = None
+    needs_label = wanted.label is not None or not header
+    return Table(path, text, pair, label, _known(names, _ID), answer, foil, header, needs_label)
+
+
+def _named(path: Path, names: Sequence[str], what: str, wanted: str | None) -> str | None:
+    if wanted is not None and wanted not in names:
+        near = did_you_mean(wanted, names)
+        expected = f"a column {wanted!r} (--{what}-column, {what}_column=...)"
+        raise CorpusError(f"{path}: expected {expected}, found {_listed(names)}.{near}")
+    return wanted
+
+
+def _known(names: Sequence[str], known: Sequence[str]) -> str | None:
+    of_name = {name.lower(): name for name in reversed(names)}
+    return next((of_name[name] for name in known if name in of_name), None)
+
+
+def _column_of_words(
+    path: Path, names: Sequence[str], sample: Sequence[Mapping[str, Any]], taken: set[str | None]
+) -> str:
+    """The only column with a value of several words."""
+    found = [name for name in names if name not in taken and any(_has_words(row.get(name)) for row in sample)]
+    if len(found) != 1 or _has_words(found[0]):  # a name of several words may be a text
+        expected = f"a column {', '.join(_TEXT[:-1])} or {_TEXT[-1]}, or one of words alone, or {_MESSAGES} of chats"
+        raise CorpusError(
+            f"{path}: expected {expected}, found {_listed(names)}; name it with --text-column (text_column=...)."
+        )
+    return found[0]
+
+
+def _has_words(value: object) -> bool:
+    return isinstance(value, str) and sum(any(map(str.isalpha, word)) for word in value.split()) > 1
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"the columns {', '.join(map(shown, names))}" if names else "no column"
+
+
+def _rows(path: Path, header: bool = True, only: Sequence[str] = ()) -> Iterator[_Row]:
+    """Rows by the names of their columns; ``only`` are those that are needed."""
+    suffix = path.suffix.lower()
+    if path.is_dir() or suffix == ".parquet":
+        yield from _stored_rows(path, only)
+    elif suffix == ".jsonl":
+        for place, line in filled_lines(path):
+            yield place, _object(place, _parsed(place, line))
+    elif suffix == ".json":
+        for number, item in enumerate(_list_of(path), 1):
+            place = Place(path, number, is_row=True)
+            yield place, _object(place, item)
+    else:
+        yield from _delimited_rows(path, header)
+
+
+def _delimited_rows(path: Path, header: bool) -> Iterator[_Row]:
+    names = list[str]() if header else ["text", "label"]
+    for place, cells in _cells_of_tsv(path) if path.suffix.lower() == ".tsv" else _cells_of_csv(path):
+        if not names:
+            names = [cell.strip() for cell in cells]
+            if len(set(names)) < len(names):
+                raise broken(place, "columns with different names", shown(", ".join(names)))
+        elif len(cells) != len(names):
+            between = "tabs between" if path.suffix.lower() == ".tsv" else "commas between"
+            raise broken(place, f"{len(names)} columns with {between}", str(len(cells)))
+        else:
+            yield place, dict(zip(names, cells, strict=True))
+
+
+def _cells_of_tsv(path: Path) -> Iterator[tuple[Place, list[str]]]:
+    """Cells of each line; quotes are plain characters."""
+    return ((place, line.split("\t")) for place, line in filled_lines(path))
+
+
+def _has_header(path: Path, wanted: Columns) -> bool:
+    """Whether the first line of a .tsv has names: any that is known, or other than two cells."""
+    first = next((cells for _, cells in _cells_of_tsv(path)), [])
+    known = any(cell.strip().lower() in (*_TEXT, *_LABEL, *_ID, *_CONTRAST) for cell in first)
+    return known or len(first) != 2 or wanted != Columns()
+
+
+def _cells_of_csv(path: Path) -> Iterator[tuple[Place, list[str]]]:
+    """Cells of each row, which stands at its first line; the separator is that of the first line."""
+    first = next((line for _, line in filled_lines(path)), "")
+    reader = csv.reader((f"{line}\n" for _, line in lines(path)), strict=True, delimiter=max(",;\t", key=first.count))
+    while True:
+        place = Place(path, reader.line_num + 1)
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise broken(place, "a row of CSV, a text with commas or quotes in quotes", str(error)) from error
+        if cells is None:
+            return
+        if any(map(str.strip, cells)):
+            yield place, cells
+
+
+def _parsed(place: Place, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        at = place if error.lineno == 1 else place._replace(line=place.line + error.lineno - 1)
+        raise broken(at, "JSON", f"{error.msg.lower()} at character {error.colno}") from error
+    except (ValueError, RecursionError) as error:
+        raise broken(place, "JSON", str(error)) from error
+
+
+def _list_of(path: Path) -> list[Any]:
+    """The rows of a JSON file: a list, or the only list of an object."""
+    content = _parsed(Place(path, 1), "\n".join(line for _, line in lines(path)))
+    inside = [value for value in content.values() if isinstance(value, list)] if isinstance(content, dict) else []
+    if _is_chat(content):
+        return [content]
+    rows = inside[0] if len(inside) == 1 else content
+    if not isinstance(rows, list):
+        raise broken(path, "a list of texts or of objects", f"{shown(content)}")
+    return rows
+
+
+def _is_chat(content: object) -> bool:
+    """Whether it is one chat: messages, or an object that has them."""
+    messages = content.get(_MESSAGES) if isinstance(content, dict) else content
+    first = messages[0] if isinstance(messages, list) and messages else None
+    return isinstance(first, dict) and "role" in first and "content" in first
+
+
+def _object(place: Place, item: object) -> Mapping[str, Any]:
+    if isinstance(item, str):
+        return {"text": item}
+    if _is_chat(item):
+        return item if isinstance(item, dict) else {_MESSAGES: item}
+    if not isinstance(item, dict):
+        raise broken(place, "an object with columns, or a text", shown(item))
+    return item
+
+
+def is_stored(path: Path) -> bool:
+    """Whether this folder holds what the library datasets has saved, or parquet files."""
+    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json")) or any(path.glob("*.parquet"))
+
+
+def table_files(path: Path) -> list[Path]:
+    """The files of a table: itself, or the data files of a folder.
+
+    Raises:
+        CorpusError: a folder of several splits, or without data.
+    """
+    if not path.is_dir():
+        return [path]
+    splits = sorted(each.parent.name for each in path.glob("*/state.json"))
+    if (path / "dataset_dict.json").is_file() and splits:
+        named = " or ".join(str(path / split) for split in splits)
+        raise CorpusError(f"{path} has {len(splits)} splits: expected one of them, give {named}.")
+    found = sorted(path.glob("*.parquet"))
+    state = path / "state.json"
+    if state.is_file():
+        named_files = _parsed(Place(state, 1), "\n".join(line for _, line in lines(state))).get("_data_files", [])
+        found = [path / Path(str(each["filename"])).name for each in named_files]
+    if not found or not all(each.is_file() for each in found):
+        raise CorpusError(f"{_FORMAT} in the folder {path}, found none of its data; save it again (save_to_disk).")
+    return found
+
+
+def _stored_rows(path: Path, only: Sequence[str]) -> Iterator[_Row]:
+    number = 0
+    for file in table_files(path):
+        for batch in _batches(file, only):
+            for row in batch.to_pylist():
+                number += 1
+                yield Place(path, number, is_row=True), row
+
+
+def _batches(file: Path, only: Sequence[str]) -> Iterator[Any]:
+    """Record batches of an Arrow stream or a parquet file."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise CorpusError(
+            f"{file} needs the package pyarrow, which is not installed; type: pip install 'attnviz[datasets]'"
+        ) from error
+    try:
+        if file.suffix.lower() == ".parquet":
+            with parquet.ParquetFile(file) as table:
+                yield from table.iter_batches(columns=list(only) or None)
+            return
+        with pyarrow.memory_map(str(file)) as source, pyarrow.ipc.open_stream(source) as stream:
+            for batch in stream:
+                yield batch.select(only) if only else batch
+    except pyarrow.ArrowException as error:
+        raise broken(file, "Arrow or parquet data", str(error).splitlines()[0]) from error
+    except OSError as error:
+        raise cannot_read(file, error) from error
