@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.arguments import as_found, is_whole
-from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
+from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
 from attnviz.models.adapters import merge_adapter, saved_classes
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, empty_model, read_config, refuse_other_weights
@@ -216,10 +216,22 @@ class Checkpoint:
 
     @property
     def attention(self) -> str:
-        """The implementation of attention that the model runs with: ``sdpa``, ``eager``, … (transformers' names)."""
+        """The implementation of attention that the model runs with: ``sdpa``, ``eager``, … (transformers' names).
+
+        VerificationError: its layers have different ones.
+        """
+        if not self.architecture.through_interface:
+            return "eager"
         model: Any = self.model
-        name: str | None = model.config._attn_implementation
-        return "eager" if name in (None, EAGER_IN_BLOCKS) or not self.architecture.through_interface else name
+        configs = [getattr(layer.pattern, "config", model.config) for layer in self.modules]
+        known = (getattr(config, "_attn_implementation", None) for config in configs)
+        names = {"eager" if name in (None, EAGER_IN_BLOCKS) else str(name) for name in known}
+        if len(names) > 1:
+            raise VerificationError(
+                f"the layers of this model attend in different ways ({', '.join(sorted(names))}); expected one: "
+                "model.set_attn_implementation(NAME)."
+            )
+        return names.pop()
 
     @property
     def dtype(self) -> torch.dtype:

@@ -264,6 +264,7 @@ class SampledAttention:
         else:
             patterns = PatternsAlone(self._checkpoint, visit, written, lambda layer: batch.keys(layer).long())
             record_attention(self._checkpoint, batch.inputs, patterns, torch.inf)
+            patterns.check()
 
     def verify(
         self,

@@ -37,7 +37,8 @@ class LayerCheck:
             norm of this sum, as a share of its largest value.
         input_error: largest difference of a query, key or value, as a share of the largest of its kind.
         head_output_error: largest difference of a head's weighted values, before W_O, as a share of their largest.
-        row_error: in half precision, the largest difference of a weight as a share of its row's largest.
+        row_error: in half precision, the largest difference of a weight as a share of its row's largest; on random
+            values, as a share of the length of the row.
         scale_error, scale_limit: in half precision, see :class:`attnviz.reference.tolerances.ScaleFit`.
         attention: the implementation that the model ran with.
     """
@@ -127,9 +128,10 @@ def pattern_tolerance(attention: str, tolerance: Tolerance) -> float:
 def within(check: LayerCheck, tolerance: Tolerance) -> bool:
     """Whether all errors are within the tolerance; NaN is not."""
     ours = check.output_error, check.residual_error, check.input_error, check.head_output_error
+    row_limit = tolerance.row if check.attention == "eager" else tolerance.probe  # as a share of the row
     return (
         check.pattern_error <= pattern_tolerance(check.attention, tolerance)
-        and (check.row_error is None or tolerance.row is None or check.row_error <= tolerance.row)
+        and (check.row_error is None or row_limit is None or check.row_error <= row_limit)
         and (check.scale_error is None or check.scale_limit is None or check.scale_error <= check.scale_limit)
         and all(error <= tolerance.output for error in ours)
     )
@@ -212,9 +214,12 @@ class LayerComparison:
             )
         self.n_heads = pattern.shape[1]
         difference = own - expected
+        self._keep("pattern", difference)
         if self.tolerance.row is not None:
             self._scale.add_probe(pattern, random, difference, torch.finfo(own.dtype).eps)
-        self._keep("pattern", difference)
+            lengths = torch.linalg.vector_norm(pattern, dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float).tiny)
+            difference = difference / lengths  # of a row over many keys little is left but what is rounded
+            self._keep("row", difference)
         if not self.locating:
             return True
         error = float(largest(difference))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference import attention
 from attnviz.reference.attention import Scoring
@@ -108,10 +109,12 @@ class PatternsAlone(Observer):
         self._mask_cache: MaskCache = {}
         self._call: AttentionCall
         self._across = False
+        self._weighted: list[Tensor] = []
+        self._errors: list[Tensor] = []
 
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:  # noqa: ARG002
         """Keep what the layer attends with."""
-        self._call, self._across = call, source is not None
+        self._call, self._across, self._weighted = call, source is not None, []
 
     def rows(self, layer: int, rows: Rows) -> None:
         """Pass the block on."""
@@ -120,6 +123,8 @@ class PatternsAlone(Observer):
         pattern = rows.weights
         if pattern is None:
             pattern = self._heads(layer).rows(rows.first, rows.last, rows.n_keys)
+            value = attention.repeat_kv(attention.upcast(self._call.value), pattern.shape[1])
+            self._weighted.append(torch.matmul(pattern, value[..., : pattern.shape[-1], :]).transpose(1, 2))
         self._visit(layer, attention.upcast(pattern))
 
     def _heads(self, layer: int) -> LayerQK:
@@ -130,9 +135,32 @@ class PatternsAlone(Observer):
         return LayerQK(call.query, key, scoring, mask, self._across, self._mask_cache).without_rounding()
 
     def end(self, record: LayerRecord) -> None:
-        """Pass the weighted values on, [batch, n, n_heads, d_head]."""
+        """Pass the weighted values on, [batch, n, n_heads, d_head], and keep how far those of the patterns are."""
+        if self._weighted:
+            own = attention.upcast(record.weighted)
+            difference = (torch.cat(self._weighted, 1) - own).abs_()
+            if self._masks is not None and not self._across:  # implementations differ in rows of padding
+                difference = difference * self._masks(record.layer)[:, :, None, None]
+            self._errors.append(difference.amax() / own.abs().amax().clamp_min(torch.finfo(own.dtype).tiny))
         if self._written is not None:
             self._written(record.layer, record.weighted)
+
+    def check(self) -> None:
+        """Raise VerificationError unless the patterns of all layers give the model's own weighted values.
+
+        They are the model's own where it shows them; else an attention that ignores padding, or attends in another
+        way in some texts alone, is seen here.
+        """
+        if not self._errors:
+            return
+        errors = torch.stack([each.to(self._errors[0]) for each in self._errors])
+        worst, limit = float(errors.max()), self._checkpoint.tolerance.output
+        if not worst <= limit:
+            raise VerificationError(
+                f"on some texts the model attends otherwise than on those that were verified: what its heads give "
+                f"differs from what their patterns give by {worst:.2g} of the largest (tolerance {limit:g}). Nothing "
+                "was written."
+            )
 
 
 def of_heads(heads: LayerQK, chosen: Sequence[int]) -> LayerQK:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any, NoReturn
 
 import torch
@@ -189,12 +189,14 @@ class _BlockAttention:
     Attributes:
         memory: bytes of a block.
         state: of the pass; it gives a layer's inputs, and gets its weighted values.
+        modules: numbers (``id``) of all modules of the model.
     """
 
     observer: Observer
     memory: float
     state: _State
     masks: "_MaskRows"
+    modules: frozenset[int] = frozenset()
     thread: int = field(default_factory=get_ident)
 
     def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
@@ -210,12 +212,11 @@ class _BlockAttention:
         self, own: Callable[..., Any], module: Any, query: Tensor, key: Tensor, value: Tensor, *mask: Any, **more: Any
     ) -> Any:
         """Called by transformers instead of an implementation other than eager, ``own``."""
-        if get_ident() != self.thread:  # another model that runs beside this one
-            return own(module, query, key, value, *mask, **more)
         result = own(module, query, key, value, *mask, **more)
         layer, probed = self._begin(query, key, value, more.get("scaling"), more.get("softcap")), None
         if self.observer.probes:
-            probed = own(module, query, key, random_values(value), *mask, **more)[0]
+            random = random_values(value).clone()  # which the function may overwrite
+            probed = own(module, query, key, random, *mask, **more)[0]
         row_bytes = query.shape[:2].numel() * key.shape[-2] * max(4, query.element_size())
         for first, last in row_blocks(query.shape[-2], row_bytes, self.memory):
             self.observer.rows(layer, Rows(first, last, probe=None if probed is None else probed[:, first:last]))
@@ -448,7 +449,8 @@ def record_attention(
             state.attending = layer if name == "attention_input" else state.attending
 
     with ExitStack() as stack:
-        stack.enter_context(_registered(_BlockAttention(observer, memory, state, _MaskRows()), checkpoint))
+        of_model = frozenset(map(id, checkpoint.model.modules()))
+        stack.enter_context(_registered(_BlockAttention(observer, memory, state, _MaskRows(), of_model), checkpoint))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
@@ -488,18 +490,54 @@ def _registered(attention: _BlockAttention, checkpoint: Checkpoint) -> Iterator[
         with _eager(attention, checkpoint.model, _bypassing(checkpoint)):
             yield
         return
-    from transformers import AttentionInterface
-
-    name = checkpoint.attention
-    before = AttentionInterface()[name]
-    own = getattr(before, "own", before)  # of a pass inside another
-    instead = partial(attention.attend_as_loaded, own)
-    instead.own = own  # type: ignore[attr-defined]
-    with ExitStack() as stack:
-        AttentionInterface.register(name, instead)
-        stack.callback(AttentionInterface.register, name, before)
-        stack.enter_context(running_plainly(checkpoint.model))
+    with _Passes.of(checkpoint.attention).running(attention), running_plainly(checkpoint.model):
         yield
+
+
+class _Passes:
+    """The running passes of models with one implementation of attention, which it calls for all others."""
+
+    _lock, _by_name = Lock(), dict[str, "_Passes"]()
+
+    def __init__(self, name: str) -> None:
+        self._name, self._running = name, list[_BlockAttention]()
+        self._own: Callable[..., Any]
+
+    @classmethod
+    def of(cls, name: str) -> "_Passes":
+        """Those of an implementation by its name."""
+        return cls._by_name.setdefault(name, cls(name))
+
+    @contextmanager
+    def running(self, attention: _BlockAttention) -> Iterator[None]:
+        """Take the place of the implementation until the last pass has ended."""
+        from transformers import AttentionInterface
+
+        with self._lock:
+            if not self._running:
+                try:
+                    self._own = AttentionInterface()[self._name]
+                except KeyError as error:
+                    raise VerificationError(
+                        f"the model is set to the attention {self._name!r}, which transformers does not know; expected "
+                        "one that was registered: AttentionInterface.register(NAME, FUNCTION)."
+                    ) from error
+                AttentionInterface.register(self._name, self._attend)
+            self._running.append(attention)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.remove(attention)
+                if not self._running:
+                    AttentionInterface.register(self._name, self._own)
+
+    def _attend(self, module: Any, *given: Any, **more: Any) -> Any:
+        """The attention of the pass that runs this module here; else of another model, which runs untouched."""
+        for attention in reversed(self._running):
+            if attention.thread == get_ident() and id(module) in attention.modules:
+                return attention.attend_as_loaded(self._own, module, *given, **more)
+        return self._own(module, *given, **more)
 
 
 @contextmanager
@@ -518,10 +556,11 @@ def _eager(attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[Lay
         AttentionInterface.register(EAGER_IN_BLOCKS, attention.attend)
         AttentionMaskInterface.register(EAGER_IN_BLOCKS, _lazy_mask)  # without it the model would run without any mask
         stack.enter_context(running_plainly(model))
-        implementation, before = "eager" if bypassing else EAGER_IN_BLOCKS, model.config._attn_implementation
-        if implementation != before:
-            stack.callback(model.set_attn_implementation, before)
-            model.set_attn_implementation(implementation)
+        for config in {
+            id(each): each for each in (getattr(m, "config", None) for m in model.modules()) if each
+        }.values():
+            stack.callback(setattr, config, "_attn_implementation", getattr(config, "_attn_implementation", None))
+        model.set_attn_implementation("eager" if bypassing else EAGER_IN_BLOCKS)
         for modules, name in bypassing:
             instead, module = attention.whole if name == "forward" else attention.upcast, modules.pattern
             earlier, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too

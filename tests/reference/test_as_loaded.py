@@ -1,5 +1,6 @@
 """The model is verified with the implementation of attention that it was loaded with, whatever that returns."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.opening import open_checkpoint
 from attnviz.reference import attention
 from attnviz.reference.tolerances import TOLERANCES
+from attnviz.trace import recorder
 from attnviz.trace.verify import VerifiedRows
 from tests.support.families import FAMILIES, TEXT, checkpoint_of, padded, verified
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -252,3 +254,95 @@ def test_a_corpus_is_summed_as_with_eager(tmp_path):
 def test_an_implementation_that_there_is_not_is_named():
     with pytest.raises(UsageError, match=r"quick.*sdpa"):
         open_checkpoint("tiny-gpt2", attention="quick")
+
+
+def test_rows_over_many_keys_that_are_wrong_are_seen_in_half_precision(registered):
+    """Of even attention to many keys little is left of random values."""
+
+    def ahead(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Any:
+        right, nothing = sdpa_attention_forward(module, query, key, value, mask, **more)
+        both, _ = sdpa_attention_forward(module, query, key, value, mask, **more | {"is_causal": False})
+        right[:, 400:] = both[:, 400:]
+        return right, nothing
+
+    registered("ahead", ahead)
+    torch.manual_seed(0)
+    for name, wrong in (("sdpa", False), ("ahead", True)):
+        config = LlamaConfig(
+            vocab_size=400, hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64,
+            attn_implementation=name,
+        )  # fmt: skip
+        state = LlamaModel(config).state_dict()
+        model = LlamaModel.from_pretrained(
+            None, config=config, state_dict=state, dtype=torch.bfloat16, attn_implementation=name
+        )
+        checkpoint = from_loaded(model, gpt2_tokenizer())
+        inputs = {"input_ids": torch.randint(5, 390, (1, 600)), "attention_mask": torch.ones(1, 600, dtype=torch.long)}
+        if wrong:
+            with pytest.raises(VerificationError, match="random values"):
+                verified_batch(checkpoint, inputs)
+        else:
+            verified_batch(checkpoint, inputs)
+
+
+@pytest.mark.parametrize("verifying", [True, False])
+def test_attention_to_padding_is_refused_in_every_batch_of_a_corpus(registered, monkeypatch, tmp_path, verifying):
+    def to_padding(module: Any, query: Tensor, key: Tensor, value: Tensor, _: Any, **more: Any) -> Any:
+        return sdpa_attention_forward(module, query, key, value, None, **more)
+
+    registered("to padding", to_padding)
+    monkeypatch.setattr("attnviz.texts.batches.SampledAttention.next_is_verified", verifying)
+    model = sharp_bert()
+    model.set_attn_implementation("to padding")
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the cat that i saw ran away\nthe dog\n" * 3)
+    with pytest.raises(VerificationError):
+        attnviz.profile_heads(from_loaded(model, bert_tokenizer()), [corpus], batch_size=6, control=False)
+
+
+# --- several models, stacks and passes
+
+
+def test_stacks_that_attend_in_different_ways_are_refused_and_left_as_they_are():
+    checkpoint = checkpoint_of("t5")
+    checkpoint.model.set_attn_implementation("eager")
+    checkpoint.model.decoder.config._attn_implementation = "sdpa"
+    with pytest.raises(VerificationError, match=r"eager, sdpa"):
+        verified(checkpoint)
+    assert checkpoint.model.decoder.config._attn_implementation == "sdpa"
+
+
+def test_another_model_that_a_hook_runs_is_not_recorded():
+    checkpoint, other = llama(), llama()
+    checkpoint.model.layers[1].mlp.register_forward_hook(lambda *_: other.model(torch.tensor([[5, 6]])) and None)
+    assert verified(checkpoint).verification.heads_compared == 12
+
+
+def test_passes_that_end_out_of_turn_leave_transformers_own_function():
+    one, other = (recorder._Passes.of("sdpa").running(object()) for _ in range(2))
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert AttentionInterface()["sdpa"] is not sdpa_attention_forward
+    other.__exit__(None, None, None)
+    assert AttentionInterface()["sdpa"] is sdpa_attention_forward
+
+
+def test_a_function_that_overwrites_its_values_spoils_no_later_run(registered):
+    def overwriting(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Any:
+        result = sdpa_attention_forward(module, query, key, value, mask, **more)
+        if not torch.is_grad_enabled() and value.is_contiguous():
+            value.zero_()
+        return result
+
+    registered("overwriting", overwriting)
+    with contextlib.suppress(VerificationError):
+        verified(llama("overwriting"))
+    assert verified(llama()).verification.pattern_error < 1e-5
+
+
+def test_an_implementation_that_transformers_does_not_know_is_named():
+    checkpoint = llama()
+    checkpoint.model.config._attn_implementation = "mine"
+    with pytest.raises(VerificationError, match="mine"):
+        verified(checkpoint)
