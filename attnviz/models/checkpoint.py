@@ -500,7 +500,10 @@ def _built(
 
     model_class = architecture.declared("class_prefix", transformers, class_name)
     options: dict[str, Any] = {"state_dict": dict(weights)}
-    with calling_transformers(f"transformers cannot load the checkpoint in {source.folder}"), ExitStack() as stack:
+    what = f"transformers cannot load the checkpoint in {source.folder}"
+    if attention is not None:
+        what += f" with --attention {attention}; leave it out, or take eager"
+    with calling_transformers(what), ExitStack() as stack:
         if device_map is not None:
             if not isinstance(device_map, str):
                 may_lack = (*architecture.head_weights, *architecture.optional_weights)

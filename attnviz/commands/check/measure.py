@@ -23,7 +23,14 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import ProcessError, UsageError
-from attnviz.judge.roles import Role, coreference_candidates, in_direction, role_key, syntax_candidates
+from attnviz.judge.roles import (
+    MIN_TEXTS_SHARES,
+    Role,
+    coreference_candidates,
+    in_direction,
+    role_key,
+    syntax_candidates,
+)
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
 from attnviz.measures.estimates import Interval
 from attnviz.measures.patterns import ROLES_ON_REPEATS
@@ -201,7 +208,8 @@ def _clearest(profile: Profile) -> list[Role]:
     claimed = [role for role in sorted(first, key=role_key) if lower_bound(role) > 0][:CLAIMED]
     if not claimed:
         raise UsageError(
-            f"no head passes a role on {profile.source()}: nothing to claim. Expected a corpus of more texts."
+            f"no head passes a role on {profile.source()}: nothing to claim. Expected a corpus of more texts: with "
+            f"fewer than {MIN_TEXTS_SHARES} shares of attention give no role."
         )
     return claimed
 

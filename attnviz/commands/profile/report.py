@@ -10,7 +10,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.commands.profile.measure import CorpusCount, Profile
-from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES, Role
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
 from attnviz.measures.estimates import HeadScores
 from attnviz.measures.guesses import BASELINES
@@ -176,6 +176,9 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     sample = f" on a sample, {profile.texts_verified:,} of {counted(texts, 'text')}"
     sample += ", the random ones included" if sequences else ""
     yield verification_line(profile.verification, profile.checkpoint, sample=sample)
+    if profile.statistics is not None and texts - sequences < MIN_TEXTS_SHARES:
+        read = counted(texts - sequences, "text")
+        yield notes(f"{read}: shares of attention give no role with fewer than {MIN_TEXTS_SHARES} (see profile.csv).")
     if profile.relations is not None:
         columns, order = relation_fields(profile), "the most frequent first"
         rows = choices.rows(_FEW)
