@@ -38,6 +38,12 @@ class Layer {
     }
     this.labels = data.tokens.labels;
     this.state = this.fromHash();
+    this.theme = this.themes.now;
+    this.name = { token: "", key: "", id: "" };
+    /** @type {HTMLElement[]} */
+    this.tokens = [];
+    /** @type {HTMLElement[]} */
+    this.heads = [];
     this.panels = /** @type {HTMLElement} */ (document.getElementById("head"));
     this.title = element("h2");
     this.reading = element("p", { class: "reading", "aria-live": "polite" });

@@ -72,7 +72,7 @@ export function colours(values, labels, muted, theme, room, height, outlined) {
   const [from, to] = outlined.columns ?? [0, columns];
   const [x, right] = [from, to].map((column) => left + (column * width) / columns);
   const [y, bottom] = [first, past].map((row) => top + (row * height) / rows);
-  const box = /** @type {const} */ ({ kind: "path", points: [x, y, right, y, right, bottom, x, bottom, x, y], colour: theme.accent, width: 2 });
+  const box = /** @type {const} */ ({ kind: "path", points: /** @type {number[]} */ ([x, y, right, y, right, bottom, x, bottom, x, y]), colour: theme.accent, width: 2 });
   const names = labels.map((text, row) => /** @type {const} */ ({
     kind: "text", text: isolated(cutToken(text, 14)), x: left - 5, y: top + ((row + 0.5) * height) / rows, size: 11, align: "right",
     colour: muted[row] ? theme.quiet : theme.ink, bold: row === outlined.rows?.[0],
