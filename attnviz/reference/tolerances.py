@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.reference.attention import nowhere
+from attnviz.reference.attention import nowhere, weighted_logs
 
 _ERRORS = 8.0
 """Standard errors by which a scale must be off; correct references of trained and sharpened models stay below."""
@@ -147,7 +147,7 @@ class ScaleFit:
 
 def _change(wide: Tensor) -> Tensor:
     """D of a pattern A, [.., n_queries, n_keys]."""
-    weighted = wide.clamp_min(torch.finfo(torch.float).tiny).log_().mul_(wide)
+    weighted = weighted_logs(wide)
     return weighted.addcmul_(wide, weighted.sum(-1, keepdim=True), value=-1)
 
 

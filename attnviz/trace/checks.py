@@ -150,6 +150,7 @@ class LayerComparison:
     layer: int
     labels: Callable[[int], Sequence[str]]
     keys: Callable[[int], Sequence[str]]
+    attention: str
     locating: bool = False
     numbers: dict[str, list[Tensor]] = field(default_factory=dict)
     causes: list[str] = field(default_factory=list)
@@ -234,7 +235,7 @@ class LayerComparison:
             message = (
                 f"The largest difference is in layer {self.layer}, head {head} ({HeadId(self.layer, head)}), query "
                 f"{first + query} ({label!r}): from random values instead of its own the model's attention "
-                f"({self.checkpoint.attention}) makes {model:.6g}, the reference {reference:.6g} "
+                f"({self.attention}) makes {model:.6g}, the reference {reference:.6g} "
                 f"(tolerance {self.tolerance.probe:g})."
             )
             self.worst = ratio, message
@@ -328,7 +329,7 @@ class LayerComparison:
             input_error=greatest(share(numbers[name], numbers[f"scale of {name}"]) for name in INPUTS),
             head_output_error=share(numbers["head output"], numbers["scale of head output"]),
             row_error=numbers.get("row"),
-            attention=self.checkpoint.attention,
+            attention=self.attention,
         )
         if self.tolerance.row is None:
             return check

@@ -276,6 +276,7 @@ class Verifier(Observer):
         self._queries, self._keep_outputs, self._written, self._called = queries, keep_outputs, written, called
         self._checkpoint, self._names, self._visit, self._masks = checkpoint, names, visit, masks
         self._keep, self._progress, self._locating = keep, progress, False
+        self._attention = checkpoint.attention  # asked once, since all layers are looked at
         self.checks: dict[int, LayerCheck] = {}
         self.located: list[tuple[float, str]] = []
         self.kept: dict[int, _KeptLayer] = {}
@@ -343,7 +344,10 @@ class Verifier(Observer):
         model, layer = self._checkpoint, call.layer
         if self._called is not None:
             self._called(call)
-        self._compared, self._weighted = LayerComparison(model, layer, *self._names(layer), self._locating), []
+        self._compared, self._weighted = (
+            LayerComparison(model, layer, *self._names(layer), self._attention, self._locating),
+            [],
+        )
         self._queries_per_key = call.query.shape[1] // call.key.shape[1]
         mask = None if self._masks is None else self._masks(layer)
         self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask, self.mask_cache)
@@ -355,7 +359,7 @@ class Verifier(Observer):
             shared_by = ours.shape[1] // theirs.shape[1]
             once = ours[:, ::shared_by] if shared_by > 1 else ours  # heads of a group share keys and values
             self._compared.add_inputs(name, once, theirs, partial(_reason, model, name, x, parameters, theirs))
-        if model.attention != "eager":
+        if self._attention != "eager":
             self._heads = self._heads.without_rounding()
             self._value = attention.upcast(self._value)
             self._random = attention.upcast(random_values(self._value))
