@@ -200,17 +200,15 @@ def test_the_diagram_has_the_steps_of_the_model(llamas: dict[str, Explanation]) 
         family: next(iter(drawing_of("explain", "path").plans(of, ViewOptions()))) for family, of in llamas.items()
     }
     steps = {
-        family: [name for band in plan.bands.values() for group in band for name in group]
-        for family, plan in plans.items()
+        family: [block.name for half in plan.halves.values() for block in half] for family, plan in plans.items()
     }
-    assert steps["gemma3_text"][3:6] == ["split", "normed heads", "turned heads"]
+    assert steps["gemma3_text"][3:6] == ["split", "head_norm", "rotated"]
     assert steps["gemma3_text"].count("attention_output_norm") == 1
     assert ["capped" in steps[family] for family in ("llama", "gemma2")] == [False, True]
-    assert [name for name in ("gates", "activated gate", "gated") if name not in steps["llama"]] == []
-    llama, panels = llamas["llama"], plans["llama"].panels
-    assert torch.equal(torch.from_numpy(panels["turned key"].values), llama.tensor("rotated")[1, 3])
-    assert torch.equal(torch.from_numpy(panels["gate"].values), llama.tensor("gate"))
-    assert panels["turned query"].limit == panels["turned key"].limit
+    assert [name for name in ("gate", "activated", "gated") if name not in steps["llama"]] == []
+    llama, blocks = llamas["llama"], plans["llama"].blocks
+    assert torch.equal(torch.from_numpy(blocks["rotated"].panels[1]), llama.tensor("rotated")[1, 3])
+    assert torch.equal(torch.from_numpy(blocks["gate"].panels[1]), llama.tensor("expanded"))
 
 
 def test_a_layer_with_experts_says_which_each_token_takes() -> None:
@@ -221,5 +219,5 @@ def test_a_layer_with_experts_says_which_each_token_takes() -> None:
     assert weights[2, first] == weights[2].max() >= weights[2, second] == result.experts_of(2)[second] > 0
     entry = result.document()["tokens"][2]["experts"]
     assert entry == [{"expert": each, "weight": float(weights[2, each])} for each in (first, second)]
-    assert "experts" in planned(result).panels
+    assert "experts" in planned(result).blocks
     assert of_gpt2("the cat").experts_of(0) == {}

@@ -30,8 +30,8 @@ def planned(result: Explanation) -> PathPlan:
 
 
 def order(result: Explanation) -> list[str]:
-    """The steps of a layer and its panels, as they stand along the path."""
-    return [name for band in planned(result).bands.values() for group in band for name in group]
+    """The steps and operations of a layer, as they stand along the path."""
+    return [block.name for half in planned(result).halves.values() for block in half]
 
 
 def sharper(model: Any) -> Any:

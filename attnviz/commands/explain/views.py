@@ -1,14 +1,13 @@
-"""The figures of ``attnviz explain``: the layer from input to output, and content and position in its scores."""
+"""The figures of ``attnviz explain``: the layer from input to output, as a picture and as a page."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.page_view import page_data
-from attnviz.commands.explain.path_drawing import OPERATIONS, SQUARE, STACKS, Panel, PathPlan, path_figure
+from attnviz.commands.explain.path_drawing import SQUARE, Block, PathPlan, path_figure
 from attnviz.commands.explain.steps import norm_kind, step_of
 from attnviz.figures.matrix import Array, Labels, max_pool
 from attnviz.models.wording import error, quoted, visible
@@ -18,39 +17,44 @@ _MOST_ROWS, _MOST_COLUMNS = 100, 128
 """Most rows and columns of a panel; beyond, tokens are pooled (their order matters), and dimensions thinned."""
 
 _SATURATED = 0.99
-_WIDE, _MODEL, _HEAD, _MASK, _THIRD, _HALF = 1.3, 1.05, 0.72, 0.6, 0.38, 0.5
-"""Widths of panels, the size of the mask, heights of each of three or two panels; the side of the pattern's is 1."""
+_WIDE, _MODEL, _HEAD, _MASK, _STACKED = 1.3, 1.05, 0.72, 0.6, 0.38
+"""Widths of panels, the size of the mask, height of one of several panels; the side of the pattern's is 1."""
 
-_PARTS = {"query": ("split", 0), "key": ("split", 1), "value": ("split", 2)}
-_PARTS |= {"normed query": ("head_norm", 0), "normed key": ("head_norm", 1)}
-_PARTS |= {"turned query": ("rotated", 0), "turned key": ("rotated", 1)}
-"""Panels that show a part of a step's tensor, of one head: the step, and which part."""
+_STACKS = {"split": ("query", "key", "value"), "gate": ("gate", "expanded")}
+_STACKS |= dict.fromkeys(("head_norm", "rotated"), ("query", "key"))
+"""Steps that several panels show, from the top."""
+
+_ATTENTION = (
+    "split head_norm rotated scores capped mask pattern weighted concatenated attention_output attention_output_norm"
+).split()
+_NETWORK = "gate expanded activated gated router experts feed_forward_output feed_forward_output_norm".split()
 
 
 def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
-    bands, about = _bands(result), result.figure_context
-    names = [name for band in bands.values() for group in band for name in group if name not in OPERATIONS]
-    drawn = [panel for name in names for panel in (_stack(result, name) if name in STACKS else [_panel(result, name)])]
-    order = result.norm_order
+    about, order = result.figure_context, result.norm_order
+    halves = {
+        half: [_block(result, name) if name in result.stages else Block(name) for name in names]
+        for half, names in _halves(result).items()
+    }
     token = f"{quoted(result.tokens.labels[result.token])} (#{result.token})"
     yield PathPlan(
         stem="explain",
         **about.caption_and_notes(
             f"Layer {result.layer} of {about.model} ({order}) on {about.quotes}, from input to output with its "
             "residual path, one panel of actual numbers per step",
-            first=f"{about.text_line}; {order}.",
+            first=f"{about.text_line}; {order}; head {result.head}; outlined: {token}.",
             alone=(
                 f"Q to A V: head {result.head}. Outlined: it among all heads, and the row of {token}",
-                "±: the strongest colour, which 99% of a panel's numbers do not reach; in brackets the largest",
+                "below each panel: the shape of the tensor of all heads, and the numbers that have the two strongest "
+                "colours; 99% lie between them",
                 "recomputed step by step: the output is the model's within "
                 f"{error(result.output.error)} of the largest",
                 "rows: tokens; columns: dimensions (scores, mask and pattern: keys)",
-                *_left_out(drawn),
+                *_left_out([block for half in halves.values() for block in half if block.panels]),
             ),
         ),
         title=f"{about.model}: layer {result.layer} from input to output",
-        panels={panel.name: panel for panel in drawn},
-        bands=bands,
+        halves=halves,
         labels=Labels(
             tuple(visible(label) for label in result.tokens.labels),
             result.tokens.special,
@@ -60,100 +64,78 @@ def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
     )
 
 
-def _bands(result: Explanation) -> dict[str, list[list[str]]]:
-    stages, norm = result.stages, norm_kind(result)
-    optional = {"head_norm": "normed heads, ", "rotated": "turned heads, ", "capped": "capped, "}
-    norms, turns, cap = (words * (name in stages) for name, words in optional.items())
-    heads, scores = f"split, {norms}{turns}".removesuffix(", "), f"scores, {cap}mask, pattern, weighted"
-    attention = [*([heads, scores] if norms or turns else [f"{heads}, {scores}"]), "concatenated"]
-    feed = ["gates, activated gate, gated"] if "gated" in stages else ["expanded", "activated"]
+def _halves(result: Explanation) -> dict[str, list[str]]:
+    """Steps and operations of both halves, in order; of halves in parallel the second has the sum of both."""
+    stages, norm, sum_of = result.stages, norm_kind(result), ["+"]
+    attention, network = ([name for name in names if name in stages] for names in (_ATTENTION, _NETWORK))
+    if "gate" in stages:
+        network.remove("expanded")
     if "router" in stages:
-        feed = ["router", "experts"]
-    if result.pre_norm:
-        before = {name: f", {norm}, {name}" * (name in stages) for name in ("attention_norm", "feed_forward_norm")}
-        written, stream = _added(result, "attention_output"), "attention_residual"
-        if result.parallel:  # the second half begins with the layer's input again, and its sum is that of both
-            written, stream = written.removesuffix(", +"), "input"
-            before["feed_forward_norm"] = before["feed_forward_norm"] or before["attention_norm"]
-        attention = [f"input{before['attention_norm']}", *attention, written]
-        feed = [f"{stream}{before['feed_forward_norm']}", *feed, _added(result, "feed_forward_output")]
-        feed += ["output"] + [f"{norm}, final_norm"] * ("final_norm" in stages)
-    else:
-        attention = ["input", *attention, "attention_output, +, layer norm"]
-        feed = ["attention_norm", *feed, "feed_forward_output, +, layer norm", "output"]
-    halves = {"Attention": attention, "Feed-forward": feed}
-    return {half: [group.split(", ") for group in groups] for half, groups in halves.items()}
+        network = [name for name in network if name not in ("gate", "expanded", "activated", "gated")]
+    for names in (attention, network):
+        if names[-1].endswith("_norm"):
+            names.insert(-1, norm)
+    if not result.pre_norm:
+        return {
+            "Attention": ["input", *attention, "+", norm],
+            "Feed-forward": ["attention_norm", *network, "+", norm, "output"],
+        }
+    before = {name: [norm, name] if name in stages else [] for name in ("attention_norm", "feed_forward_norm")}
+    second, entered = "attention_residual", before["feed_forward_norm"]
+    if result.parallel:
+        second, entered, sum_of = "input", entered or before["attention_norm"], ["+ attention", "+"]
+    final = [norm, "final_norm"] if "final_norm" in stages else []
+    return {
+        "Attention": ["input", *before["attention_norm"], *attention, *([] if result.parallel else ["+"])],
+        "Feed-forward": [second, *entered, *network, *sum_of, "output", *final],
+    }
 
 
-def _added(result: Explanation, name: str) -> str:
-    """Panels of an output, its own norm if it has one, and the sum."""
-    return f"{name}, {norm_kind(result)}, {name}_norm, +" if f"{name}_norm" in result.stages else f"{name}, +"
-
-
-def _stack(result: Explanation, name: str) -> list[Panel]:
-    """Stacked panels; queries and keys of a head, which are compared, share a scale."""
-    panels = [replace(_panel(result, part), words=(), beside=True) for part in STACKS[name][0]]
-    if name in ("gates", "activated gate"):
-        return list(_gates(result, [replace(panel, height=_HALF) for panel in panels]))
-    limit, step = max(panel.limit for panel in panels[:2]), _PARTS[panels[0].name][0]
-    above, words = step_of(result, step).brief, (f"±{_brief(limit)}",)
-    query, key = (replace(panel, width=_HEAD, height=_THIRD, limit=limit, brief="") for panel in panels[:2])
-    if name != "split":
-        return [replace(query, brief=above), replace(key, words=words)]
-    shape, words = str(list(result.stages["split"].shape[1:])), (f"Q, K ±{_brief(limit)}",)
-    value = replace(panels[2], width=_HEAD, height=_THIRD, words=(shape, *words, f"V ±{_brief(panels[2].limit)}"))
-    return [replace(query, brief=str(result.head)), key, value]
-
-
-def _gates(result: Explanation, panels: Sequence[Panel]) -> Iterator[Panel]:
-    """Panels of the gate and what it multiplies; the activated gate has its scale above, since a line passes below."""
-    if len(panels) == 1:
-        yield replace(panels[0], label="", brief=f"{panels[0].label} ±{_brief(panels[0].limit)}")
-        return
-    gate, up = panels
-    shape = str(list(result.stages["gate"].shape))
-    yield replace(gate, label="g")
-    yield replace(up, label="u", brief="", words=(shape, f"g ±{_brief(gate.limit)}", f"u ±{_brief(up.limit)}"))
-
-
-def _panel(result: Explanation, name: str) -> Panel:
-    stage, part = _PARTS.get(name, (name, None))
-    tensor = result.tensor(stage) if part is None else result.tensor(stage)[part]
-    head, model, step = result.head.head, result.checkpoint, step_of(result, name.rsplit(" ", maxsplit=1)[-1])
-    values: Array = (tensor[head] if tensor.ndim == 3 else tensor).float().numpy()  # [n, columns]
-    square, rows = name in SQUARE, math.ceil(len(values) / _MOST_ROWS)
-    columns = rows if square else math.ceil(values.shape[1] / _MOST_COLUMNS)
-    drawn = max_pool(values, rows) if square else max_pool(values[:, ::columns], rows, 1)
-    largest = float(np.abs(values).max())
-    limit, scale = largest or 1.0, f"0 to {_brief(largest)}"
+def _block(result: Explanation, name: str) -> Block:
+    """The panel of a step, or its panels."""
+    tensor, step, head = result.tensor(name), step_of(result, name), result.head.head
+    stack = _STACKS.get(name, (name,))
+    parts = [result.tensor(part) for part in stack] if tensor.ndim == 2 else [tensor]
+    if tensor.ndim > 2:
+        parts = [part[head] for part in (tensor if tensor.ndim == 4 else tensor[None])]
+    numbers: list[Array] = [part.float().numpy() for part in parts]  # [n, columns]
+    (n, n_columns), square = numbers[0].shape, name in SQUARE
+    rows = math.ceil(n / _MOST_ROWS)
+    columns = rows if square else math.ceil(n_columns / _MOST_COLUMNS)
+    drawn = [max_pool(each, rows) if square else max_pool(each[:, ::columns], rows, 1) for each in numbers]
+    sizes = np.abs(np.concatenate(numbers))
+    limit = float(sizes.max()) or 1.0
     if name == "mask":
-        scale = step.brief or ("all allowed" if values.all() else "key ≤ query")
-    elif name != "pattern":  # of all numbers, drawn or not; if nearly all are 0 the largest
-        limit = float(np.quantile(np.abs(values), _SATURATED)) or limit
-        scale = f"±{_brief(limit)} ({_brief(largest)})"
-    width = {model.d_head: _HEAD, model.d_model: _MODEL}.get(values.shape[1], _WIDE)
-    side, share = _MASK if name == "mask" else 1.0, drawn.shape[1] / model.n_heads
-    return Panel(
+        scale = step.brief or ("all allowed" if numbers[0].all() else "key ≤ query")
+    elif name == "pattern":
+        scale = f"0 to {_brief(limit)}"
+    else:  # of all numbers, drawn or not; if nearly all are 0 the largest
+        limit = float(np.quantile(sizes, _SATURATED)) or limit
+        scale = f"−{_brief(limit)} to {_brief(limit)}"
+    model = result.checkpoint
+    width = {model.d_head: _HEAD, model.d_model: _MODEL}.get(n_columns, _WIDE)
+    side, share = _MASK if name == "mask" else 1.0, drawn[0].shape[1] / model.n_heads
+    return Block(
         name=name,
-        label=step.label,
+        label=", ".join(step_of(result, part).label for part in stack),
         brief="" if name == "mask" else step.brief,
-        words=(str(list(result.stages[stage].shape)), scale),
-        values=drawn,
+        words=(str(list(result.stages[name].shape[-3:])), scale),
+        panels=tuple(drawn),
         limit=limit,
         width=side if square else width,
-        height=side,
+        height=side if len(drawn) == 1 else _STACKED,
         marked=(head * share, (head + 1) * share) if name == "concatenated" else None,
         pooling=(rows, columns),
     )
 
 
-def _left_out(panels: Sequence[Panel]) -> Iterator[str]:
+def _left_out(blocks: Sequence[Block]) -> Iterator[str]:
     """Notes on thinning and pooling."""
-    thinned = sorted({panel.pooling[1] for panel in panels if panel.name not in SQUARE} - {1})
+    thinned = sorted({block.pooling[1] for block in blocks if block.name not in SQUARE} - {1})
     if thinned:
         most = " to ".join(str(each) for each in thinned[:: max(1, len(thinned) - 1)])
         yield f"where there are too many dimensions, one in {most} is drawn."
-    if (rows := panels[0].pooling[0]) > 1:
+    if (rows := blocks[0].pooling[0]) > 1:
         yield f"{rows} tokens share a row (keys a column): the number furthest from 0 is drawn."
 
 
