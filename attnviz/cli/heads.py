@@ -114,7 +114,10 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         without.update([] if names == ["all"] else missing)
         drawn = [name for name in names if name == "all" or name not in missing]
         try:
-            analysis.write(folder, choices, figures=drawn, formats=formats, within=f"{one.folder}/")
+            by_default = run.options["figures"] is None
+            analysis.write(
+                folder, choices, figures=drawn, formats=formats, by_default=by_default, within=f"{one.folder}/"
+            )
         except UsageError as error:
             raise UsageError(f"{one.place}: {error}") from error
 

@@ -181,7 +181,10 @@ class Run:
                 result = measure(output, raising(tell), partial(say, quiet=quiet))
                 if result is None:
                     return
-                document = result.write(output, choices, figures=figures, formats=self.format_names, progress=tell)
+                by_default = self.options.get("figures") is None
+                document = result.write(
+                    output, choices, figures=figures, formats=self.format_names, by_default=by_default, progress=tell
+                )
                 output.put_in_place()
             messages = list(finish(result, document))
             if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn

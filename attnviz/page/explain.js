@@ -9,7 +9,7 @@ import { asMatrix, colours, digits, numberTable, sum, Tensor } from "./steps.js"
  * @typedef {import("./steps.js").Step} Step
  */
 
-const [FIRST, SQUARE, PAPER, MATRIX] = [4, 420, 640, 200];
+const [FIRST, SQUARE, PAPER] = [4, 420, 640];
 const KEYS = "Keys: j and k walk through heads; in the text, arrows go from token to token, Enter chooses one.";
 
 /** The first numbers of a vector, for which a table has room. @param {ArrayLike<number>} values */
@@ -116,7 +116,7 @@ class Layer {
       type: "button", class: "head", "data-head": id, onclick: () => this.choose({ head }),
     }, element("canvas", { class: "thumbnail", "aria-hidden": "true" }), element("span", { class: "id", text: id })));
     const links = steps.map(({ title }, at) => element("button", {
-      type: "button", class: "link", text: `${at + 1}  ${title}`, onclick: () => {
+      type: "button", class: "link", text: title, onclick: () => {
         const panel = /** @type {HTMLElement} */ (this.steps.children[at]);
         panel.scrollIntoView();
         panel.focus({ preventScroll: true });
@@ -155,9 +155,9 @@ class Layer {
     showInLine(this.heads?.[state.head]);
     this.title.textContent = `${this.name.id}, token ${this.name.token}`;
     this.reading.textContent = `${this.name.token} takes most from ${quoted(this.strongest(state))}: ${digits(Math.max(...this.row("pattern")), 2)}`;
-    this.steps.replaceChildren(...data.steps.map((step, at) => element("section", { class: "step", tabindex: -1, "data-step": step.name, "aria-label": step.title },
-      element("h3", { text: `${at + 1}  ${step.title}` }),
-      element("p", { class: "formula" }, ...step.formulas.map((formula) => element("code", { text: formula }))),
+    this.steps.replaceChildren(...data.steps.map((step) => element("section", { class: "step", tabindex: -1, "data-step": step.name, "aria-label": step.title },
+      element("h3", { text: step.title }),
+      element("p", {}, element("code", { text: step.formula })),
       element("p", { text: step.sentence }),
       element("div", { class: "body" }, ...this.body(step, room)),
       element("p", { class: "check", text: step.check }))));
@@ -169,12 +169,12 @@ class Layer {
     const chooseToken = (/** @type {number} */ token) => this.choose({ token });
     const third = room > 700 ? room / 3 - 16 : room;
     switch (name) {
-      case "projections":
-        return [["query", "W_Q"], ["key", "W_K"], ["value", "W_V"]].map(([of, title]) => this.weights(of, title, third));
-      case "heads":
-        return [...this.ofHead(third), this.product()];
+      case "split":
+      case "head_norm":
+      case "rotated":
+        return this.ofHead(name, third);
       case "scores":
-        return [this.pattern("Scores", numbers.scores.at(state.head), true, room), this.scores()];
+        return [this.pattern("Scores", numbers.scores.at(state.head), true, room), this.scores(), this.product()];
       case "capped":
         return [this.pattern("Capped scores", numbers.capped.at(state.head), true, room)];
       case "mask":
@@ -183,12 +183,14 @@ class Layer {
         return [this.pattern("Pattern", numbers.pattern.at(state.head), false, room), this.softmax()];
       case "weighted":
         return [this.rows("Weighted values", numbers.weighted.at(state.head), state.token, room, chooseToken), this.weightedValues()];
+      case "query":
+      case "key":
+      case "value":
       case "concatenated":
-        return [this.concatenation()];
-      case "attention_output":
-        return [this.weights("output", "W_O", third), this.outputs(), this.rows(label, this.vectors[name].numbers.values, state.token, room, chooseToken)];
+        return [this.allHeads(name, label, room)];
     }
-    return [this.rows(label, this.vectors[name].numbers.values, state.token, room, chooseToken), this.residual(name, label)];
+    const picture = this.rows(label, this.vectors[name].numbers.values, state.token, room, chooseToken);
+    return [picture, name === "attention_output" ? this.outputs() : this.residual(name, label)];
   }
 
   /** A row of the chosen token in the chosen head. @param {string} name */
@@ -223,34 +225,32 @@ class Layer {
     return this.canvas(picture, `${label} of ${this.name.id}: a row for each token that attends, a column for each key`, (token, key) => this.choose({ token, key }));
   }
 
-  /** A vector for each token. @param {string} label @param {Float32Array} values @param {number} chosen @param {number} room @param {(row: number) => void} clicked */
-  rows(label, values, chosen, room, clicked) {
+  /** A vector for each token. @param {string} label @param {Float32Array} values @param {number} chosen @param {number} room @param {(row: number, column: number) => void} clicked @param {[number, number]} [columns] that are outlined */
+  rows(label, values, chosen, room, clicked, columns) {
     const height = this.labels.length * (this.labels.length > 24 ? 13 : 18);
-    const picture = colours(values, this.labels, this.data.tokens.muted, this.theme, room, height, { rows: [chosen, chosen + 1] });
+    const picture = colours(values, this.labels, this.data.tokens.muted, this.theme, room, height, chosen, columns);
     return this.canvas(picture, `${label}: a row for each token`, clicked);
   }
 
-  /** A weight matrix, with the part of the head outlined. @param {string} name @param {string} label @param {number} room */
-  weights(name, label, room) {
-    const { numbers, shape, heads } = this.data.weights[name];
-    const side = name === "output" ? "rows" : "columns";
-    const axis = side === "rows" ? 0 : 1;
-    const group = this.data.heads.length / heads; // heads that share keys and values
-    const head = Math.floor(this.state.head / group);
-    const [each, share] = [shape[axis] / heads, numbers.shape[axis] / heads];
-    const range = `${side} ${each * head}–${each * (head + 1) - 1}`;
-    const picture = colours(new Tensor(numbers).values, Array(numbers.shape[0]).fill(""), [], this.theme, Math.min(room, 300), MATRIX, { [side]: [share * head, share * (head + 1)] });
-    return element("figure", {}, element("figcaption", {}, element("b", { text: `${label} ` }), `[${shape.join(", ")}]: ${range}`),
-      this.canvas(picture, `${label}; outlined: ${range} of ${this.name.id}`, (...place) => this.choose({ head: Math.floor(place[axis] / share) * group })));
+  /** The numbers of all heads side by side, those of the head outlined; a click chooses token and head. @param {string} name @param {string} label @param {number} room */
+  allHeads(name, label, room) {
+    const { numbers, width } = this.vectors[name];
+    const { heads } = this.data;
+    const each = this.numbers[name === "concatenated" ? "value" : name].shape[2];
+    const group = (heads.length * each) / width; // heads that share keys and values
+    const first = each * Math.floor(this.state.head / group);
+    const columns = /** @type {[number, number]} */ ([first, first + each].map((column) => Math.min(column, numbers.shape[1])));
+    return element("figure", {}, element("figcaption", { text: `Outlined: ${this.name.id}, columns ${first}–${first + each - 1} of ${width}` }),
+      this.rows(`${label}, all heads side by side`, numbers.values, this.state.token, room, (token, column) => this.choose({ token, head: Math.floor(column / each) * group }), columns));
   }
 
-  /** Queries, keys and values. @param {number} room */
-  ofHead(room) {
+  /** Queries, keys and values of the head after a step. @param {string} step @param {number} room */
+  ofHead(step, room) {
     const { state, numbers, name } = this;
-    return [["query", "Q"], ["key", "K"], ["value", "V"]].map(([of, label]) => {
-      const side = of === "query" ? "token" : "key";
+    return ["Q", "K", "V"].slice(0, numbers[step].shape[0]).map((label, part) => {
+      const side = part ? "key" : "token";
       return element("figure", {}, element("figcaption", { text: `${label} of ${name.id}` }),
-        this.rows(label, numbers[of].at(state.head), state[side], room, (row) => this.choose({ [side]: row })));
+        this.rows(label, numbers[step].at(part, state.head), state[side], room, (row) => this.choose({ [side]: row })));
     });
   }
 
@@ -273,7 +273,7 @@ class Layer {
   /** A button that chooses a key or a head, and keeps the focus. @param {string} step @param {"key"|"head"} what @param {number} at @param {(Node|string)[]} content */
   button(step, what, at, ...content) {
     return element("button", {
-      type: "button", class: step === "concatenated" ? "" : "link", id: `${step}-${at}`, "aria-pressed": String(at === this.state[what]), onclick: () => this.choose({ [what]: at }),
+      type: "button", class: "link", id: `${step}-${at}`, "aria-pressed": String(at === this.state[what]), onclick: () => this.choose({ [what]: at }),
     }, ...content);
   }
 
@@ -336,17 +336,6 @@ class Layer {
     return this.keyTable("weighted", `Values that ${name.token} takes in ${name.id}, the first ${FIRST} of ${output.length} numbers`, ["weight w", ...columns("v"), ...columns("w · v")], (key) => (
       [digits(weights[key]), ...firstNumbers(value(key)), ...firstNumbers(value(key).map((each) => each * weights[key]))]),
     [...blank, ...firstNumbers(others)], [["Sum: A V", ...blank, ...firstNumbers(output)]]);
-  }
-
-  /** The results of all heads side by side, each a button. */
-  concatenation() {
-    const { data, state, numbers, name } = this;
-    return element("div", { class: "slices", role: "group", "aria-label": `Results of all heads for ${name.token}, side by side` }, ...data.heads.map((id, head) => {
-      const picture = colours(numbers.weighted.at(head, state.token), [""], [], this.theme, 76, 18, {});
-      const canvas = this.canvas(picture, id, () => {});
-      canvas.setAttribute("aria-hidden", "true");
-      return this.button("concatenated", "head", head, canvas, id);
-    }));
   }
 
   /**

@@ -164,9 +164,14 @@ export class App {
   /** Both spans, where they are chosen and the first sees the second; else null. */
   get between() {
     const { data, state } = this;
-    const pair = data.spans?.pairs.find(({ from, to }) => String(from) === state.from && String(to) === state.to);
+    const pair = this.pairOf(state.from, state.to);
     if (!data.spans || !pair) return null;
     return { ...pair, names: [data.spans.names[pair.from], data.spans.names[pair.to]], places: [data.spans.places[pair.from], data.spans.places[pair.to]] };
+  }
+
+  /** @param {string} from @param {string} to numbers of spans */
+  pairOf(from, to) {
+    return this.data.spans?.pairs.find((pair) => String(pair.from) === from && String(pair.to) === to);
   }
 
   /** The number of the span whose tokens are chosen, or -1. */
@@ -176,11 +181,13 @@ export class App {
     return String(data.spans?.places[at]) === String(state.tokens) ? at : -1;
   }
 
-  /** Sort heads by the share of attention between two spans, and choose the tokens of the first. @param {{from?: string, to?: string}} change */
+  /** Sort heads by the share of attention between two spans, show the first of them, and choose the tokens of the first span. @param {{from?: string, to?: string}} change */
   chooseSpans(change) {
     const { from, to } = { ...this.state, ...change };
     const tokens = from === "" ? [] : this.data.spans?.places[Number(from)] ?? [];
-    this.set({ from, to, tokens, text: 0, direction: "from", sort: from && to ? BETWEEN : "", least: "" });
+    const shares = this.pairOf(from, to)?.values.map(Number);
+    const head = shares ? shares.indexOf(Math.max(...shares)) : this.state.head;
+    this.set({ from, to, head, tokens, text: 0, direction: "from", sort: from && to ? BETWEEN : "", least: "" });
   }
 
   measureSpans() {

@@ -2,15 +2,13 @@
  * What the page of a layer is given, and what its panels are made of: tensors, pictures, tables.
  *
  * @typedef {{shape: number[], data: string}} Packed
- * @typedef {{name: string, title: string, formulas: string[], sentence: string, label: string, check: string}} Step
- * @typedef {{numbers: Packed, shape: number[], heads: number}} Weights  shape: of the whole matrix; heads stand side by side, in W_O one
- *   below the other
+ * @typedef {{name: string, title: string, formula: string, sentence: string, label: string, check: string}} Step
  * @typedef {{numbers: Packed, lengths: Packed, width: number}} Vectors  width: of the whole vector
  * @typedef {{command: string, title: string, verification: string, notes: string[], tables: import("./patterns.js").Table[],
  *   colours: Record<string, {weights: string, differences: string}>, heads: string[],
  *   tokens: {labels: string[], muted: boolean[], first: number, left_out: number, rtl: boolean}, steps: Step[],
  *   numbers: Record<string, Packed>, vectors: Record<string, Vectors>, sums: Record<string, [string, number][]>,
- *   scale: number, bias: boolean, weights: Record<string, Weights>, start: {head: number, token: number}}} LayerData
+ *   scale: number, bias: boolean, start: {head: number, token: number}}} LayerData
  *   first, left_out: position of the first token, and how many are not on the page
  */
 import { element } from "./dom.js";
@@ -56,34 +54,35 @@ export function asMatrix(values, rows, columns, muted, signed) {
 }
 
 /**
- * Signed numbers as colours, so wide and high, with names beside the rows and a stretch of rows or columns outlined.
- * @param {Float32Array} values @param {string[]} labels a row each, perhaps empty @param {boolean[]} muted
+ * Signed numbers as colours, so wide and high, with names beside the rows; a row is outlined, and columns.
+ * @param {Float32Array} values @param {string[]} labels a row each @param {boolean[]} muted
  * @param {import("./pictures.js").Theme} theme @param {number} room width in pixels @param {number} height
- * @param {{rows?: [number, number], columns?: [number, number]}} outlined the first, and the one past the last
+ * @param {number} chosen row @param {[number, number]} [stretch] the first of the columns, and the one past the last
  * @returns {import("./pictures.js").Picture}
  */
-export function colours(values, labels, muted, theme, room, height, outlined) {
+export function colours(values, labels, muted, theme, room, height, chosen, stretch) {
   const [rows, columns] = [labels.length, values.length / labels.length];
   const longest = Math.max(...labels.map((label) => [...label].length));
-  const left = longest ? Math.min(110, 14 + 7 * longest) : 2;
+  const left = Math.min(110, 14 + 7 * longest);
   const [width, top] = [Math.max(40, room - left - 4), 2];
   const matrix = asMatrix(values, labels, Array(columns).fill(""), muted, true);
-  const [first, past] = outlined.rows ?? [0, rows];
-  const [from, to] = outlined.columns ?? [0, columns];
-  const [x, right] = [from, to].map((column) => left + (column * width) / columns);
-  const [y, bottom] = [first, past].map((row) => top + (row * height) / rows);
-  const box = /** @type {const} */ ({ kind: "path", points: /** @type {number[]} */ ([x, y, right, y, right, bottom, x, bottom, x, y]), colour: theme.accent, width: 2 });
+  const box = (/** @type {number} */ row, /** @type {number} */ n, /** @type {[number, number]} */ [from, to]) => {
+    const [x, right] = [from, to].map((column) => left + (column * width) / columns);
+    const [y, bottom] = [row, row + n].map((each) => top + (each * height) / rows);
+    return /** @type {const} */ ({ kind: "path", points: /** @type {number[]} */ ([x, y, right, y, right, bottom, x, bottom, x, y]), colour: theme.accent, width: 2 });
+  };
   const names = labels.map((text, row) => /** @type {const} */ ({
     kind: "text", text: isolated(cutToken(text, 14)), x: left - 5, y: top + ((row + 0.5) * height) / rows, size: 11, align: "right",
-    colour: muted[row] ? theme.quiet : theme.ink, bold: row === outlined.rows?.[0],
+    colour: muted[row] ? theme.quiet : theme.ink, bold: row === chosen,
   }));
   return {
     scene: {
       width: left + width + 4, height: height + 2 * top, paper: theme.paper,
       items: [
         { kind: "image", x: left, y: top, width, height, pixels: pixelsOf(matrix, theme.differences, scaleOf("", matrix.largest, true)) },
-        ...(longest ? names : []),
-        ...(outlined.rows || outlined.columns ? [box] : []),
+        ...names,
+        box(chosen, 1, [0, columns]),
+        ...(stretch ? [box(0, rows, stretch)] : []),
       ],
     },
     at: (atX, atY) => [

@@ -225,10 +225,14 @@ class Result:
         *,
         figures: Sequence[str] | None,
         formats: Sequence[str],
+        by_default: bool = False,
         progress: Progress | None = None,
         within: str = "",
     ) -> dict[str, Any]:
-        """Write as :meth:`save` does into an open folder, or into a folder ``within/`` of it."""
+        """Write as :meth:`save` does into an open folder, or into a folder ``within/`` of it.
+
+        ``by_default``: nobody asked for these figures by name, though other options may imply some.
+        """
         from attnviz.present.documents import caption_files, json_text
 
         spec, stem = spec_of(self.command), self.command.replace(".", "-")
@@ -244,7 +248,7 @@ class Result:
             output.write(within + name, tensors(self, choices))
         formats = tuple(dict.fromkeys(formats))
         if views and formats:
-            for name, picture, caption in self._pictures(views, choices, figures is None, formats, progress):
+            for name, picture, caption in self._pictures(views, choices, by_default or figures is None, formats, progress):
                 output.write(within + name, picture)
                 captions[name] = caption
         if any(captions and not view.suffix for view in views):

@@ -57,7 +57,7 @@ class RowTable(Generic[Row]):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield title, table and captions."""
-        columns = [_Column(field, self._cells(field, at)) for at, field in enumerate(self.columns)]
+        columns = [_Column(field, self.cells(field, at)) for at, field in enumerate(self.columns)]
         shown = list(columns)
         while sum(column.least + 1 for column in shown) - 1 > options.max_width and len(shown) > 1:
             details = [column for column in shown if column.field.detail]
@@ -83,7 +83,8 @@ class RowTable(Generic[Row]):
         below = [self.caption, f"Too narrow here for: {'; '.join(narrow)}." if narrow else ""]
         yield from (Text(line, "dim italic") for line in below if line)
 
-    def _cells(self, field: Field[Row], at: int) -> list[Text]:
+    def cells(self, field: Field[Row], at: int) -> list[Text]:
+        """The cells of a column, which is the ``at``-th; the last is that of :attr:`last`."""
         return [
             cell(value)
             for value in (*(field.write(field.value_for(row)) for row in self.rows), *self.last[at : at + 1])

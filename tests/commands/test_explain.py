@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 
 import attnviz
 from attnviz.commands.explain.measure import Explanation, explain
@@ -62,7 +63,7 @@ def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
 @pytest.mark.parametrize("family", ["bert", "gpt2", *LLAMAS])
 def test_every_step_has_a_formula_without_blanks_and_stands_in_the_document(family: str, llamas: Any) -> None:
     result = {"bert": of_bert, "gpt2": of_gpt2}[family]() if family in ("bert", "gpt2") else llamas[family]
-    text, content = result.report(80), result.document()
+    text, content = result.report(80, verbose=True), result.document()
     assert all(step_of(result, name).title in text for name in result.stages)
     assert text.count("✓") == len(result.stages.checks)
     assert "{" not in text
@@ -156,6 +157,9 @@ def test_the_report_has_the_followed_row_and_shares_of_variance_only_if_verbose(
     )
     assert "variance" not in result.report()
     assert "variance" in result.report(verbose=True)
+    assert len(result.report(100).splitlines()) < 22
+    texts = {text.get_text() for text in result.figure("row").findobj(Text)}
+    assert set(line.split()[2:6]) <= texts
 
 
 def test_half_precision_is_explained() -> None:

@@ -128,7 +128,7 @@ def test_a_click_on_a_token_or_a_head_shows_the_numbers_of_another_computation(p
     page.click("button.head[data-head=L1H2]")
     assert page.text("#head h2") == "L1H2, token ‘\u2068i\u2069’"
     check_it_shows(page, 4, 2)
-    page.click("#concatenated-3")
+    page.click("#output-3")
     check_it_shows(page, 4, 3)
     page.press("k", "k")
     page.click("#pattern-6")
@@ -189,9 +189,10 @@ def test_the_page_fits_every_width_and_can_be_walked_by_keys(page: Page, width: 
 
 @needs_browser
 def test_it_is_printed_in_light_colours_without_controls_and_nothing_is_cut(page: Page) -> None:
-    page.emulate(1400, "dark", "print")
+    page.emulate(800, "dark", "print")  # about the width of a sheet
     page.open("explain/explain.html")
     assert page.asked("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.boxes("nav")
+    assert all(box["right"] <= 800 for box in page.boxes(".head"))
     assert (page.canvas("[data-step=input] canvas")[0, 0] == 255).all()
     page.as_it_is()

@@ -7,6 +7,7 @@ VIEWS = (
         "path",
         "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves",
     ),
+    View("row", "the table of the followed row, to redo its softmax by hand; for a slide", module="row_view"),
     page_view("the steps as panels; a click on a token or a head changes the numbers", default=True),
 )
 """Its figures, in the order of the documentation."""

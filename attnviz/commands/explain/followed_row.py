@@ -9,7 +9,7 @@ from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.reference.attention import HeadParameters, upcast
 
 MOST_KEYS = 32
-"""Keys that are listed with their vectors: those with the largest weights."""
+"""Keys of which explain.json has the vectors: those with the largest weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +36,9 @@ class FollowedRow:
     weight: Tensor
     output: Tensor
 
-    @property
-    def strongest(self) -> list[int]:
-        """The keys that are listed with their vectors, in the order of the text."""
-        return sorted(self.weight.argsort(descending=True, stable=True)[:MOST_KEYS].tolist())
+    def strongest(self, most: int) -> list[int]:
+        """The keys with the largest weights, in the order of the text."""
+        return sorted(self.weight.argsort(descending=True, stable=True)[:most].tolist())
 
 
 def queries_and_keys(stages: VerifiedStages, parameters: HeadParameters) -> Tensor:

@@ -1,6 +1,5 @@
 """The view ``page`` of ``attnviz explain``: the steps of the layer as panels, for every head and token."""
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +10,7 @@ from attnviz.commands.explain.followed_row import queries_and_keys
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.report import check_line, verified_line
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import panel_words, step_of
-from attnviz.figures.matrix import max_pool
+from attnviz.commands.explain.steps import step_of
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, right_to_left, visible
 from attnviz.page.page import colours_entry, packed_numbers
@@ -22,14 +20,7 @@ from attnviz.reference.attention import upcast
 _MOST_TOKENS, _MOST_NUMBERS = 48, 512
 """Tokens on the page, and numbers of a vector in the residual stream."""
 
-_ALONG, _ACROSS = 384, 64
-"""Most rows or columns of the picture of a weight matrix, along its heads and across them."""
-
-_PANELS = dict.fromkeys(("query", "key", "value"), "projections")
-_PANELS |= dict.fromkeys(("split", "head_norm", "rotated"), "heads")
-"""The panels of several steps."""
-
-_NOT_VECTORS = {*_PANELS, "scores", "capped", "mask", "pattern", "weighted"}
+_NOT_VECTORS = {"split", "head_norm", "rotated", "scores", "capped", "mask", "pattern", "weighted"}
 """Steps that are not one vector for each token."""
 
 
@@ -38,12 +29,8 @@ def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
     about, model = result.figure_context, result.checkpoint
     kept = _kept(result)
     labels = [visible(result.tokens.labels[at]) for at in kept]
-    rows, vectors = (
-        slice(kept.start, kept.stop),
-        [each for name, each in result.stages.items() if name not in _NOT_VECTORS],
-    )
-    parameters = result.parameters
-    projections = {name: getattr(parameters, name).weight for name in ("query", "key", "value")}
+    rows, parameters = slice(kept.start, kept.stop), result.parameters
+    vectors = [stage for name, stage in result.stages.items() if name not in _NOT_VECTORS]
     return {
         "command": "explain",
         "title": f"Layer {result.layer} of {about.model} on {about.text_line}",
@@ -69,10 +56,6 @@ def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
         "sums": _sums(result),
         "scale": float(parameters.scale),
         "bias": parameters.position_bias is not None,
-        "weights": {
-            **{name: _weights(weight.transpose(0, 1), len(weight)) for name, weight in projections.items()},
-            "output": _weights(parameters.output_weight, model.n_heads, down=True),
-        },
         "start": {"head": result.head.head, "token": result.token - kept.start},
     }
 
@@ -95,6 +78,8 @@ def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
     stages, parameters = result.stages, result.parameters
     yield from zip(("query", "key"), queries_and_keys(stages, parameters)[:, :, rows], strict=True)
     yield "value", stages["split"].wide[2, :, rows]
+    for name in {"split", "head_norm", "rotated"} & set(stages):
+        yield name, stages[name].wide[:, :, rows]
     yield "mask", stages["mask"].wide[rows, rows]
     for name in {"scores", "capped", "pattern"} & set(stages):
         yield name, stages[name].wide[:, rows, rows]
@@ -110,21 +95,14 @@ def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
 
 
 def _steps(result: Explanation) -> Iterator[dict[str, Any]]:
-    """The panels in order: one step each, but for the projections, and for what is made of them."""
-    groups: dict[str, list[Stage]] = {}
     for stage in result.stages.values():
-        groups.setdefault(_PANELS.get(stage.name, stage.name), []).append(stage)
-    for name, stages in groups.items():
-        steps = [step_of(result, stage.name) for stage in stages]
-        title, told = panel_words(name) if name in _PANELS.values() else (steps[0].title, steps[0].sentence)
-        worst = max(stages, key=lambda stage: stage.check.error if stage.check else -1)
+        step = step_of(result, stage.name)
         yield {
-            "name": name,
-            "title": title,
-            "formulas": [step.formula for step in steps],
-            "sentence": told,
-            "label": steps[0].label or title,
-            "check": check_line(worst, steps[-1].unseen)[0],
+            **{key: getattr(step, key) for key in ("formula", "sentence")},
+            "name": stage.name,
+            "title": f"{step.number}  {step.title}",
+            "label": step.label or step.title,
+            "check": check_line(stage, step.unseen)[0],
         }
 
 
@@ -151,16 +129,6 @@ def _sums(result: Explanation) -> dict[str, list[tuple[str, float]]]:
     return {"attention_residual": [("input", 1.0), attention], second: [(entered, 1.0), network]}
 
 
-def _weights(weight: Tensor, n_heads: int, down: bool = False) -> dict[str, Any]:
-    """A weight matrix, pooled: a projection, [d_model, heads, d_head], or W_O (``down``), [heads, d_head, d_model]."""
-    matrix = _plain(weight).float()
-    matrix = matrix.flatten(0, 1) if down else matrix.flatten(1, 2)
-    limits = (_ALONG, _ACROSS) if down else (_ACROSS, _ALONG)
-    factors = [math.ceil(size / limit) for size, limit in zip(matrix.shape, limits, strict=True)]
-    pooled = packed_numbers(torch.from_numpy(max_pool(matrix.numpy(), *factors)))
-    return {"numbers": pooled, "shape": list(matrix.shape), "heads": n_heads}
-
-
 def _notes(result: Explanation, kept: range) -> Iterator[str]:
     """What is left out of the page, and how it is drawn."""
     whole, width = len(result.tokens), max(result.checkpoint.d_model, result.d_ff)
@@ -173,6 +141,5 @@ def _notes(result: Explanation, kept: range) -> Iterator[str]:
         yield f"Of vectors of up to {width} numbers the first {_MOST_NUMBERS} are on this page; lengths are of all."
     yield (
         "Numbers are those of explain.json and of the tensors in Python, in float32. Colours: blue below 0, orange "
-        "above, by the root, to the largest number of a picture; patterns 0 to 1. The pictures of weights are pooled "
-        "to the number furthest from 0."
+        "above, by the root, to the largest number of a picture; patterns 0 to 1."
     )

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor
 
+from attnviz.commands.explain.followed_row import MOST_KEYS
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
@@ -21,8 +22,8 @@ from attnviz.present.tables import RowTable, notes
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
 
-_FIRST = 4
-"""Numbers of a vector that the table of the row has room for."""
+_FIRST, FEW_KEYS = 4, 12
+"""Numbers of a vector that the table of the row has room for, and its rows unless every table is asked for."""
 
 
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
 
 def _followed(result: Explanation) -> dict[str, Any]:
     """Entry of the followed row; of a long text with the vectors of its strongest keys."""
-    row, listed = result.row, set(result.row.strongest)
+    row, listed = result.row, set(result.row.strongest(MOST_KEYS))
     keys: list[dict[str, Any]] = []
     for at, label in enumerate(result.tokens.labels):
         numbers = {name: getattr(row, name)[at].item() for name in ("product", "score", "allowed", "exponential")}
@@ -116,18 +117,19 @@ def _positions(shares: PositionShares) -> dict[str, Any]:
 
 
 def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableType]:
-    yield _heading(result)
-    yield _walk_through(result)
-    yield _row(result)
+    if choices.verbose:
+        yield _heading(result)
+        yield _walk_through(result)
+    yield row_table(result, MOST_KEYS if choices.verbose else FEW_KEYS)
     if choices.verbose:
         yield from _content_and_position(result)
     yield verified_line(result)
 
 
-def _row(result: Explanation) -> RowTable[int]:
+def row_table(result: Explanation, most: int) -> RowTable[int]:
     """Table of the followed row, a line a key, with all that its softmax is computed from."""
     row, labels, first = result.row, result.tokens.labels, result.row.output[:_FIRST].tolist()
-    keys, weighted = row.strongest, row.weight[:, None] * row.value
+    keys, weighted = row.strongest(most), row.weight[:, None] * row.value
 
     def numbers(title: str, of: Tensor, detail: bool = False) -> Field[int]:
         return Field(title, lambda at: float(of[at]), write=_digits, detail=detail)
@@ -144,17 +146,18 @@ def _row(result: Explanation) -> RowTable[int]:
     blank = [""] * (len(columns) - 3 - len(first))
     which = f"all {len(labels)} keys"
     if len(keys) < len(labels):
-        which = f"{len(keys)} keys of {len(labels)}, with the largest weights"
+        which = f"{len(keys)} of {len(labels)} keys, those of largest weight; sums are of all"
     masked = "" if row.allowed.all() else " –: masked."
     sink = "" if row.sink is None else f" The sum has {_digits(row.sink)} of a learned sink, which is no token."
     return RowTable(
-        f"The row of ‘{visible(labels[result.token])}’ in {result.head}, to redo by hand ({which})",
+        f"The row of ‘{visible(labels[result.token])}’ (#{result.token}) in {result.head} of "
+        f"{visible(result.checkpoint.name)}, to redo by hand ({which})",
         columns,
         keys,
         ["Sum", *blank, *map(_digits, (row.total, float(row.weight.sum()), *first))],
         f"Score: {step_of(result, 'scores').formula}. exp: of the score less the largest, {_digits(row.largest)}."
         f"{masked} w: exp / {_digits(row.total)}.{sink} w · v: the first {len(first)} of {len(row.output)} numbers of "
-        "the value times w; their sums are A V. explain.json has whole vectors (followed).",
+        "the value times w, in sum A V. explain.json has all (followed).",
     )
 
 
@@ -201,10 +204,10 @@ def _heading(result: Explanation) -> Text:
 
 def _walk_through(result: Explanation) -> Group:
     lines: list[RenderableType] = []
-    for count, stage in enumerate(result.stages.values(), start=1):
+    for stage in result.stages.values():
         step = step_of(result, stage.name)
         shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
-        lines.append(Text.assemble(f"{count:2d}  ", (step.title, "bold"), (f"  {shape}", "cyan")))
+        lines.append(Text.assemble(f"{step.number:2d}  ", (step.title, "bold"), (f"  {shape}", "cyan")))
         below = [Text(words) for words in (step.formula, step.sentence, numbers_of(result, stage.name)) if words]
         lines += [Padding.indent(text, 4) for text in (*below, Text(*check_line(stage, step.unseen)))]
     return Group(*lines)

@@ -65,6 +65,7 @@ class Step:
     label: str = ""  # above its panel in the figure; empty where it has none
     brief: str = ""  # the formula, as short as a panel needs it
     unseen: str = ""  # why it has no check of its own
+    number: int = 0  # among the steps of the layer, from 1
 
 
 _TABLES = tomllib.loads((Path(__file__).parents[2] / "data" / "layer_steps.toml").read_text(encoding="utf-8"))
@@ -94,13 +95,8 @@ def step_of(result: Explanation, name: str) -> Step:
     """A step, filled in for this layer of this model."""
     template, words = _steps_of(result)[name], _words_of(result)
     texts = ("title", "formula", "sentence", "label", "brief")
-    return replace(template, **{text: getattr(template, text).format_map(words) for text in texts})
-
-
-def panel_words(name: str) -> tuple[str, str]:
-    """Title and sentence of a panel of the page that shows several steps."""
-    words = _TABLES["panels"][name]
-    return words["title"], words["sentence"]
+    filled = {text: getattr(template, text).format_map(words) for text in texts}
+    return replace(template, **filled, number=1 + list(result.stages).index(name))
 
 
 def norm_kind(result: Explanation) -> str:

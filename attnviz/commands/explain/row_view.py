@@ -1,0 +1,73 @@
+"""The view ``row`` of ``attnviz explain``: the table of the followed row as a figure, for a slide."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.report import FEW_KEYS, row_table
+from attnviz.errors import UsageError
+from attnviz.figures.fonts import fitted_token, font_families, text_width
+from attnviz.figures.matrix import LONGEST
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
+from attnviz.figures.style import DPI, Style, figure_style
+from attnviz.present.view import Drawing, ViewOptions
+
+_SIZE, _SMALL = 7.5, 6.0
+"""Points of the text, and in a column of a paper."""
+
+
+@dataclass(frozen=True)
+class RowPlan(PagePlan):
+    """Plan of the table."""
+
+    columns: tuple[tuple[str, ...], ...]  # the first cell is the header, the last below a rule
+    needed: int  # columns without which the softmax cannot be redone
+
+
+def _plan_row(result: Explanation, _: ViewOptions) -> Iterator[RowPlan]:
+    table, about = row_table(result, FEW_KEYS), result.figure_context
+    columns = [
+        (field.title, *(cell.plain for cell in table.cells(field, at))) for at, field in enumerate(table.columns)
+    ]
+    keys = tuple(fitted_token(cell, _SIZE, DPI, LONGEST) for cell in columns[0])
+    yield RowPlan(
+        stem="explain-row",
+        **about.caption_and_notes(f"{table.title}, on {about.quotes}", table.caption),
+        title=table.title,
+        columns=(keys, *columns[1:]),
+        needed=sum(not field.detail for field in table.columns),
+    )
+
+
+def row_figure(plan: RowPlan, style: Style, _vector: bool = False) -> Figure:
+    """A new figure of the table, with as many products of values as fit; UsageError if the width is too small."""
+    size = _SIZE if style.room is None else _SMALL
+    widths = [max(text_width(cell, size, DPI, "bold") for cell in cells) / DPI + size / 50 for cells in plan.columns]
+    while style.room is not None and len(widths) > plan.needed and sum(widths) + 2 * MARGIN > style.room:
+        widths.pop()
+    natural = sum(widths) + 2 * MARGIN
+    width, lines = page_width(style, natural), [*zip(*plan.columns[: len(widths)], strict=True)]
+    if natural > width:
+        raise UsageError(
+            f"the row of a head does not fit in {width:g} inches; expected a --width of at least {natural + 0.05:.1f}in, "
+            "or --figures none."
+        )
+    with figure_style():
+        page = new_page(plan.title, plan.notes, style, width=width, body=size / 44 * len(lines) + MARGIN)
+        ax = page.add_subplot()
+        ax.axis("off")
+        shares = [each / sum(widths) for each in widths]
+        table = ax.table(lines, colWidths=shares, cellLoc="right", bbox=(0, 0, sum(widths) / (width - 2 * MARGIN), 1))
+        table.auto_set_font_size(False)
+        for (row, _), cell in table.get_celld().items():
+            cell.visible_edges = {0: "B", len(lines) - 1: "T"}.get(row, "open")
+            cell.set(edgecolor=style.greys.frame, facecolor="none", linewidth=PIXEL)
+            text = cell.get_text()
+            text.set(size=size, weight="normal" if row else "bold", color=style.greys.ink, parse_math=False)
+            text.set_family(font_families([text.get_text()]))
+        return page
+
+
+ROW = Drawing(_plan_row, row_figure)
