@@ -248,7 +248,9 @@ class Result:
             output.write(within + name, tensors(self, choices))
         formats = tuple(dict.fromkeys(formats))
         if views and formats:
-            for name, picture, caption in self._pictures(views, choices, by_default or figures is None, formats, progress):
+            for name, picture, caption in self._pictures(
+                views, choices, by_default or figures is None, formats, progress
+            ):
                 output.write(within + name, picture)
                 captions[name] = caption
         if any(captions and not view.suffix for view in views):

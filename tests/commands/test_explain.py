@@ -203,9 +203,7 @@ def test_the_diagram_has_the_steps_of_the_model(llamas: dict[str, Explanation]) 
     plans = {
         family: next(iter(drawing_of("explain", "path").plans(of, ViewOptions()))) for family, of in llamas.items()
     }
-    steps = {
-        family: [block.name for half in plan.halves.values() for block in half] for family, plan in plans.items()
-    }
+    steps = {family: [block.name for half in plan.halves.values() for block in half] for family, plan in plans.items()}
     assert steps["gemma3_text"][3:6] == ["split", "head_norm", "rotated"]
     assert steps["gemma3_text"].count("attention_output_norm") == 1
     assert ["capped" in steps[family] for family in ("llama", "gemma2")] == [False, True]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, ListedColormap, Normalize, to_hex
@@ -109,7 +108,9 @@ def path_figure(plan: PathPlan, style: Style, vector: bool = False) -> Figure:
     every, _ = _names(plan, sizes)
     named = f"Every {ordinal(every)} token is named." if every > 1 else ""
     with figure_style():
-        page = new_page(plan.title, [*plan.notes, named], style, width=style.room or max(map(_width, extents)), body=body)
+        page = new_page(
+            plan.title, [*plan.notes, named], style, width=style.room or max(map(_width, extents)), body=body
+        )
         page.set_layout_engine("none")
         top, placed = MARGIN / 3 + body, list[list[_Placed]]()
         for row, sized in zip(rows, extents, strict=True):
@@ -205,7 +206,9 @@ def _draw_block(page: Figure, placed: _Placed, plan: PathPlan, style: Style, siz
         is_sum, on_page = block.name == "+", page.dpi_scale_trans
         frame = "circle,pad=0" if is_sum else "round,pad=0,rounding_size=0.04"
         page.add_artist(
-            FancyBboxPatch(box.p0, box.width, box.height, frame, transform=on_page, lw=0.9, fc=style.greys.paper, ec=ink)
+            FancyBboxPatch(
+                box.p0, box.width, box.height, frame, transform=on_page, lw=0.9, fc=style.greys.paper, ec=ink
+            )
         )
         turned: dict[str, Any] = {"rotation": 0 if is_sum else 90, "size": sizes.title + 2 if is_sum else sizes.text}
         page.text(*_middle(box), block.name, transform=on_page, ha="center", va="center", color=ink, **turned)
@@ -289,7 +292,9 @@ def _draw_lines(page: Figure, name: str, rows: Sequence[Sequence[_Placed]], styl
             points = [(x, level) for x in ends]
             if number == 0:
                 points.insert(0, (left, _middle(start.box)[1]))
-                page.text(sum(ends) / 2, level + 0.035, "residual", size=sizes.text, color=colour, ha="center", **on_page)
+                page.text(
+                    sum(ends) / 2, level + 0.035, "residual", size=sizes.text, color=colour, ha="center", **on_page
+                )
             if number == last:
                 points.append((ends[1], total.box.y1))
             _draw_line(page, points, colour, 1.4, "-|>" if number == last else "-")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from attnviz.commands.explain.measure import Explanation
@@ -44,29 +45,26 @@ def _plan_row(result: Explanation, _: ViewOptions) -> Iterator[RowPlan]:
 def row_figure(plan: RowPlan, style: Style, _vector: bool = False) -> Figure:
     """A new figure of the table, with as many products of values as fit; UsageError if the width is too small."""
     size = _SIZE if style.room is None else _SMALL
-    widths = [max(text_width(cell, size, DPI, "bold") for cell in cells) / DPI + size / 50 for cells in plan.columns]
+    widths = [max(text_width(cell, size, DPI, "bold") for cell in cells) / DPI + size / 75 for cells in plan.columns]
     while style.room is not None and len(widths) > plan.needed and sum(widths) + 2 * MARGIN > style.room:
         widths.pop()
-    natural = sum(widths) + 2 * MARGIN
-    width, lines = page_width(style, natural), [*zip(*plan.columns[: len(widths)], strict=True)]
+    natural, n_lines = sum(widths) + 2 * MARGIN, len(plan.columns[0])
+    width = page_width(style, natural)
     if natural > width:
         raise UsageError(
-            f"the row of a head does not fit in {width:g} inches; expected a --width of at least {natural + 0.05:.1f}in, "
-            "or --figures none."
+            f"the row of a head does not fit in {width:g} inches; expected a --width of at least "
+            f"{natural + 0.05:.1f}in, or --figures none."
         )
     with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=width, body=size / 44 * len(lines) + MARGIN)
-        ax = page.add_subplot()
+        page = new_page(plan.title, plan.notes, style, width=width, body=size / 44 * n_lines + MARGIN)
+        ax = page.add_subplot(xlim=(0, width - MARGIN), ylim=(n_lines, 0))
         ax.axis("off")
-        shares = [each / sum(widths) for each in widths]
-        table = ax.table(lines, colWidths=shares, cellLoc="right", bbox=(0, 0, sum(widths) / (width - 2 * MARGIN), 1))
-        table.auto_set_font_size(False)
-        for (row, _), cell in table.get_celld().items():
-            cell.visible_edges = {0: "B", len(lines) - 1: "T"}.get(row, "open")
-            cell.set(edgecolor=style.greys.frame, facecolor="none", linewidth=PIXEL)
-            text = cell.get_text()
-            text.set(size=size, weight="normal" if row else "bold", color=style.greys.ink, parse_math=False)
-            text.set_family(font_families([text.get_text()]))
+        for right, cells in zip(np.cumsum(widths), plan.columns, strict=False):
+            for line, cell in enumerate(cells):
+                weight = "normal" if line else "bold"
+                ax.text(right, line + 0.5, cell, ha="right", va="center", size=size, color=style.greys.ink, weight=weight,
+                        family=font_families([cell]), parse_math=False)  # fmt: skip
+        ax.hlines([1, n_lines - 1], 0, sum(widths), color=style.greys.frame, linewidth=PIXEL)
         return page
 
 
