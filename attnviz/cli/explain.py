@@ -12,9 +12,9 @@ def explain(run: Run, text: str, pair: str | None, **options: Any) -> Job:
     """Walk through one layer step by step, from its input to its output, with real numbers and shapes.
 
     Every step is recomputed from the one before, and compared with the running model where the model exposes it.
-    The row of one token in one head is printed key by key, to redo it by hand; with --verbose all steps, and the scores
-    of layer 0 split into what comes from content and what from positions. It writes explain.html, a page on which a
-    click on a token or a head changes the numbers, explain.png, captions, explain.json and explain.csv.
+    The row of one token in one head is printed key by key, to redo it by hand; with --verbose all steps. It writes
+    explain.html, a page on which a click on a token or a head changes the numbers, pictures of the layer and of the
+    row, captions, explain.json and explain.csv.
 
     Examples:
         attnviz explain "The cat that I saw ran away"

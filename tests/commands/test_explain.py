@@ -57,7 +57,6 @@ def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
     result = of_bert(**options)
     assert str(result.head) == head
     assert result.layer == result.stages.layer == HeadId.parse(head).layer
-    assert (result.positions is None) == (result.layer > 0)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", *LLAMAS])
@@ -68,7 +67,6 @@ def test_every_step_has_a_formula_without_blanks_and_stands_in_the_document(fami
     assert text.count("✓") == len(result.stages.checks)
     assert "{" not in text
     assert [stage["name"] for stage in content["stages"]] == list(result.stages)
-    assert (content["positions"] is None) == (family not in ("bert", "gpt2"))
 
 
 @pytest.mark.parametrize(
@@ -148,15 +146,14 @@ def test_the_softmax_of_the_followed_row_can_be_done_by_hand(family: str) -> Non
     np.testing.assert_allclose(output, row["output"], atol=1e-4)
 
 
-def test_the_report_has_the_followed_row_and_shares_of_variance_only_if_verbose() -> None:
+def test_the_report_has_the_followed_row_and_all_steps_only_if_verbose() -> None:
     result = of_bert(head="L0H2", token="cat")
     line = next(line for line in result.report().splitlines() if line.startswith("#5 saw "))
     (saw,) = (key for key in result.document()["followed"]["keys"] if key["token"] == "saw")
     assert [float(number.replace("−", "-")) for number in line.split()[2:6]] == pytest.approx(
         [saw[name] for name in ("product", "score", "exponential", "weight")], abs=1e-4
     )
-    assert "variance" not in result.report()
-    assert "variance" in result.report(verbose=True)
+    assert "residual stream" not in result.report()
     assert len(result.report(100).splitlines()) < 22
     texts = {text.get_text() for text in result.figure("row").findobj(Text)}
     assert set(line.split()[2:6]) <= texts
@@ -173,15 +170,9 @@ def test_half_precision_is_explained() -> None:
 @needs_minilm
 @pytest.mark.parametrize("model", ["minilm", "tiny-gpt2"])
 def test_the_built_in_models_are_explained(model: str) -> None:
-    """L0H2 of MiniLM attends by position: its scores owe nothing to the words, on any text."""
     result = attnviz.explain(SENTENCE, model, device="cpu")
     assert max(check.error for check in result.stages.checks.values()) < 1e-5
     assert result.output.error < 1e-6
-    assert result.positions is not None
-    assert result.positions.error < 1e-6
-    if model == "minilm":
-        assert result.positions.heads[2].groups["position"] == pytest.approx(1.0, abs=0.05)
-        assert (result.positions.heads[1].groups["content"] or 0) > 0.8
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from transformers import GPT2LMHeadModel
 from transformers.models.gpt2 import modeling_gpt2
 
 import attnviz
-from attnviz.commands.explain import position_share, reference
+from attnviz.commands.explain import reference
 from attnviz.present.report import views_of
 from attnviz.present.result import Result
 from attnviz.present.view import ViewOptions
@@ -116,8 +116,7 @@ def test_no_number_of_a_command_depends_on_the_blocks(
     relative, absolute = (rounding, rounding) if dtype == torch.float32 else (1e-11, 1e-13)
     for size in (3, 64) if dtype == torch.float64 else (7,):
         in_blocks(monkeypatch, size)
-        for module in (position_share, reference):
-            monkeypatch.setattr(module, "_ROWS", size)
+        monkeypatch.setattr(reference, "_ROWS", size)
         again, others = everything(COMMANDS[command](model, text))
         assert again == pytest.approx(whole, rel=relative, abs=absolute)
         for one, other in zip(arrays, others, strict=True):

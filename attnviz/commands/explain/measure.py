@@ -1,7 +1,6 @@
 """Measure every step of a layer on one text, verified."""
 
 import re
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Unpack
@@ -9,7 +8,6 @@ from typing import Any, ClassVar, Unpack
 from torch import Tensor
 
 from attnviz.commands.explain.followed_row import FollowedRow, row_of
-from attnviz.commands.explain.position_share import PositionShares, embeds_positions, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
@@ -21,7 +19,6 @@ from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import HeadParameters
-from attnviz.trace.residual_parts import recording_parts
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -33,8 +30,6 @@ class Explanation(TextResult):
     head: HeadId  # followed head, of the explained layer
     token: int  # position of the followed token
     stages: VerifiedStages  # every step of the layer by name; each has ``name``, ``tensor`` and ``check``
-    # content and position in the scores; None in other layers, or without position embeddings
-    positions: PositionShares | None
 
     @property
     def layer(self) -> int:
@@ -148,13 +143,10 @@ def explain(
     # of a word of several pieces the last
     position = last if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]
     kept: list[VerifiedStages] = []
-    split = followed.layer == 0 and embeds_positions(checkpoint)
-    with recording_parts(checkpoint, tokens, 0) if split else nullcontext() as written:
-        verify_stages(checkpoint, tokens, [followed.layer], kept.append)
+    verify_stages(checkpoint, tokens, [followed.layer], kept.append)
     tell(progress, "verifying", 1, 1)
     (stages,) = kept
-    positions = None if written is None else position_shares(checkpoint, tokens, stages, written)
-    return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions)
+    return Explanation(text, pair, checkpoint, tokens, followed, position, stages)
 
 
 def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:

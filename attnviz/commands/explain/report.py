@@ -11,14 +11,13 @@ from torch import Tensor
 
 from attnviz.commands.explain.followed_row import MOST_KEYS
 from attnviz.commands.explain.measure import Explanation
-from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.models.wording import counted, error, rounded, visible
 from attnviz.present.documents import text_entry
 from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, notes
+from attnviz.present.tables import RowTable
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
 
@@ -44,7 +43,6 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
         },
         "followed": _followed(result),
-        "positions": result.positions and _positions(result.positions),
     }
 
 
@@ -105,24 +103,11 @@ def _stages(result: Explanation, _: ViewOptions) -> NamedTable[Stage]:
     return NamedTable("stages", fields, list(result.stages.values()))
 
 
-def _positions(shares: PositionShares) -> dict[str, Any]:
-    def parts(share: ScoreShares) -> dict[str, Any]:
-        return {**share.groups, "terms": share.terms, "spread": share.spread}
-
-    return {
-        **{key: getattr(shares, key) for key in ("error", "scale", "tolerance")},
-        "layer": parts(shares.layer),
-        "heads": [{"id": f"L0H{head}", **parts(share)} for head, share in enumerate(shares.heads)],
-    }
-
-
 def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableType]:
     if choices.verbose:
         yield _heading(result)
         yield _walk_through(result)
     yield row_table(result, MOST_KEYS if choices.verbose else FEW_KEYS)
-    if choices.verbose:
-        yield from _content_and_position(result)
     yield verified_line(result)
 
 
@@ -164,17 +149,6 @@ def row_table(result: Explanation, most: int) -> RowTable[int]:
 def _digits(value: float | None) -> str:
     """As many digits as a computation by hand needs."""
     return rounded(value, 4)
-
-
-def _content_and_position(result: Explanation) -> Iterator[RenderableType]:
-    """What of the scores comes from content and what from positions, or why this is not told."""
-    if result.positions is not None:
-        yield from _shares(result.positions)
-        return
-    why = "for the first layer only (--layer 0), because the embeddings enter there"
-    if not embeds_positions(result.checkpoint):
-        why = "not told apart: this model has no position embeddings, but turns queries and keys in every layer"
-    yield notes(f"Content and position: {why}.")
 
 
 def verified_line(result: Explanation) -> Text:
@@ -223,27 +197,6 @@ def check_line(stage: Stage, unseen: str) -> tuple[str, str]:
     return f"✓ the model's own, {how}", "green"
 
 
-def _shares(shares: PositionShares) -> Iterator[RenderableType]:
-    """Table of content and position in the scores of the first layer, a row per head, with a note."""
-    columns = [Field[tuple[str, ScoreShares]]("Head", lambda row: row[0])]
-    for name in (name for name in GROUPS if name != "segment" or shares.segments):
-        of = lambda row, name=name: row[1].groups[name]  # noqa: E731
-        columns.append(Field("Common" if name == "constant" else name.capitalize(), of))
-    columns.append(Field("Spread", lambda row: row[1].spread, "scores"))
-    heads = [(f"L0H{head}", share) for head, share in enumerate(shares.heads)]
-    last = [column.value_for(("all heads", shares.layer)) for column in columns]
-    yield RowTable("Scores of layer 0: shares of their variance", columns, heads, last=last)
-    sums = f"the verified scores within {error(shares.error)} of the largest (tolerance {shares.tolerance:.0e})"
-    yield notes(
-        f"{READING} A part that works against the others has a negative share. The parts add up to {sums}.",
-    )
-
-
-READING = (
-    "Share of the variance of the scores over the keys of each query; a row sums to 1. Both: a word with a position, "
-    "or a position with a word; common: what all tokens share; the layer norm scales it for each of them. Spread: "
-    "root mean square difference of scores from their query's mean."
-)
 SPEC: CommandSpec[Explanation] = CommandSpec(
     content=_content,
     table=_stages,

@@ -61,9 +61,10 @@ def row_figure(plan: RowPlan, style: Style, _vector: bool = False) -> Figure:
         ax.axis("off")
         for right, cells in zip(np.cumsum(widths), plan.columns, strict=False):
             for line, cell in enumerate(cells):
-                weight = "normal" if line else "bold"
-                ax.text(right, line + 0.5, cell, ha="right", va="center", size=size, color=style.greys.ink, weight=weight,
-                        family=font_families([cell]), parse_math=False)  # fmt: skip
+                ax.text(
+                    right, line + 0.5, cell, ha="right", va="center", size=size, color=style.greys.ink,
+                    weight="normal" if line else "bold", family=font_families([cell]), parse_math=False,
+                )  # fmt: skip
         ax.hlines([1, n_lines - 1], 0, sum(widths), color=style.greys.frame, linewidth=PIXEL)
         return page
 
