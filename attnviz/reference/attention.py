@@ -208,19 +208,25 @@ def values(source: Tensor, parameters: HeadParameters) -> Tensor:
     return repeat_kv(project(source, parameters.value), parameters.n_heads)
 
 
-def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> tuple[Tensor, Tensor]:
+def queries_and_keys(
+    x: Tensor, source: Tensor, parameters: HeadParameters, made: dict[str, tuple[Tensor, Tensor]] | None = None
+) -> tuple[Tensor, Tensor]:
     """Queries and keys: projected, normed a head (Henry et al. 2020), rotated, and keys repeated for their group.
 
-    Queries are made of x [.., n_queries, d_model], keys of the source [.., n_keys, d_model].
+    Queries are made of x [.., n_queries, d_model], keys of the source [.., n_keys, d_model]. ``made`` gets both
+    after each step: ``projected``, ``head_norm``, ``rotated``; keys as many as they are before their groups share them.
 
     Returns:
         queries and keys, [.., n_heads, n_queries, d_head] and [.., n_heads, n_keys, d_head].
     """
-    query, key = project(x, parameters.query), project(source, parameters.key)
-    query, key = normed_heads(query, parameters.query_norm), normed_heads(key, parameters.key_norm)
+    made = {} if made is None else made
+    query, key = made["projected"] = project(x, parameters.query), project(source, parameters.key)
+    if parameters.query_norm is not None or parameters.key_norm is not None:
+        query, key = normed_heads(query, parameters.query_norm), normed_heads(key, parameters.key_norm)
+        made["head_norm"] = query, key
     query = query if parameters.query_scale == 1 else query * parameters.query_scale
     if parameters.rotary is not None:
-        query, key = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
+        query, key = made["rotated"] = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
     return query, repeat_kv(key, parameters.n_heads)
 
 
@@ -364,18 +370,26 @@ def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor | N
     Returns:
         [.., n_heads, n_queries, n_keys].
     """
-    dtype = query.dtype
+    return pattern_of_scores(scores_of(query, key, scoring, first), scoring, allowed).to(query.dtype)
+
+
+def scores_of(query: Tensor, key: Tensor, scoring: Scoring, first: int = 0) -> Tensor:
+    """The scores as for :func:`pattern_of`: scaled, with their bias, not yet capped."""
     if scoring.upcast:
         query, key = query.float(), key.float()
     scores = attention_scores(query, key, scoring.scale)
     if scoring.position_bias is not None:
         scores = scores + scoring.position_bias(first, query.shape[-2], key.shape[-2])
+    return scores
+
+
+def pattern_of_scores(scores: Tensor, scoring: Scoring, allowed: Tensor | None) -> Tensor:
+    """The softmax of scores that are capped first, if at all; they may be overwritten."""
     if scoring.cap is not None:
         scores = softcap(scores, scoring.cap)
     if scoring.softmax_in_float32:
         scores = scores.float()
-    pattern = attention_pattern(scores, allowed, scoring.sinks)
-    return pattern if pattern.dtype == dtype else pattern.to(dtype)
+    return attention_pattern(scores, allowed, scoring.sinks)
 
 
 def uniform_pattern(allowed: Tensor, learned_sinks: bool = False) -> Tensor:

@@ -199,7 +199,7 @@ def test_the_diagram_has_the_steps_of_the_model(llamas: dict[str, Explanation]) 
     assert steps["gemma3_text"].count("attention_output_norm") == 1
     assert ["capped" in steps[family] for family in ("llama", "gemma2")] == [False, True]
     assert [name for name in ("gate", "activated", "gated") if name not in steps["llama"]] == []
-    llama, blocks = llamas["llama"], plans["llama"].blocks
+    llama, blocks = llamas["llama"], plans["llama"].steps
     assert torch.equal(torch.from_numpy(blocks["rotated"].panels[1]), llama.tensor("rotated")[1, 3])
     assert torch.equal(torch.from_numpy(blocks["gate"].panels[1]), llama.tensor("expanded"))
 
@@ -212,5 +212,5 @@ def test_a_layer_with_experts_says_which_each_token_takes() -> None:
     assert weights[2, first] == weights[2].max() >= weights[2, second] == result.experts_of(2)[second] > 0
     entry = result.document()["tokens"][2]["experts"]
     assert entry == [{"expert": each, "weight": float(weights[2, each])} for each in (first, second)]
-    assert "experts" in planned(result).blocks
+    assert "experts" in planned(result).steps
     assert of_gpt2("the cat").experts_of(0) == {}

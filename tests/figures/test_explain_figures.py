@@ -55,7 +55,7 @@ def test_steps_stand_in_the_order_of_the_model(bert: Explanation, gpt2: Explanat
 
 
 def test_panels_hold_the_numbers_of_the_steps(bert: Explanation) -> None:
-    blocks = planned(bert).blocks
+    blocks = planned(bert).steps
     assert np.array_equal(blocks["scores"].panels[0], bert.tensor("scores")[2].numpy())
     assert np.array_equal(blocks["split"].panels[1], bert.tensor("split")[1, 2].numpy())
     assert np.array_equal(blocks["weighted"].panels[0], bert.tensor("weighted")[2].numpy())
@@ -72,9 +72,9 @@ def test_panels_hold_the_numbers_of_the_steps(bert: Explanation) -> None:
 
 def test_long_texts_are_pooled_by_their_largest(long: Explanation) -> None:
     plan, n = planned(long), len(long.tokens)
-    rows, columns = plan.blocks["pattern"].pooling
+    rows, columns = plan.steps["pattern"].pooling
     assert rows == columns == plan.pooled > 1
-    (pattern,) = plan.blocks["pattern"].panels
+    (pattern,) = plan.steps["pattern"].panels
     assert pattern.shape == (-(-n // rows), -(-n // rows))
     assert pattern.max() == float(long.tensor("pattern")[0].max())
 
@@ -82,10 +82,10 @@ def test_long_texts_are_pooled_by_their_largest(long: Explanation) -> None:
 def test_where_nearly_all_numbers_are_zero_the_limit_is_the_largest() -> None:
     result = of_bert()
     result.stages["input"].tensor.data.zero_()
-    assert planned(result).blocks["input"].limit == 1.0
+    assert planned(result).steps["input"].limit == 1.0
     with torch.inference_mode():
         result.stages["input"].tensor[0, 0] = 300.0
-    assert planned(result).blocks["input"].limit == 300.0
+    assert planned(result).steps["input"].limit == 300.0
 
 
 @pytest.mark.parametrize("width", [None, 3.3])

@@ -31,7 +31,6 @@ SQUARE = ("scores", "capped", "mask", "pattern")
 _GAP, _STRIP, _BETWEEN, _FOOT = 0.22, 0.32, 0.08, 0.5
 """Inches: between neighbours in a row, free above a row, between panels of one step, and of the colour bars."""
 _OPERATION = 0.17
-_SIDES = (0.88, 0.8, 0.72, 0.64, 0.56, 0.48, 0.4)
 _RESIDUAL = {"light": "#b35806", "dark": "#f1a340"}
 _LEAST_ROW = 3
 """Least height of a row's outline in points."""
@@ -63,14 +62,14 @@ class PathPlan(PagePlan):
     followed: int  # the token whose row is outlined
 
     @property
-    def blocks(self) -> dict[str, Block]:
+    def steps(self) -> dict[str, Block]:
         """The steps by name."""
         return {block.name: block for half in self.halves.values() for block in half if block.panels}
 
     @property
     def pooled(self) -> int:
         """Tokens per row."""
-        return self.blocks["input"].pooling[0]
+        return self.steps["input"].pooling[0]
 
 
 class _Sizes(NamedTuple):
@@ -126,10 +125,10 @@ def path_figure(plan: PathPlan, style: Style, vector: bool = False) -> Figure:
 
 
 def _rows(plan: PathPlan, style: Style) -> tuple[_Sizes, list[list[list[Block]]]]:
-    """Sizes, and rows of blocks in each half: the fewest rows that fit the width, then the largest panels."""
-    room, tried = style.room or math.inf, [_Sizes(8.5, 7.5, _SIDES[0])]
+    """Sizes, and rows of blocks in each half: the fewest rows that fit the width."""
+    room, tried = style.room or math.inf, [_Sizes(8.5, 7.5, 0.88)]
     if style.room is not None:
-        tried = [_Sizes(6.0, 5.5, side) for side in _SIDES]
+        tried = [_Sizes(6.0, 5.5, side) for side in (0.88, 0.64, 0.4)]
     filled = [(sizes, [_filled(half, plan, sizes, room) for half in plan.halves.values()]) for sizes in tried]
     sizes, halves = min(filled, key=lambda each: sum(map(len, each[1])))
     extents = [_extent(block, plan, sizes) for half in plan.halves.values() for block in half]
@@ -162,7 +161,7 @@ def _height(row: Sequence[_Extent]) -> float:
 
 def _names(plan: PathPlan, sizes: _Sizes) -> tuple[int, float]:
     """Label interval beside the input in tokens, and width of the longest label in inches."""
-    cell = 72 * sizes.side / len(plan.blocks["input"].panels[0])
+    cell = 72 * sizes.side / len(plan.steps["input"].panels[0])
     every, size = named_every(cell, plan.pooled), label_size(cell)
     return every, label_pixels(plan.labels.texts[::every], size) / DPI + 0.06
 
@@ -274,12 +273,12 @@ def _draw_lines(page: Figure, name: str, rows: Sequence[Sequence[_Placed]], styl
     edge, start = page.get_figwidth() - MARGIN / 2, rows[0][0]
     for number, row in enumerate(rows):
         height = _middle(row[0].box)[1]
-        ends = [(one.box.x1, other.box.x0) for one, other in pairwise(row)]
+        arrows = [(float(one.box.x1), float(other.box.x0)) for one, other in pairwise(row)]
         if number:
-            ends.append((MARGIN / 2, row[0].box.x0))
+            arrows.append((MARGIN / 2, float(row[0].box.x0)))
         if number + 1 < len(rows):
-            ends.append((row[-1].box.x1, row[-1].right + _GAP))
-        for left, right in ends:
+            arrows.append((float(row[-1].box.x1), row[-1].right + _GAP))
+        for left, right in arrows:
             _draw_line(page, [(left, height), (right, height)], muted, 0.9)
     heading = start.box.x0, start.top - 0.85 * _STRIP + 0.03
     page.text(*heading, name, size=0.92 * sizes.title, weight="bold", color=muted, **on_page)

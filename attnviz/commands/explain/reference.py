@@ -33,7 +33,6 @@ from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Norm, upcast
-from attnviz.reference.positions import apply_rotary
 from attnviz.trace.residual_parts import embeddings_of
 
 _ROWS = 128
@@ -260,33 +259,24 @@ def recompute_layer(
 
 def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, Tensor]) -> None:
     """Add the steps of attention, by :mod:`attnviz.reference.attention`."""
-    parts = {name: attention.project(x, getattr(heads, name)) for name in ("query", "key", "value")}
-    steps.update((name, part.transpose(0, 1).flatten(1)) for name, part in parts.items())
-    steps["split"] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in parts.values()])
-    query, key, value = steps["split"]
-    if heads.query_norm is not None:
-        both = ("query", heads.query_norm), ("key", heads.key_norm)
-        normed = [attention.normed_heads(parts[name], norm) for name, norm in both]  # perhaps all heads together
-        query, key = steps["head_norm"] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in normed])
-    query = query if heads.query_scale == 1 else query * heads.query_scale
-    if heads.rotary is not None:
-        query, key = steps["rotated"] = torch.stack([apply_rotary(part, heads.rotary) for part in (query, key)])
-    if heads.upcast:
-        query, key = query.float(), key.float()
-    scores = steps["scores"] = attention.attention_scores(query, key, heads.scale)
-    if heads.position_bias is not None:
-        scores += heads.position_bias(0, *scores.shape[-2:])
+    made: dict[str, tuple[Tensor, Tensor]] = {}
+    query, key = attention.queries_and_keys(x, x, heads, made)
+    split = (*made.pop("projected"), attention.project(x, heads.value))
+    for name, part in zip(("query", "key", "value"), split, strict=True):
+        steps[name] = part.transpose(0, 1).flatten(1)
+    for name, parts in (("split", split), *made.items()):
+        steps[name] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in parts])
+    scores = steps["scores"] = attention.scores_of(query, key, heads)
     if heads.cap is not None:
-        scores = steps["capped"] = attention.softcap(scores, heads.cap)
+        steps["capped"] = attention.softcap(scores, heads.cap)
     steps["mask"] = allowed
-    pattern, wide = torch.empty_like(scores, dtype=x.dtype), torch.float32 if heads.softmax_in_float32 else scores.dtype
+    pattern = steps["pattern"] = torch.empty_like(scores, dtype=x.dtype)
     for row in range(0, len(x), _ROWS):  # so that no copy of all scores is made
         rows = slice(row, row + _ROWS)
-        pattern[:, rows] = attention.attention_pattern(scores[:, rows].to(wide, copy=True), allowed[rows], heads.sinks)
-    steps["pattern"] = pattern
-    steps["weighted"] = torch.matmul(steps["pattern"], value)
+        pattern[:, rows] = attention.pattern_of_scores(scores[:, rows].clone(), heads, allowed[rows])
+    steps["weighted"] = torch.matmul(pattern, steps["split"][2])
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
-    steps["attention_output"] = LinearMap(heads.output_weight.flatten(0, 1), heads.output_bias)(steps["concatenated"])
+    steps["attention_output"] = attention.joined_output(steps["weighted"], heads)
 
 
 def _feed_forward(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from attnviz.commands.explain.measure import Explanation
@@ -15,7 +14,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.wording import counted, rounded, shortened_token, visible
 from attnviz.reference.attention import HeadParameters
 
-_FIRST, _STRONGEST, _LONGEST = 4, 4, 16
+_FIRST, _LONGEST = 4, 16
 _NORMS = {
     "layer norm": "norm(x) = (x − mean) / √(var + ε) · γ + β",
     "RMS norm": "norm(x) = x / √(mean(x²) + ε) · γ",
@@ -27,7 +26,7 @@ def _label(result: Explanation, position: int) -> str:
 
 
 def numbers_of(result: Explanation, name: str) -> str:
-    """One line of a step's numbers, for the followed token and head."""
+    """One line of a step's numbers, for the followed token."""
     tensor, token = result.tensor(name), _label(result, result.token)
     if name == "mask":
         return f"{token} may attend to {int(tensor[result.token].sum())} of {counted(len(tensor), 'token')}"
@@ -36,17 +35,7 @@ def numbers_of(result: Explanation, name: str) -> str:
         return f"{token} takes {', '.join(f'{expert} ({weight:.2f})' for expert, weight in taken)}"
     if tensor.ndim == 2:
         return f"{token}: {_vector(tensor[result.token])}"
-    of_head = tensor[..., result.head.head, result.token, :]  # of keys, or dimensions; of split, both or all three
-    if tensor.ndim == 4:
-        parts = zip(("query", "key", "value"), of_head, strict=False)
-        return f"{token} in {result.head}: {', '.join(f'{part} {_vector(vector)}' for part, vector in parts)}"
-    if name == "weighted":
-        return f"{token} in {result.head}: {_vector(of_head)}"
-    allowed = result.tensor("mask")[result.token] > 0
-    order = torch.where(allowed, of_head, -torch.inf).argsort(descending=True, stable=True)
-    keys = order[: min(_STRONGEST, int(allowed.sum()))].tolist()
-    strongest = ", ".join(f"{_label(result, key)} {rounded(float(of_head[key]))}" for key in keys)
-    return f"{token} in {result.head}, highest: {strongest}"
+    return ""  # of one head: in the table of the row
 
 
 def _vector(vector: Tensor) -> str:
