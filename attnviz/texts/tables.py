@@ -297,7 +297,7 @@ def _object(place: Place, item: object) -> Mapping[str, Any]:
     if _is_chat(item):
         return item if isinstance(item, dict) else {_MESSAGES: item}
     if not isinstance(item, dict):
-        raise broken(place, "an object with columns, or a text", shown(item))
+        raise broken(place, "an object with columns, a text, or the messages of a chat", shown(item))
     return item
 
 

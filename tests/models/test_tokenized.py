@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaModel
@@ -55,6 +56,8 @@ def test_padding_is_left_out_on_either_side(name: str, side: str):
         own = own_attention(model, inputs, row, mask[row].bool())
         assert torch.allclose(analysis.attention(), own, atol=1e-5)
         assert analysis.tokens == attnviz.analyze(TEXTS[row], model, tokenizer=tokenizer, syntax=False).tokens
+    with pytest.raises(UsageError, match="padding token"):
+        attnviz.analyze({"input_ids": inputs["input_ids"]}, model, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -100,7 +103,11 @@ def test_one_text_gives_one_analysis_and_a_list_of_texts_a_list():
     without = attnviz.analyze(tokenizer("the cat ran", add_special_tokens=False), model, tokenizer=tokenizer)
     assert without.tokens.labels == ("the", "cat", "ran")
     assert [each.text for each in attnviz.analyze(TEXTS, model, tokenizer=tokenizer)] == TEXTS
-    assert [each.text for each in attnviz.analyze(tokenizer(TEXTS), model, tokenizer=tokenizer)] == TEXTS
+    rows = [tokenizer(text) for text in TEXTS]
+    for given in (tokenizer(TEXTS), rows, np.array(TEXTS)):
+        assert [each.text for each in attnviz.analyze(given, model, tokenizer=tokenizer)] == TEXTS
+    (alone,) = attnviz.analyze(rows[:1], model, tokenizer=tokenizer)
+    assert alone.text == TEXTS[0]
 
 
 @needs_minilm
@@ -156,5 +163,11 @@ def test_options_of_one_text_are_refused_with_several():
         attnviz.analyze(TEXTS, model, tokenizer=tokenizer, pair="a dog")
     with pytest.raises(UsageError, match="generate"):
         attnviz.analyze(tokenizer(TEXTS[0]), model, tokenizer=tokenizer, generate=3)
+    with pytest.raises(UsageError, match="model="):
+        attnviz.analyze(tokenizer(TEXTS[0]))
+    with pytest.raises(TextError, match="input_ids"):
+        attnviz.analyze(IDS, model, tokenizer=tokenizer)
+    with pytest.raises(UsageError, match="dict_keys"):
+        attnviz.analyze({}.keys(), model, tokenizer=tokenizer)
     with pytest.raises(TextError, match="text 2 of the list"):
         attnviz.analyze(["a dog", " "], model, tokenizer=tokenizer)
