@@ -12,7 +12,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, get_args
 
-from attnviz.arguments import check_kind, check_share, check_texts, check_whole, did_you_mean, n_bytes
+from attnviz.arguments import check_kind, check_share, check_texts, check_whole, n_bytes, one_of
 from attnviz.errors import UsageError
 from attnviz.memory import out_of_memory_named
 
@@ -627,10 +627,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in known:
-                raise UsageError(
-                    f"{function.__name__}() has no argument {name!r}: expected any of {', '.join(known)}."
-                    f"{did_you_mean(name, known)}"
-                )
+                said = one_of(name, known, f"help({function.__qualname__}) lists them")
+                raise UsageError(f"{function.__name__}() has no argument {name!r}: {said}")
         try:
             arguments = signature.bind(*args, **kwargs).arguments
         except TypeError as error:

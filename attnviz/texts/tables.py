@@ -26,6 +26,9 @@ _MESSAGES = "messages"
 _SAMPLED = 20
 """Rows in which a column of words is looked for."""
 
+_MOST_LISTED = 10
+"""Columns that a message names."""
+
 _FORMAT = "expected a table of texts"
 
 _Row = tuple[Place, Mapping[str, Any]]
@@ -201,7 +204,8 @@ def _has_words(value: object) -> bool:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return f"the columns {', '.join(map(shown, names))}" if names else "no column"
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f"the columns {', '.join(map(shown, names[:_MOST_LISTED]))}{more}" if names else "no column"
 
 
 def _rows(path: Path, header: bool = True, only: Sequence[str] = ()) -> Iterator[_Row]:
