@@ -574,6 +574,19 @@ class ModelOptions(TypedDict, total=False):
     attention: str | None
 
 
+class CorpusOptions(ModelOptions, total=False):
+    """How a model is opened and which columns of a table are read: keywords of functions that take corpora.
+
+    Attributes:
+        text_column: of a table, the column of its texts; default ``text``, ``sentence`` or ``prompt``, or the only
+            column of words.
+        pair_column: of a table, the column of second segments.
+    """
+
+    text_column: str | None
+    pair_column: str | None
+
+
 class ViewOptionNames(TypedDict, total=False):
     """The options of the table that are keywords of what a result draws, lists and writes."""
 
@@ -621,7 +634,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         (unpacked,) = get_args(kinds.pop(more))
         del known[more]
         known |= dict.fromkeys(unpacked.__annotations__)
-        kinds |= unpacked.__annotations__ if unpacked is ModelOptions else {}
+        kinds |= unpacked.__annotations__ if unpacked in (ModelOptions, CorpusOptions) else {}
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import CorpusError
+from attnviz.options import CorpusOptions
 from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines, shown
 
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -41,6 +42,12 @@ class Columns:
     text: str | None = None
     pair: str | None = None
     label: str | None = None
+
+    @classmethod
+    def taken(cls, options: CorpusOptions, label: str | None = None) -> tuple["Columns", Any]:
+        """The columns that these options name, and the others, which say how a model is opened."""
+        opening: dict[str, Any] = {**options}
+        return cls(opening.pop("text_column", None), opening.pop("pair_column", None), label), opening
 
 
 class Cells(NamedTuple):
