@@ -289,12 +289,9 @@ class Checkpoint:
 
         UsageError for inputs that cannot be divided into documents; TextError for a document that is too long.
         """
-        windows = [window for window in self.windows if window is not None]
         padding, *ends = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("pad", "bos", "eos"))
         reading = Reading(
-            causal=self.architecture.causal,
             first_position=first_position(self.architecture, self.config),
-            window=min(windows, default=None),
             decodes=bool(self.stacks),
             padding=padding,
             least_padding=2 if padding in ends else 1,

@@ -86,7 +86,7 @@ def analyze(
         text: one text; a list of texts, each of which is verified by itself; or what a tokenizer returned, a mapping
             with ``input_ids``, [n] or [batch, n], or a list of such mappings. Their ``attention_mask`` says what is
             padding, which is left out. Documents in one row are analysed apart, as ``position_ids`` that begin again
-            divide them; a mask [batch, 1, n, n] of blocks may stand beside, no other one. None with a chat.
+            divide them. None with a chat.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
             memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is, with the
             implementation of attention that it has, in eval mode for the one pass.
