@@ -12,8 +12,13 @@ from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 
 _UNIVERSAL = {
-    "dobj": "obj", "nn": "compound", "poss": "nmod:poss", "auxpass": "aux:pass", "prt": "compound:prt", "pobj": "case",
-}  # fmt: skip
+    "dobj": "obj",
+    "nn": "compound",
+    "poss": "nmod:poss",
+    "auxpass": "aux:pass",
+    "prt": "compound:prt",
+    "pobj": "case",
+}
 """From relations of Stanford Dependencies, used by Clark et al. 2019, to those of Universal Dependencies.
 
 A preposition is the head of its object there and its dependent here, so that ``pobj`` is ``case`` reversed.

@@ -52,13 +52,16 @@ def page_data(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
             "options": [*model.model_options, *COMMANDS["heads"].typed(options)],
         },
         "start": {
-            "head": str(max(heads, key=lambda head: head.rank_key).id), "scale": "shared", "drop": False, "token": []
+            "head": str(max(heads, key=lambda head: head.rank_key).id),
+            "scale": "shared",
+            "drop": False,
+            "token": [],
         },
         "tables": [
             page_table(f"Heads ({len(heads)})", "Texts: that give the head its label.", number_fields(), heads, 0),
             page_table(f"Texts ({len(result.texts)})", "", text_fields(result), result.texts, -1),
         ],
-    }  # fmt: skip
+    }
 
 
 def _entry(head: HeadSpread, n_texts: int) -> dict[str, Any]:
