@@ -1,7 +1,7 @@
 """Checks of arguments that several commands take."""
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeGuard
@@ -12,11 +12,23 @@ from attnviz.memory import bytes_of
 _LONGEST = 200
 """Most characters of a wrong value in a message."""
 
+_MOST_LISTED = 10
+"""Most names in a message."""
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A sentence with the known name that is most like a wrong one, after a space; empty where none is."""
     near = difflib.get_close_matches(name.casefold(), list(known), n=1)
     return f" Did you mean {near[0]}?" if near else ""
+
+
+def one_of(name: str, known: Collection[str], all_of_them: str) -> str:
+    """What was expected of a name: the known ones, or of more than ten the nearest and ``all_of_them``, where they are.
+
+    It ends with a full stop.
+    """
+    listed = ", ".join(known) if len(known) <= _MOST_LISTED else f"{len(known)} names; {all_of_them}"
+    return f"expected one of {listed}.{did_you_mean(name, known)}"
 
 
 def relation_named(name: str) -> str:

@@ -12,7 +12,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, get_args
 
-from attnviz.arguments import check_kind, check_share, check_texts, check_whole, did_you_mean, n_bytes
+from attnviz.arguments import check_kind, check_share, check_texts, check_whole, n_bytes, one_of
 from attnviz.errors import UsageError
 from attnviz.memory import out_of_memory_named
 
@@ -574,6 +574,19 @@ class ModelOptions(TypedDict, total=False):
     attention: str | None
 
 
+class CorpusOptions(ModelOptions, total=False):
+    """How a model is opened and which columns of a table are read: keywords of functions that take corpora.
+
+    Attributes:
+        text_column: of a table, the column of its texts; default ``text``, ``sentence`` or ``prompt``, or the only
+            column of words.
+        pair_column: of a table, the column of second segments.
+    """
+
+    text_column: str | None
+    pair_column: str | None
+
+
 class ViewOptionNames(TypedDict, total=False):
     """The options of the table that are keywords of what a result draws, lists and writes."""
 
@@ -621,16 +634,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         (unpacked,) = get_args(kinds.pop(more))
         del known[more]
         known |= dict.fromkeys(unpacked.__annotations__)
-        kinds |= unpacked.__annotations__ if unpacked is ModelOptions else {}
+        kinds |= unpacked.__annotations__ if unpacked in (ModelOptions, CorpusOptions) else {}
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in known:
-                raise UsageError(
-                    f"{function.__name__}() has no argument {name!r}: expected any of {', '.join(known)}."
-                    f"{did_you_mean(name, known)}"
-                )
+                said = one_of(name, known, f"help({function.__qualname__}) lists them")
+                raise UsageError(f"{function.__name__}() has no argument {name!r}: {said}")
         try:
             arguments = signature.bind(*args, **kwargs).arguments
         except TypeError as error:

@@ -91,9 +91,14 @@ def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str
         return ()
 
     return replace(run, command="compare.corpus").job(
-        measure, corpora=[corpus], models=names, rate=True, finish=finish,
-        recovery_hint=unfinished_note(own_file(unfinished, process)), silent=not process.first,
-    )  # fmt: skip
+        measure,
+        corpora=[corpus],
+        models=names,
+        rate=True,
+        finish=finish,
+        recovery_hint=unfinished_note(own_file(unfinished, process)),
+        silent=not process.first,
+    )
 
 
 def _check_corpus_form(run: Run, texts: Sequence[str], n_models: int) -> None:

@@ -66,7 +66,7 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
 
 def _contents(chat: Path) -> list[str]:
     """What the messages of a chat say."""
-    from attnviz.models.chats import chat_of
+    from attnviz.texts.reading import chat_of
 
     return [message["content"] for message in chat_of(chat).messages]
 

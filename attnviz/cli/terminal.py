@@ -211,7 +211,12 @@ def say_where_to_look(output: "OutputFolder", quiet: bool = False, more: str = "
     if quiet:
         return
     names = [name for name in output.written if not name.startswith(".")]
-    first = min(names, key=lambda name: [*_LOOKED_AT, Path(name).suffix].index(Path(name).suffix))
+
+    def rank(name: str) -> tuple[int, int]:
+        suffix = Path(name).suffix
+        return [*_LOOKED_AT, suffix].index(suffix), name.count("/")
+
+    first = min(names, key=rank)
     typer.echo(f"Open {one_line(str(output.path / first))} (one of {len(names)} files{more})", err=True)
 
 

@@ -213,10 +213,13 @@ def _draw_line(
     bows = [_bow(span, base, height) for span, height in zip(above, heights, strict=True)]
     inks = [style.greys.frame if value is None else style.verdict(value) for value in verdicts]
     arcs = PathCollection(
-        bows, facecolors="none", edgecolors=inks, zorder=1.5,
+        bows,
+        facecolors="none",
+        edgecolors=inks,
+        zorder=1.5,
         linewidths=[PIXEL if value is None else _BOLD for value in verdicts],
         linestyles=[MISSED_DASHES if value is False else "-" for value in verdicts],
-    )  # fmt: skip
+    )
     arrives = [span.here[1] for span in above]
     heads, back = [span.ends[1] for span in compress(above, arrives)], base - 2 * _TIP
     tips = [Path([(x - _TIP, back), (x, base), (x + _TIP, back), (x - _TIP, back)]) for x in heads]

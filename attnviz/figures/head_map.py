@@ -68,11 +68,13 @@ def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
     room = width - _AXES - 2 * MARGIN
     names = [wrapped(each.name, 8, DPI, room * DPI) if each.name else [] for each in plan.maps]
     heights = [
-        len(each.values) * _cell_height(each, room / max(columns)) + _AXES + _NAME * len(lines)
+        len(each.values) * _cell_height(each, room / max(columns))
+        + _AXES
+        + _NAME * len(lines)
         + (_BAR + 0.15 * bool(each.reference)) * bool(each.bar)
         + (legend_height(each.legend, width) if each.legend else 0.0)
         for each, lines in zip(plan.maps, names, strict=True)
-    ]  # fmt: skip
+    ]
     page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights))
     parts: Any = page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     drawn = []

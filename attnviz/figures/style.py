@@ -78,66 +78,60 @@ _LEAST_ROOM = 2.0
 """Inches that a figure is laid out in, at least."""
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Style:
-    """Theme, scale, width and font of figures; attributes as the arguments, the width in inches or None.
+    """Theme, scale, width and font of figures.
 
     Everything is laid out at its own size, in a width that is :attr:`room`, and its file is magnified to the chosen
     width or size of text.
+
+    Attributes:
+        theme: ``light`` or ``dark``.
+        scale: one of :data:`SCALES`.
+        width: of a figure on the page, in inches or as ``3.3in``, ``84mm``; None to fit its content.
+        bare: no title and no notes, for papers with their own captions.
+        font_size: of notes and legends, in points; other texts in proportion. Default 7, or what fills the width.
+        font: an installed family, or a font file; characters that it lacks are drawn in others.
+        inches: the width.
+
+    Raises:
+        UsageError: an unknown theme, scale or font, or an impossible width or size.
     """
 
     theme: str = "light"
     scale: str = "auto"
-    width: float | None = None
+    width: float | str | None = None
     bare: bool = False
     font_size: float | None = None
     font: str | None = None
+    inches: float | None = field(init=False, default=None)
     fills: bool = field(init=False, default=False)
 
-    def __init__(
-        self,
-        theme: str = "light",
-        scale: str = "auto",
-        width: float | str | None = None,
-        bare: bool = False,
-        font_size: float | None = None,
-        font: str | None = None,
-    ) -> None:
-        """Check the style.
-
-        Args:
-            theme: ``light`` or ``dark``.
-            scale: one of :data:`SCALES`.
-            width: of a figure on the page, in inches or as ``3.3in``, ``84mm``; None to fit its content.
-            bare: no title and no notes, for papers with their own captions.
-            font_size: of notes and legends, in points; other texts in proportion. Default 7, or what fills the width.
-            font: an installed family, or a font file; characters that it lacks are drawn in others.
-
-        Raises:
-            UsageError: an unknown theme, scale or font, or an impossible width or size.
-        """
-        for kind, name, known in (("theme", theme, tuple(THEMES)), ("scale", scale, SCALES)):
+    def __post_init__(self) -> None:
+        """Check the style."""
+        for kind, name, known in (("theme", self.theme, tuple(THEMES)), ("scale", self.scale, SCALES)):
             if name not in known:
                 raise UsageError(f"unknown {kind} {name!r}: expected one of {', '.join(known)}.")
-        inches = parse_width(width) if isinstance(width, str) else width
+        inches = parse_width(self.width) if isinstance(self.width, str) else self.width
         if inches is not None and (isinstance(inches, bool) or not isinstance(inches, Real)):
             raise UsageError(f"expected a width in inches, or a text such as '84mm', found {as_found(inches)}.")
         if inches is not None and not _NARROWEST <= inches <= _WIDEST:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {inches:g}.")
-        if font_size is not None:
-            _check_size(font_size, inches)
+        if self.font_size is not None:
+            _check_size(self.font_size, inches)
+        font = self.font
         if font is not None:
             from attnviz.figures.fonts import installed
 
             font = installed(font)
-        vars(self).update(theme=theme, scale=scale, width=inches, bare=bool(bare), font_size=font_size, font=font)
+        vars(self).update(inches=inches, bare=bool(self.bare), font=font)
 
     @property
     def room(self) -> float | None:
         """Width in inches that a figure is laid out in; None for that of its content."""
-        if self.width is None or self.fills:
+        if self.inches is None or self.fills:
             return None
-        return self.width / self._by_text
+        return self.inches / self._by_text
 
     @property
     def _by_text(self) -> float:
@@ -154,7 +148,7 @@ class Style:
 
     def magnified(self, width: float) -> float:
         """How many times larger a figure that was laid out in this width is in its file."""
-        return self._by_text if self.width is None else self.width / width
+        return self._by_text if self.inches is None else self.inches / width
 
     def _with(self, **changes: Any) -> "Style":
         changed = copy(self)

@@ -92,30 +92,37 @@ _NOT_RESTING = f"at most {SINK_ONLY} of the attention elsewhere (paper: Vig & Be
 
 POSITION = Rule(
     f"over {MAJORITY} (paper and code: Clark et al. 2019), {_ABOVE_UNIFORM}, {_NOT_RESTING}",
-    above=MAJORITY, margin=MARGIN, reject_sink_heads=True,
-)  # fmt: skip
+    above=MAJORITY,
+    margin=MARGIN,
+    reject_sink_heads=True,
+)
 DISTANCE = Rule(
     f"over {HALF_OF_THE_REST} of what uniform attention leaves (our own), {_NOT_RESTING}",
-    above_rest=HALF_OF_THE_REST, reject_sink_heads=True,
-)  # fmt: skip
+    above_rest=HALF_OF_THE_REST,
+    reject_sink_heads=True,
+)
 LONG_RANGE = Rule(
     f"over {CHOSEN_FAR} on far keys that get at least {CHOSEN_OF_UNIFORM} times uniform attention and "
     f"{CHOSEN_OF_ROW} of their query's (our own), {_NOT_RESTING}",
-    above=CHOSEN_FAR, reject_sink_heads=True,
-)  # fmt: skip
+    above=CHOSEN_FAR,
+    reject_sink_heads=True,
+)
 DIAGONALITY = Rule(
     f"diagonality over {HALF_OF_THE_REST} of what uniform attention leaves (our own), {_NOT_RESTING}",
-    above_rest=HALF_OF_THE_REST, reject_sink_heads=True,
-)  # fmt: skip
+    above_rest=HALF_OF_THE_REST,
+    reject_sink_heads=True,
+)
 REPEATED = Rule(
     f"on repeats (paper: Olsson et al. 2022) over {MAJORITY} (our own, after Clark et al. 2019), {_ABOVE_UNIFORM}",
-    above=MAJORITY, margin=MARGIN,
-)  # fmt: skip
+    above=MAJORITY,
+    margin=MARGIN,
+)
 RETRIEVAL = Rule(
     f"largest attention on the token to be copied, over {RETRIEVED} of the time (paper: Wu et al. 2024), "
     f"{_ABOVE_UNIFORM}",
-    above=RETRIEVED, margin=MARGIN,
-)  # fmt: skip
+    above=RETRIEVED,
+    margin=MARGIN,
+)
 SINK = Rule(
     f"over {SINK_SHARE} (code: plotting code of Clark et al. 2019), {_ABOVE_UNIFORM}", above=SINK_SHARE, margin=MARGIN
 )
@@ -127,16 +134,20 @@ RELATION = Rule(f"{MARGIN:.2f} above (paper: Voita et al. 2019) the largest of i
 SEMANTIC = Rule(
     f"cosine of centred input embeddings, special tokens left out of the baseline too, {MARGIN:.2f} above uniform "
     f"attention (our own), {_NOT_RESTING}",
-    margin=MARGIN, reject_sink_heads=True,
-)  # fmt: skip
+    margin=MARGIN,
+    reject_sink_heads=True,
+)
 OF_WRITTEN = {
     name: Rule(
         f"the attended token's own logit {moved} in over {MAJORITY} of the cases, {MARGIN:.2f} above shuffled "
         f"attention (our own, after {source}), {_NOT_RESTING}",
-        above=MAJORITY, margin=MARGIN, reject_sink_heads=True,
+        above=MAJORITY,
+        margin=MARGIN,
+        reject_sink_heads=True,
     )
     for name, moved, source in (
-        (COPYING, "raised", "Elhage et al. 2021"), (COPY_SUPPRESSION, "lowered", "McDougall et al. 2023")
+        (COPYING, "raised", "Elhage et al. 2021"),
+        (COPY_SUPPRESSION, "lowered", "McDougall et al. 2023"),
     )
 } | {
     INACTIVE: Rule(
@@ -144,7 +155,7 @@ OF_WRITTEN = {
         f"at over {ALMOST_ALWAYS} of the tokens (our own)",
         above=ALMOST_ALWAYS,
     )
-}  # fmt: skip
+}
 """The rules of :data:`attnviz.measures.patterns.WRITTEN`, by role."""
 
 

@@ -49,9 +49,11 @@ class NameTally(SumTally):
         self._causal = causal
         self._directions = NAME_DIRECTIONS[: 1 if causal else 2]
         super().__init__(
-            examples=(1 + replicates,), parsed=(), guesses=(1 + replicates, len(_GUESSES)),
+            examples=(1 + replicates,),
+            parsed=(),
+            guesses=(1 + replicates, len(_GUESSES)),
             heads=(1 + replicates, len(self._directions), 3, n_layers, n_heads),  # by sum, by mean, from other tokens
-        )  # fmt: skip
+        )
         self._weights = self._second = self._pieces = torch.empty(0)
         self._spans: SpansOfTexts
 

@@ -1,6 +1,5 @@
-"""Chats: read from files, rendered by the tokenizer's own template, and where each message stands in the text."""
+"""Chats: their messages, rendered by the tokenizer's own template, and where each message stands in the text."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,43 +41,6 @@ class RenderedChat:
     answered: bool
 
 
-def chat_of(given: Sequence[Message] | str | Path) -> Chat:
-    """A chat from its messages, or from a file with one chat.
-
-    Raises:
-        TextError: see :func:`read_chats`; or the file holds several chats.
-    """
-    if not isinstance(given, str | Path):
-        return Chat(checked_messages(given))
-    path = Path(given).expanduser()
-    chats = read_chats(path)
-    if len(chats) > 1:
-        raise TextError(f"{path} holds {len(chats)} chats; expected one. --each-line analyses every one of them.")
-    return chats[0]
-
-
-def read_chats(path: Path) -> list[Chat]:
-    """The chats of a file: one of ``.json``, one a line of ``.jsonl``.
-
-    A chat is a list of messages, or an object with such a list as ``messages``.
-
-    Raises:
-        TextError: the file cannot be read or has no chat; the message names the line and the message of the chat.
-    """
-    lines = path.suffix.lower() == ".jsonl"
-    try:
-        content = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TextError(f"expected a file of messages at {path} (.json or .jsonl), found: {error}.") from error
-    if lines:
-        parts = [(f"{path}:{number}", line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
-    else:
-        parts = [(str(path), content)]
-    if not parts:
-        raise TextError(f"{path} is empty; expected a chat on each line: {_EXPECTED}.")
-    return [Chat(messages_of(where, part), path) for where, part in parts]
-
-
 def checked_messages(chat: object, where: str = "the chat") -> tuple[Message, ...]:
     """The messages of a chat; TextError, with ``where``, unless each has a role and a content of text."""
     messages = chat.get("messages") if isinstance(chat, Mapping) else chat
@@ -92,15 +54,6 @@ def checked_messages(chat: object, where: str = "the chat") -> tuple[Message, ..
                 f"found {as_found(message)}."
             )
     return tuple(messages)
-
-
-def messages_of(where: str, text: str) -> tuple[Message, ...]:
-    """The messages of a chat in JSON; TextError, with ``where``, for anything else."""
-    try:
-        chat = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise TextError(f"{where} is not JSON ({error}); expected a chat: {_EXPECTED}.") from error
-    return checked_messages(chat, where)
 
 
 def rendered_chat(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:

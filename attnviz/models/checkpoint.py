@@ -289,9 +289,13 @@ class Checkpoint:
 
         UsageError for inputs that cannot be divided into documents; TextError for a document that is too long.
         """
-        windows = [window for window in self.windows if window is not None]
-        causal, first = self.architecture.causal, first_position(self.architecture, self.config)
-        reading = Reading(causal, first, min(windows, default=None), bool(self.stacks))
+        padding, *ends = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("pad", "bos", "eos"))
+        reading = Reading(
+            first_position=first_position(self.architecture, self.config),
+            decodes=bool(self.stacks),
+            padding=padding,
+            least_padding=2 if padding in ends else 1,
+        )
         return [self._read(document) for document in documents_of(inputs, reading)]
 
     def _read(self, document: Document) -> tuple[str, str | None, Tokens]:

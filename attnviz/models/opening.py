@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnviz.arguments import as_found
+from attnviz.arguments import as_found, one_of
 from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.offloading import DeviceMap, running_device
@@ -116,7 +116,8 @@ def known_attention(name: str | None) -> str | None:
 
     known = ["eager", *(each for each in AttentionInterface() if "|" not in each)]
     if name is not None and name not in known:
-        raise UsageError(f"--attention (attention=...) is {name!r}; expected one of {', '.join(known)}.")
+        said = one_of(name, known, "AttentionInterface() of transformers lists them")
+        raise UsageError(f"--attention (attention=...) is {name!r}: {said}")
     return name
 
 

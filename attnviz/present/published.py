@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from attnviz.judge.verdicts import Verdict
 
 ARROWS = {
-    "dependent_to_head": "dep→head", "head_to_dependent": "head→dep",
-    "pronoun_to_name": "pronoun→name", "name_to_pronoun": "name→pronoun",
-}  # fmt: skip
+    "dependent_to_head": "dep→head",
+    "head_to_dependent": "head→dep",
+    "pronoun_to_name": "pronoun→name",
+    "name_to_pronoun": "name→pronoun",
+}
 """Directions as tables write them."""
 
 

@@ -57,11 +57,11 @@ class View:
     def fitted(self, result: Any, choices: "ViewOptions") -> "ViewOptions":
         """The options with a style in which a picture that is smaller than the chosen width is magnified to it."""
         style = choices.style
-        if style.width is None or style.font_size is not None or self.suffix:
+        if style.inches is None or style.font_size is not None or self.suffix:
             return choices
         natural = replace(choices, style=style.filling())
         plan = next(iter(self.drawing.plans(result, natural)), None)
-        if plan is None or self.drawing.figure(plan, natural.style, False).get_figwidth() > style.width:
+        if plan is None or self.drawing.figure(plan, natural.style, False).get_figwidth() > style.inches:
             return choices
         return natural
 

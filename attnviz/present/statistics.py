@@ -9,7 +9,10 @@ from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.plugins import live
 from attnviz.present.fields import Field
 
-LOOKBACK = "mean attention of new tokens to a token of the prompt, over that and their mean attention to a new token"
+LOOKBACK = (
+    "mean attention of new tokens (generated, or the answer that ends a chat) to a token before them, over that and "
+    "their mean attention to a new token"
+)
 """What the lookback ratio is."""
 
 _SHARE = "share of the attention on content that lands on"

@@ -7,13 +7,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import did_you_mean, is_there
+from attnviz.arguments import is_there, one_of
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 
 _UNIVERSAL = {
-    "dobj": "obj", "nn": "compound", "poss": "nmod:poss", "auxpass": "aux:pass", "prt": "compound:prt", "pobj": "case",
-}  # fmt: skip
+    "dobj": "obj",
+    "nn": "compound",
+    "poss": "nmod:poss",
+    "auxpass": "aux:pass",
+    "prt": "compound:prt",
+    "pobj": "case",
+}
 """From relations of Stanford Dependencies, used by Clark et al. 2019, to those of Universal Dependencies.
 
 A preposition is the head of its object there and its dependent here, so that ``pobj`` is ``case`` reversed.
@@ -79,8 +84,8 @@ def heads_of_paper(paper: str, architecture: str, n_layers: int, n_heads: int) -
     """The heads that a paper (``clark-2019``) names, for any model of its shape; UsageError for another one."""
     papers = {each["paper"]["cited"].replace(" et al. ", "-").lower(): each for each in _models()}
     if paper not in papers:
-        known = f"expected one of {', '.join(papers)}.{did_you_mean(paper, papers)}"
-        raise UsageError(f"no table of heads of the paper {paper!r} is known: {known}")
+        said = one_of(paper, papers, "attnviz check --help names some")
+        raise UsageError(f"no table of heads of the paper {paper!r} is known: {said}")
     model = papers[paper]
     shape = model["architecture"], model["n_layers"], model["n_heads"]
     if shape != (architecture, n_layers, n_heads):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
-from attnviz.models.chats import Message, RenderedChat, checked_messages, rendered_chat
+from attnviz.models.chats import Chat, Message, RenderedChat, checked_messages, rendered_chat
 from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines, shown
 from attnviz.texts.tables import (
     TABLES,
@@ -397,6 +397,22 @@ def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
         return None
     pipeline = load_parser(name)
     return None if pipeline is None else Parser(pipeline)
+
+
+def chat_of(given: Sequence[Message] | str | Path) -> Chat:
+    """A chat from its messages, or from a file with one chat.
+
+    Raises:
+        TextError: no messages, none of role and content, or several chats.
+        CorpusError: the file cannot be read.
+    """
+    if not isinstance(given, str | Path):
+        return Chat(checked_messages(given))
+    path = Path(given).expanduser()
+    chats = [checked_messages(row, str(place)) for place, row, _ in chat_rows(path)]
+    if len(chats) != 1:
+        raise TextError(f"{path} holds {len(chats)} chats; expected one. --each-line analyses every chat of a file.")
+    return Chat(chats[0], path)
 
 
 def rendered(text: Text, tokenizer: Any) -> Text:

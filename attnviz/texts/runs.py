@@ -5,16 +5,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, resolve_device
 from attnviz.models.wording import counted, visible
+from attnviz.options import ModelOptions
 from attnviz.progress import Progress
 from attnviz.texts.batches import Batch, batches
 from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered
@@ -177,17 +176,7 @@ class LongRun:
             tally.merge(state["parts"][name])
 
 
-def open_for(
-    process: Process,
-    model: Model | None,
-    revision: str | None,
-    device: str,
-    device_map: DeviceMap | Path | None,
-    dtype: str | None,
-    adapter: str | Path | None = None,
-    tokenizer: str | Path | None = None,
-    attention: str | None = None,
-) -> Checkpoint:
+def open_for(process: Process, model: Model | None, opening: ModelOptions) -> Checkpoint:
     """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several.
 
     Raises:
@@ -200,13 +189,11 @@ def open_for(
         )
     if isinstance(model, Checkpoint):
         return open_checkpoint(model)[0]
-    if device_map is not None and process.count > 1:
-        raise UsageError("--device-map (device_map=...) gives all devices to one process; start it without torchrun.")
-    own: str | torch.device | None = device
-    if device_map is not None:
-        own = None if device == "auto" else device  # which is refused where the map is read
-    elif (own := resolve_device(device)) == torch.device("cuda") and process.count > 1:
-        own = f"cuda:{process.local_rank % torch.cuda.device_count()}"
-    return open_checkpoint(
-        model, tokenizer, revision, own, dtype, device_map=device_map, adapter=adapter, attention=attention
-    )[0]
+    if process.count > 1:
+        if opening.get("device_map") is not None:
+            raise UsageError(
+                "--device-map (device_map=...) gives all devices to one process; start it without torchrun."
+            )
+        if resolve_device(str(opening.get("device") or "auto")) == torch.device("cuda"):
+            opening = {**opening, "device": f"cuda:{process.local_rank % torch.cuda.device_count()}"}
+    return open_checkpoint(model, **opening)[0]

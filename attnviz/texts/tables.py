@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import CorpusError
+from attnviz.options import CorpusOptions
 from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines, shown
 
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -26,6 +27,9 @@ _MESSAGES = "messages"
 _SAMPLED = 20
 """Rows in which a column of words is looked for."""
 
+_MOST_LISTED = 10
+"""Columns that a message names."""
+
 _FORMAT = "expected a table of texts"
 
 _Row = tuple[Place, Mapping[str, Any]]
@@ -38,6 +42,12 @@ class Columns:
     text: str | None = None
     pair: str | None = None
     label: str | None = None
+
+    @classmethod
+    def taken(cls, options: CorpusOptions, label: str | None = None) -> tuple["Columns", Any]:
+        """The columns that these options name, and the others, which say how a model is opened."""
+        opening: dict[str, Any] = {**options}
+        return cls(opening.pop("text_column", None), opening.pop("pair_column", None), label), opening
 
 
 class Cells(NamedTuple):
@@ -201,7 +211,8 @@ def _has_words(value: object) -> bool:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return f"the columns {', '.join(map(shown, names))}" if names else "no column"
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f"the columns {', '.join(map(shown, names[:_MOST_LISTED]))}{more}" if names else "no column"
 
 
 def _rows(path: Path, header: bool = True, only: Sequence[str] = ()) -> Iterator[_Row]:
@@ -297,7 +308,7 @@ def _object(place: Place, item: object) -> Mapping[str, Any]:
     if _is_chat(item):
         return item if isinstance(item, dict) else {_MESSAGES: item}
     if not isinstance(item, dict):
-        raise broken(place, "an object with columns, or a text", shown(item))
+        raise broken(place, "an object with columns, a text, or the messages of a chat", shown(item))
     return item
 
 

@@ -323,10 +323,10 @@ def test_processes_on_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch, bert_f
     places: list[str] = []
     monkeypatch.setattr(runs, "resolve_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(runs, "open_checkpoint", lambda *given, **_: (places.append(given[3]), None))
+    monkeypatch.setattr(runs, "open_checkpoint", lambda _, device: (places.append(device), None))
     for rank in range(3):
         process = Process(rank, 3, rank)
-        runs.open_for(process, bert_folder, None, "auto", None, "float32")
+        runs.open_for(process, bert_folder, {})
     assert places == ["cuda:0", "cuda:1", "cuda:0"]
     with pytest.raises(UsageError, match="gives all devices to one process"):
-        runs.open_for(Process(0, 2, 0), bert_folder, None, "auto", "auto", "float32")
+        runs.open_for(Process(0, 2, 0), bert_folder, {"device_map": "auto"})

@@ -125,7 +125,7 @@ def test_a_head_of_a_new_pattern_gets_its_label_and_its_colour(mine):
     tokens = "one , two , three ! the cat , the dog ran away .".split()
     on = torch.tensor([token in ",.!" for token in tokens]).double()
     weights = torch.stack([(on / on.sum()).expand(len(on), -1), torch.full((len(on), len(on)), 1 / len(on)).double()])
-    drawn = attnviz.draw(weights, tokens)._analysis
+    drawn = attnviz.draw(weights, tokens)
     assert [head.label for head in drawn.heads] == ["punctuation", "broad"]
     assert heads_named(["punctuation"], drawn.heads) == {drawn.heads[0].id}
     assert family_of_label("punctuation").name == "other"

@@ -3,6 +3,7 @@
 The pattern of a generation equals that of one eager pass over prompt and new tokens.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,14 @@ def test_the_weights_are_drawn_as_they_were_given(given: Any):
     np.testing.assert_allclose(np.asarray(drawn), WEIGHTS[1, 2], atol=1e-3)
 
 
+def test_weights_are_saved_as_an_analysis_is(tmp_path: Path):
+    """With what is known of them alone, and as not verified."""
+    document = attnviz.draw(WEIGHTS, TOKENS, name="mine").save(tmp_path / "out", figures=["overview", "page"])
+    assert {"heads.csv", "heads.html", "heads.json", "overview.png"} <= set(document["files"])
+    assert document["model"] == {"name": "mine", "n_layers": 2, "n_heads": 3}
+    assert (document["verification"]["passed"], document["verification"]["level"]) == (False, 0)
+
+
 @pytest.mark.parametrize("shape", [(9, 9), (3, 9, 9), (2, 3, 9, 9)])
 def test_every_picture_says_that_it_is_not_verified(shape: tuple[int, ...]):
     drawing = attnviz.draw(torch.full(shape, 1 / 9), TOKENS, name="mine")
@@ -47,8 +56,8 @@ def test_the_first_token_of_causal_weights_alone_is_a_sink():
     first = causal.clone()
     first[...] = torch.eye(5)[0]
     drawing = attnviz.draw(torch.cat([causal, first], 1), list("abcde"))
-    assert [head.label for head in drawing._analysis.heads] == ["broad", "sink"]
-    assert not any(attnviz.draw(WEIGHTS, list("abcdefghi"))._analysis.tokens.sink)  # these are not causal
+    assert [head.label for head in drawing.heads] == ["broad", "sink"]
+    assert not any(attnviz.draw(WEIGHTS, list("abcdefghi")).tokens.sink)  # these are not causal
 
 
 @pytest.mark.parametrize(
@@ -98,7 +107,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], said: str):
 
 
 def drawn(drawing: attnviz.RawAttention) -> torch.Tensor:
-    return torch.stack(list(drawing._analysis.verified.patterns.values()))
+    return torch.stack(list(drawing.verified.patterns.values()))
 
 
 def generating(kind: str = "gpt2") -> Any:
@@ -185,6 +194,7 @@ def test_cross_attention_has_tokens_of_its_columns():
     figure = drawing.figure("heads", select="X1H0")
     cells = next(image.get_array() for ax in figure.axes for image in ax.get_images() if image.get_array().ndim == 2)
     np.testing.assert_allclose(np.asarray(cells), expected[1, 0, :, :-1].detach(), atol=1e-3)
+    assert drawing.attention().shape == (2, 2, 6, 5)
     assert '"rows":1,"columns":0' in drawing.page().replace(" ", "")
     with pytest.raises(UsageError, match="keys="):
         attnviz.draw(torch.stack(whole.cross_attentions)[..., :5], rows[:-1])
@@ -197,14 +207,14 @@ def test_cross_attention_has_tokens_of_its_columns():
 )
 def test_layers_without_attention_keep_their_numbers(given: Any, layers: Any):
     drawing = attnviz.draw(given, TOKENS, layers=layers)
-    ids = [str(head.id) for head in drawing._analysis.heads]
+    ids = [str(head.id) for head in drawing.heads]
     assert ids == ["L1H0", "L1H1", "L1H2", "L3H0", "L3H1", "L3H2"]
     figure = drawing.figure("heads", select="L3H2")
     cells = next(image.get_array() for ax in figure.axes for image in ax.get_images() if image.get_array().ndim == 2)
     np.testing.assert_allclose(np.asarray(cells), WEIGHTS[1, 2], atol=1e-3)
     texts = " ".join(texts_of(drawing.figure("map")))
     assert "without attention" in texts
-    page = page_data(drawing._analysis, ViewOptions())
+    page = page_data(drawing, ViewOptions())
     assert page["command_line"]["program"] == []  # nothing would draw this again
     assert [page["rows"][head["row"]] for head in page["heads"]] == ["L1"] * 3 + ["L3"] * 3
 
@@ -214,5 +224,5 @@ def test_layers_without_attention_keep_their_numbers(given: Any, layers: Any):
     [("[CLS]", True), ("<s>", True), ("<|endoftext|>", True), ("[UNK]", False), ("<unk>", False), ("[1]", False)],
 )
 def test_special_tokens_are_known_by_their_form(token: str, special: bool):
-    (drawn, *_) = attnviz.draw(torch.eye(4), [token, "a", "b", "c"])._analysis.tokens.special
+    (drawn, *_) = attnviz.draw(torch.eye(4), [token, "a", "b", "c"]).tokens.special
     assert drawn is special

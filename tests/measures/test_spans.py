@@ -190,6 +190,7 @@ def test_the_command_writes_and_prints_what_was_measured(tmp_path: Path) -> None
             assert all(float(row[name]) == pair[name][at] for name in ("share", "uniform", "per_token", "last"))
     (pair,) = [each for each in document["span_pairs"] if (each["from"], each["to"]) == ("assistant", "system")]
     best = max(zip(pair["share"], document["heads"], strict=True), key=lambda each: each[0])
+    assert f" of {len(document['span_pairs'])} pairs" in result.stdout
     line = next(line for line in result.stdout.splitlines() if line.split()[:2] == ["assistant", "system"])
     assert line.split()[2:4] == [best[1]["id"], f"{best[0]:.2f}"]
     assert all(0 < head["lookback"] < 1 for head in document["heads"])
@@ -260,7 +261,10 @@ def test_each_line_of_a_file_of_chats_is_analysed(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     [lines] = (tmp_path / "out").rglob("heads.jsonl")
     one, other = map(json.loads, lines.read_text(encoding="utf-8").splitlines())
-    alone = attnviz.analyze(chat=MESSAGES, model=folder, syntax=False).document()
+    alone = json.loads(json.dumps(attnviz.analyze(chat=MESSAGES, model=folder, syntax=False).document()))
     assert one["spans"] == alone["spans"]
     assert one["span_pairs"] == alone["span_pairs"]
+    assert [head["lookback"] for head in one["heads"]] == [head["lookback"] for head in alone["heads"]]
+    assert "span_pairs" in result.stdout
     assert [span["name"] for span in other["spans"]] == ["system", "user"]
+    assert "lookback" not in other["heads"][0]

@@ -45,7 +45,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.wording import counted
-from attnviz.options import ModelOptions, checked
+from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.texts.tables import Columns
@@ -150,15 +150,13 @@ def ablate(
     label: str | int | None = None,
     answer: str | int | None = None,
     foil: str | int | None = None,
-    text_column: str | None = None,
-    pair_column: str | None = None,
     label_column: str | None = None,
     target: str | None = None,
     max_new_tokens: int | None = None,
     truncate: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
-    **opening: Unpack[ModelOptions],
+    **reading: Unpack[CorpusOptions],
 ) -> Ablation:
     """Remove every head of a model, one at a time, and measure the change of its predictions or final states.
 
@@ -184,15 +182,13 @@ def ablate(
             of the foil; of BERT at its mask; of a classifier a class. As text, or as a number. A table with the columns
             ``answer`` and ``foil`` has its own.
         foil: what the answer, or the label, is compared with.
-        text_column: of a table, as for :func:`attnviz.profile_heads`.
-        pair_column: likewise.
         label_column: of a table, the column of classes; default ``label``, which only classifiers read.
         target: of an encoder-decoder, what its decoder reads for one text; default what the model writes itself.
         max_new_tokens: of that, at most; default 40.
         truncate: cut texts that are longer than the model, instead of raising, or of leaving them out of a corpus.
         progress: callback for each stage, how much of it is done, and of how much.
         warn: callback for each sentence that is left out because the model cannot read it.
-        opening: see :class:`attnviz.options.ModelOptions`.
+        reading: see :class:`attnviz.options.CorpusOptions`.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
@@ -207,7 +203,7 @@ def ablate(
     }  # fmt: skip
     roles, contrast = role_tokens(options["role"], repeats), contrast_named(answer, foil, options["label"])
     given = (label, limit, contrast)
-    columns = Columns(text_column, pair_column, label_column)
+    columns, opening = Columns.taken(reading, label_column)
     if repeats and (items or any(each is not None for each in given) or columns != Columns()):
         raise UsageError(
             "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, label, answer or "

@@ -296,8 +296,10 @@ def _copying(checkpoint: Checkpoint, layers: _Layers) -> tuple[list[float], list
     if tables.project is not None:
         across = across @ fresh(words.shape[1], checkpoint.d_model)
     del some
-    random = [_copied(fresh(*each.shape) @ across @ fresh(*value.shape))
-              for each, value in zip(layers.outputs, layers.values, strict=True)]  # fmt: skip
+    random = [
+        _copied(fresh(*each.shape) @ across @ fresh(*value.shape))
+        for each, value in zip(layers.outputs, layers.values, strict=True)
+    ]
     return [*chain(*own)], [*chain(*random)], "", not dense
 
 

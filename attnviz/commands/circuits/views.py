@@ -32,11 +32,14 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
                 f"{capital(kind)} composition of every head (row) with every earlier head (column) of {model}: "
                 "‖A B‖ / (‖A‖ ‖B‖) in Frobenius norms (Elhage et al. 2021)",
                 f"colours from {result.baseline:.3f}, what random rotations of the same singular values score",
-                shown, left_out(result),
+                shown,
+                left_out(result),
             ),
             title=f"{model}: {kind} composition",
-            notes=("Rows: the later head, which reads. Columns: the earlier head, which writes.",
-                   f"{capital(shown)}." if shown else ""),
+            notes=(
+                "Rows: the later head, which reads. Columns: the earlier head, which writes.",
+                f"{capital(shown)}." if shown else "",
+            ),
             tiles=(Tile("", values),),
             labels=Labels(tuple(names), (False,) * len(names)),
             norm=Normalize(result.baseline, max(top, 1.01 * result.baseline), clip=True),
@@ -44,10 +47,12 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
             pooled=pooled,
             rules=tuple(map(float, rules)) if len(rules) < _MOST_RULES else (),
             target=_INCHES,
-        )  # fmt: skip
+        )
 
 
 COMPOSITION = Drawing(
-    _plan_composition, tiles_figure, draw_last_tile,
+    _plan_composition,
+    tiles_figure,
+    draw_last_tile,
     missing=lambda result: "" if result.checkpoint.n_layers > 1 else "composition takes two layers",
-)  # fmt: skip
+)

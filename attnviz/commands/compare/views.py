@@ -31,8 +31,10 @@ def root_norm(end: float) -> FuncNorm:
     """
     return FuncNorm(
         (lambda values: np.sign(values) * np.sqrt(np.abs(values)), lambda values: np.sign(values) * np.square(values)),
-        -end, end, clip=True,
-    )  # fmt: skip
+        -end,
+        end,
+        clip=True,
+    )
 
 
 def rounded_up(largest: float) -> float:

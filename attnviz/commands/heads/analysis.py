@@ -397,7 +397,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         if len(parts) > 1:
             names = ", ".join(f"parts[{number}] ({part.stack_name})" for number, part in enumerate(parts))
             raise UsageError(f"an encoder-decoder has attention of several kinds; expected that of one: {names}.")
-        layers = self.checkpoint.layers if parts[0].stack is None else parts[0].stack.layers
+        layers = dict.fromkeys(head.id.layer for head in parts[0].heads)
         return torch.stack([self.layer_patterns(layer) for layer in layers])
 
     def __repr__(self) -> str:

@@ -129,8 +129,9 @@ def sorted_by_selection(heads: Sequence[HeadFindings], names: Collection[str]) -
     ranked = clearest_first(heads)
     places: dict[HeadId, tuple[float, int]] = {}
     for turn, name in enumerate(names):
-        clarity = {head.id: max(rank_value(each) for _, each in found) for head in ranked
-                   if (found := head.found_as([name]))}  # fmt: skip
+        clarity = {
+            head.id: max(rank_value(each) for _, each in found) for head in ranked if (found := head.found_as([name]))
+        }
         for rank, id in enumerate(sorted(clarity, key=lambda id: -clarity[id])):
             places[id] = min(places.get(id, (rank, turn)), (rank, turn))
     shown = []

@@ -1,18 +1,18 @@
 """Pictures of attention weights from any library: the views of ``attnviz heads``, never called verified."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.commands.heads.analysis import Analysis, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.commands.heads.weights import Weights, read_weights
+from attnviz.commands.heads.weights import Weights, read_weights, real_array
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.measures.patterns import MaskInput
@@ -30,53 +30,41 @@ from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import LayerCheck, Verification
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from attnviz.figures.style import Style
-    from attnviz.options import DrawingOptionNames
+    from attnviz.present.fields import NamedTable
+    from attnviz.present.view import ViewOptions
 
 _SPECIAL = re.compile(r"(?!\[UNK\]|<unk>)(\[[A-Z]+\]|<[^<>\s]+>)")
 """Tokens that are taken for special ones: ``[CLS]``, ``<s>``, ``<|endoftext|>``; one that is unknown is of the text."""
 
 
-@dataclass(frozen=True, repr=False)
-class RawAttention:
-    """Attention weights to look at; made by :func:`draw`. In a notebook it shows its overview."""
+@dataclass(frozen=True, repr=False, eq=False)
+class RawAttention(Analysis):
+    """Attention weights to look at; made by :func:`draw`. It has what an :class:`Analysis` has, and nothing verified.
 
-    _analysis: Analysis
+    Pictures, tables and files say so; ``verification.level`` is 0.
+    """
 
-    def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]") -> "Figure":
-        """A new figure: ``overview``, ``heads``, ``lines``, ``map``, ``mean`` or ``text``; see ``Analysis.figure``."""
-        return self._with(choices).figure(name, style, **choices)
+    def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[HeadFindings]:
+        """The selected heads; UsageError where none of them is there."""
+        found = super().select(selections)
+        if not found:
+            layers = ", ".join(dict.fromkeys(head.id.layer_name for head in self.heads))
+            raise UsageError(
+                f"expected heads of the layers {layers}, which have attention, found {as_found(selections)}."
+            )
+        return found
 
-    def draw(
-        self, name: str, ax: "Axes", style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]"
-    ) -> "Artist":
-        """Draw one picture on matplotlib Axes of your own; see :meth:`figure`."""
-        return self._with(choices).draw(name, ax, style, **choices)
-
-    def page(self, style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]") -> str:
-        """The interactive page as one HTML document."""
-        return self._with(choices).page(style, **choices)
-
-    def _with(self, choices: "DrawingOptionNames") -> Analysis:
-        """The analysis; UsageError where the selection names no head that is there."""
-        analysis, select = self._analysis, choices.get("select", ())
-        if not analysis.select(select):
-            layers = ", ".join(dict.fromkeys(head.id.layer_name for head in analysis.heads))
-            raise UsageError(f"expected heads of the layers {layers}, which have attention, found {as_found(select)}.")
-        return analysis
-
-    def _repr_html_(self) -> str:
-        return self._analysis.picture_html()
+    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> dict[str, Any]:
+        """The document of an analysis, of a model of which nothing else is known."""
+        document = super()._document(figures, choices, table)
+        known = {name: document["model"][name] for name in ("name", "n_layers", "n_heads")}
+        return document | {"model": known}
 
     def __repr__(self) -> str:
-        context, layers = self._analysis.context, {head.id.layer for head in self._analysis.heads}
-        shape = f"{counted(len(layers), 'layer')} × {counted(self._analysis.shape[1], 'head')}"
-        rows = "" if context.source is None else f"{len(context.units)} × "
-        return f"<RawAttention of {shape} on {rows}{counted(len(context.keys), 'token')}, not verified>"
+        layers = {head.id.layer for head in self.heads}
+        shape = f"{counted(len(layers), 'layer')} × {counted(self.shape[1], 'head')}"
+        rows = "" if self.context.source is None else f"{len(self.context.units)} × "
+        return f"<RawAttention of {shape} on {rows}{counted(len(self.context.keys), 'token')}, not verified>"
 
 
 @checked
@@ -124,38 +112,38 @@ def draw(
     if keys is None:
         kept = _kept(mask, batch, n_keys, given.steps)
         given = given.without_padding(kept, kept)
-        analysis = _within_text(given, _labels(tokens, "rows", n_queries, kept, n_more), name)
-    else:
-        kept = _kept(mask, batch, n_keys, 0)
-        given = given.without_padding(None, kept)
-        columns = _labels(keys, "columns", n_keys, kept)
-        analysis = _between_texts(given, _labels(tokens, "rows", n_queries, None, n_more), columns, name)
-    return RawAttention(analysis)
+        return _within_text(given, _labels(tokens, "rows", n_queries, kept, n_more), name)
+    kept = _kept(mask, batch, n_keys, 0)
+    given = given.without_padding(None, kept)
+    columns = _labels(keys, "columns", n_keys, kept)
+    return _between_texts(given, _labels(tokens, "rows", n_queries, None, n_more), columns, name)
 
 
 def _kept(mask: Any, batch: int | Sequence[int] | None, n: int, steps: int) -> list[bool] | None:
     """Which of n tokens a mask shows, of a generation perhaps of the prompt alone; None without a mask."""
     if mask is None:
         return None
-    rows = [mask] if getattr(mask, "ndim", 1) == 1 and not _nested(mask) else list(mask)
-    if len(rows) > 1 and not is_whole(batch):
-        raise UsageError(f"expected the mask of one text, [n], or batch as its index, found {len(rows)} rows.")
-    row = rows[batch if is_whole(batch) and len(rows) > 1 else 0]
-    shown = [bool(each) for each in row]
+    rows = real_array(mask, "a mask").bool()
+    rows = rows[None] if rows.ndim == 1 else rows
+    at = 0
+    if len(rows) > 1:
+        if not is_whole(batch) or batch >= len(rows):
+            raise UsageError(f"expected the mask of one text, [n], or batch as its index, found {len(rows)} rows.")
+        at = batch
+    shown = rows[at].tolist()
     lengths = {n, n - steps + 1, n + 1} if steps else {n}
-    if len(shown) not in lengths or not any(shown):
+    if rows.ndim != 2 or len(shown) not in lengths or not any(shown):
         raise UsageError(f"expected a mask of {n} tokens with 1 for those that are shown, found {as_found(mask)}.")
     return [*shown, *[True] * n][:n]
-
-
-def _nested(mask: Any) -> bool:
-    return isinstance(mask, list | tuple) and len(mask) > 0 and isinstance(mask[0], list | tuple)
 
 
 def _labels(tokens: Sequence[str], of: str, n: int, kept: Sequence[bool] | None, n_more: int = 0) -> tuple[str, ...]:
     """The labels of n rows or columns, without padding, from the tokens of all and perhaps ``n_more``."""
     if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
-        raise UsageError(f"expected a list of tokens as strings, found {as_found(tokens)}.")
+        raise UsageError(
+            "expected a list of tokens as strings, such as tokenizer.convert_ids_to_tokens(ids) gives, found "
+            f"{as_found(tokens)}."
+        )
     if len(tokens) not in (n, n + n_more):
         padding = "" if kept is None else ", padding included"
         raise UsageError(f"expected a token for each of the {n} {of} of the weights{padding}, found {len(tokens)}.")
@@ -163,7 +151,7 @@ def _labels(tokens: Sequence[str], of: str, n: int, kept: Sequence[bool] | None,
     return tuple(labels if kept is None else compress(labels, kept))
 
 
-def _within_text(given: Weights, labels: tuple[str, ...], name: str) -> Analysis:
+def _within_text(given: Weights, labels: tuple[str, ...], name: str) -> RawAttention:
     """Attention within one text."""
     given.check()
     causal = len(labels) > 1 and not bool(given.patterns.triu(1).any())
@@ -174,7 +162,7 @@ def _within_text(given: Weights, labels: tuple[str, ...], name: str) -> Analysis
     return _analysis(given, given.layers, model, read, context)
 
 
-def _between_texts(given: Weights, labels: tuple[str, ...], columns: tuple[str, ...], name: str) -> Analysis:
+def _between_texts(given: Weights, labels: tuple[str, ...], columns: tuple[str, ...], name: str) -> RawAttention:
     """Attention of one text, the target, to another, the source."""
     given.check()
     target, source = _tokens(labels, True), _tokens(columns, False)
@@ -187,12 +175,21 @@ def _between_texts(given: Weights, labels: tuple[str, ...], columns: tuple[str, 
 
 def _analysis(
     given: Weights, layers: Sequence[int], model: Checkpoint, tokens: Tokens, context: TextContext
-) -> Analysis:
+) -> RawAttention:
     """The analysis of weights of these layers."""
     verified: Any = _Given(dict(zip(layers, given.patterns, strict=True)))
-    heads = tuple(chain.from_iterable(_findings(verified, layer, context) for layer in layers))
-    text, note = " ".join(tokens.labels), "weights were given, not a text."
-    return Analysis(text, None, model, tokens, context, verified, heads, None, note, Options())
+    return RawAttention(
+        text=" ".join(tokens.labels),
+        pair=None,
+        checkpoint=model,
+        tokens=tokens,
+        context=context,
+        verified=verified,
+        heads=tuple(chain.from_iterable(_findings(verified, layer, context) for layer in layers)),
+        parse=None,
+        syntax_note="weights were given, not a text.",
+        options=Options(),
+    )
 
 
 def _tokens(labels: tuple[str, ...], causal: bool) -> Tokens:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, overload
 
-from attnviz.arguments import as_found, check_texts
+from attnviz.arguments import as_found
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import TextError, UsageError, VerificationError
@@ -20,7 +20,7 @@ from attnviz.measures.relations import RelatedWords, RelationTally
 from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.measures.sums import copy_to_host
-from attnviz.models.chats import Chat, Message, RenderedChat, chat_of, rendered_chat
+from attnviz.models.chats import Chat, Message, RenderedChat, rendered_chat
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
@@ -32,7 +32,7 @@ from attnviz.models.wording import visible
 from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress, tell
-from attnviz.texts.reading import Text
+from attnviz.texts.reading import Text, chat_of
 from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
 from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
@@ -84,9 +84,9 @@ def analyze(
 
     Args:
         text: one text; a list of texts, each of which is verified by itself; or what a tokenizer returned, a mapping
-            with ``input_ids``, [n] or [batch, n], of lists, arrays or tensors. Of such inputs ``attention_mask`` says
-            what is padding, which is left out. Documents in one row are analysed apart, as a mask [batch, 1, n, n] of
-            blocks or ``position_ids`` that begin again divide them. Any other mask is refused. None with a chat.
+            with ``input_ids``, [n] or [batch, n], or a list of such mappings. Their ``attention_mask`` says what is
+            padding, which is left out. Documents in one row are analysed apart, as ``position_ids`` that begin again
+            divide them. None with a chat.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
             memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is, with the
             implementation of attention that it has, in eval mode for the one pass.
@@ -134,18 +134,20 @@ def analyze(
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
     if text is None:
         return reader.read("", pair, target, progress, chat=messages)
-    if not isinstance(text, Mapping | list | tuple):
-        check_texts(text, pair)
-        return reader.read(str(text), pair, target, progress)
-    inputs = isinstance(text, Mapping)
+    if isinstance(text, str):
+        return reader.read(text, pair, target, progress)
+    texts = [text] if isinstance(text, Mapping) else as_list(text)
+    inputs = [each for each in texts if isinstance(each, Mapping)]
+    if inputs and model is None and opening.get("adapter") is None:
+        raise UsageError("expected model= with what a tokenizer returned: the model of this tokenizer; found none.")
     of_one = {"pair": pair, "target": None if inputs else target, "generate": generate if inputs else None}
     for name, value in of_one.items():
         if value is not None:
             raise UsageError(f"expected {name} with one text, found it with {as_found(type(text).__name__)}.")
-    if not isinstance(text, Mapping):
-        return list(reader.read_each(listed(text), progress))
-    analyses = list(reader.read_inputs(text, target, progress))
-    return analyses[0] if len(analyses) == 1 else analyses
+    if len(inputs) < len(texts):
+        return list(reader.read_each(listed(texts), progress))
+    analyses = list(reader.read_inputs(inputs, target, progress))
+    return analyses[0] if text is inputs[0] and len(analyses) == 1 else analyses
 
 
 @dataclass(frozen=True)
@@ -181,9 +183,11 @@ class Reader:
             yield analysis
         tell(progress, "texts", len(texts), len(texts))
 
-    def read_inputs(self, inputs: Inputs, target: str | None, progress: Progress | None) -> Iterator[Analysis]:
+    def read_inputs(
+        self, inputs: Sequence[Inputs], target: str | None, progress: Progress | None
+    ) -> Iterator[Analysis]:
         """The analyses of the documents of what a tokenizer returned, in order; with a target of the only one."""
-        documents = self.checkpoint.documents(inputs)
+        documents = [document for each in inputs for document in self.checkpoint.documents(each)]
         if target is not None and len(documents) > 1:
             raise UsageError(f"expected target with one text, found it with {len(documents)} texts.")
         for number, (text, pair, tokens) in enumerate(documents):
@@ -351,6 +355,15 @@ class Reader:
         return Target(found.text, found.tokens, found.generated, longest, context, cross)
 
 
+def as_list(texts: object) -> list[object]:
+    """A list, from a list, or an array or column of NumPy, pandas, datasets; UsageError for anything else, or none."""
+    items = texts.tolist() if hasattr(texts, "tolist") else texts
+    if isinstance(items, str) or not isinstance(items, Sequence) or not items:
+        found = as_found(texts) if isinstance(texts, str | Sequence) else type(texts).__name__
+        raise UsageError(f"expected a list of texts, or the path of a file of texts, found {found}.")
+    return list(items)
+
+
 def listed(texts: object) -> list[Text]:
     """A list of texts, numbered.
 
@@ -358,11 +371,14 @@ def listed(texts: object) -> list[Text]:
         UsageError: no list, or an empty one.
         TextError: one of them is no string.
     """
-    if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
-        raise UsageError(f"expected a list of texts, or the path of a file of texts, found {as_found(texts)}.")
-    numbered = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
-    for text in numbered:
-        check_texts(text.text)
+    numbered = list[Text]()
+    for number, text in enumerate(as_list(texts)):
+        if not isinstance(text, str | Text):
+            raise TextError(
+                f"expected texts as strings, found {as_found(text)} as text {number + 1}; ids are given as a tokenizer "
+                'returns them, with their model: analyze({"input_ids": ids}, model).'
+            )
+        numbered.append(text if isinstance(text, Text) else Text(text, number=number))
     return numbered
 
 

@@ -101,9 +101,13 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
         for head, (name, direction, better) in of_layer:
             guess, forwards = guesses[head.id.head].tolist(), direction == DIRECTIONS[0]
             ends = [pair if forwards else pair[::-1] for pair in instances[name]]
-            yield HeadRelation(head, name, direction, tuple(
-                Pair(query, key, None if guess[query] < 0 else guess[query]) for query, key in ends
-            ), better)  # fmt: skip
+            yield HeadRelation(
+                head,
+                name,
+                direction,
+                tuple(Pair(query, key, None if guess[query] < 0 else guess[query]) for query, key in ends),
+                better,
+            )
 
 
 def _words_of(parse: Parse, sinks: Collection[int]) -> RelatedWords:
@@ -132,8 +136,9 @@ def positions_of(analysis: Analysis, word: int) -> list[int]:
     """Positions, tokens or words, of a word of the parse, without sinks."""
     assert analysis.parse is not None
     units, positions = analysis.units, set(analysis.parse.words[word].positions)
-    return [unit for unit, members in enumerate(units.members)
-            if not positions.isdisjoint(members) and not units.sink[unit]]  # fmt: skip
+    return [
+        unit for unit, members in enumerate(units.members) if not positions.isdisjoint(members) and not units.sink[unit]
+    ]
 
 
 def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str, bool] | None:

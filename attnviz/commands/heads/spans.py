@@ -1,6 +1,6 @@
 """Attention between spans of a text: rows of heads-spans.csv, tables of the terminal, and the entry of the page."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
@@ -14,7 +14,7 @@ from attnviz.models.spans import Span
 from attnviz.models.wording import rounded, visible
 from attnviz.page.page import short_float
 from attnviz.present.fields import HEAD, Field, NamedTable
-from attnviz.present.tables import RowTable, glued, listed_of
+from attnviz.present.tables import RowTable, glued, left_out, listed_of
 
 _STRONGEST, _MOST_PAIRS = 4, 8
 """Heads that a row of the terminal's table names, and rows that it has without ``--top``."""
@@ -68,15 +68,17 @@ def positions_of_span(analysis: Analysis, span: Span) -> list[int]:
 def span_tables(analysis: Analysis, heads: Sequence[HeadFindings], top: int | None) -> Iterator[RenderableType]:
     """The heads that read each span most from each other, and those that look back at the prompt; none without spans.
 
-    ``top`` is the number of pairs; None for a few, 0 for all.
+    ``top`` is the number of pairs; 0 for all, also those of a span and one that holds it, None for a few.
     """
     found = analysis.spans
     if found is None or not heads:
         return
     tokens = [set(span.tokens) for span in found.spans]
-    apart = [pair for pair in found.pairs if not tokens[pair[0]] <= tokens[pair[1]]]
-    pairs = sorted(apart, key=lambda pair: (-pair[0], pair[1]))  # from the last span first: in a chat, from the answer
-    most = len(pairs) if top == 0 else top or _MOST_PAIRS
+    within = [pair for pair in found.pairs if tokens[pair[0]] <= tokens[pair[1]]]
+    apart = [pair for pair in found.pairs if pair not in within]
+    apart.sort(key=lambda pair: (-pair[0], pair[1]))  # from the last span first: in a chat, from the answer
+    pairs = [*apart, *within]
+    most = len(pairs) if top == 0 else min(top or _MOST_PAIRS, len(apart))
     listed = [_ranked(found, heads, source, target) for source, target in pairs[:most]]
     if not listed:
         return
@@ -89,7 +91,11 @@ def span_tables(analysis: Analysis, heads: Sequence[HeadFindings], top: int | No
         Field("Uniform", lambda pair: pair.shares[0].last_uniform, detail=True),
     ]
     title = f"Heads that read one span from another ({listed_of(len(listed), len(pairs))} pairs)"
-    yield RowTable(title, columns, listed, caption=_note(found, heads))
+    said = "Share of attention, mean over the tokens of the first span; largest above uniform attention first."
+    new = "The tokens of the answer look" if analysis.continuation is None else "New tokens look"
+    more = left_out(len(listed), len(pairs), "pair", "heads-spans.csv")
+    caption = " ".join(filter(None, (said, _lookback_note(found, heads, new), more)))
+    yield RowTable(title, columns, listed, caption=caption)
 
 
 def _ranked(found: SpanShares, heads: Sequence[HeadFindings], source: int, target: int) -> _Pair:
@@ -109,16 +115,33 @@ def _strongest_last(shares: Sequence[SpanShare]) -> Text:
     return glued([] if best is None else [f"{best.id} {rounded(best.last)}"])
 
 
-def _note(found: SpanShares, heads: Sequence[HeadFindings]) -> str:
-    """What the shares are, and which heads look back at the prompt most and least."""
-    said = "Share of attention, mean over the tokens of the first span; largest above uniform attention first."
-    ratios = sorted((-ratio, head.id) for head in heads if (ratio := found.lookback(head.id)) is not None)
+def _lookback_note(found: SpanShares, heads: Sequence[HeadFindings], new: str) -> str:
+    """Which heads look back at what precedes new tokens most and least, or ''."""
+    ratios = [(ratio, head.id) for head in heads if (ratio := found.lookback(head.id)) is not None]
     if not ratios:
-        return said
-    most = ", ".join(f"{head} {rounded(-ratio)}" for ratio, head in ratios[:_STRONGEST])
-    least = f"; least {ratios[-1][1]} {rounded(-ratios[-1][0])}" if len(ratios) > _STRONGEST else ""
+        return ""
+    ratios.sort(key=lambda each: (-each[0], each[1]))
+    most = ", ".join(f"{head} {rounded(ratio)}" for ratio, head in ratios[:_STRONGEST])
+    least = f"; least {ratios[-1][1]} {rounded(ratios[-1][0])}" if len(ratios) > _STRONGEST else ""
     uniform = rounded(found.lookback_uniform(heads[0].id))
-    return f"{said} New tokens look back at the prompt most in {most}{least} (lookback ratio; uniform {uniform})."
+    return f"{new} back at what precedes them most in {most}{least} (lookback ratio; uniform {uniform})."
+
+
+def lookback_entry(found: SpanShares | None, head: HeadId) -> dict[str, float | None]:
+    """``lookback`` of a head, and the same under uniform attention; empty without new tokens."""
+    if found is None or found.layout.first_new is None:
+        return {}
+    return {"lookback": found.lookback(head), "lookback_uniform": found.lookback_uniform(head)}
+
+
+def spans_of_texts(texts: Iterable[SpanShares | None]) -> str:
+    """Where the spans of several texts stand; '' where there are none."""
+    if not any(texts):
+        return ""
+    return (
+        "heads.jsonl has the attention between the messages of each chat (span_pairs); attnviz profile has its mean "
+        "over chats."
+    )
 
 
 def page_spans(analysis: Analysis) -> dict[str, Any]:

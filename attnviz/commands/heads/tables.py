@@ -313,7 +313,7 @@ def _headline(part: Analysis, heads: Sequence[HeadFindings], whole: bool) -> Ite
     yield Text.assemble((f"{where}: ", "bold"), said)
     if part.profile is not None:
         yield Text.assemble(("Over a corpus: ", "bold"), _counts([(head, head.over_corpus) for head in heads], whole))
-    elif not part.checkpoint.stacks:
+    elif not part.checkpoint.stacks and part.verification.level:
         corpus = "CORPUS.conllu" if part.checkpoint.architecture.has_words else "CORPUS.txt"
         command = f"attnviz profile {corpus} {visible(' '.join(part.checkpoint.model_options))}"
         yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")

@@ -74,73 +74,72 @@ def read_weights(
     """
     if isinstance(weights, Mapping):
         names = [f".{name}" for name in weights if "attentions" in str(name)]
-        raise UsageError(f"expected the attention weights of a model's output, such as {' or '.join(names)}.")
-    if isinstance(weights, list | tuple) and all(
-        each is None or (isinstance(each, list | tuple) and not each) for each in weights
-    ):
+        raise UsageError(
+            f"expected the attention weights of a model's output, such as {' or '.join(names) or '.attentions'}, found "
+            "the whole output."
+        )
+    n_steps, found = 0, list[int]()
+    if _is_sequence(weights) and all(_is_array(each) for each in weights):
+        numbers = [number for number, each in enumerate(weights) if each is not None]
+        of_layers = [_of_one_text(real_array(weights[number]), batch, 0) for number in numbers]
+    elif _is_sequence(weights) and _is_sequence(weights[0]) and all(_is_array(each) for each in weights[0]):
+        n_steps = len(weights)
+        numbers = [number for number, each in enumerate(weights[0]) if each is not None]
+        of_layers = [_of_steps([step[number] for step in weights], batch, between_texts) for number in numbers]
+    else:
+        given = real_array(weights)
+        found = list(given.shape)
+        given = given[(None,) * max(0, 4 - given.ndim)]
+        numbers = list(range(len(given)))
+        of_layers = [_of_one_text(each, batch, 0) for each in given]
+    if not of_layers:
         raise UsageError(
             "expected attention weights, found none: models that transformers loads with sdpa return no weights; load "
             'the model with attn_implementation="eager".'
         )
-    steps, found = 0, list[int]()
-    if _is_sequence_of_arrays(weights):
-        numbers = [number for number, each in enumerate(weights) if each is not None]
-        of_layers = [_of_one_text(_array(weights[number]), batch, 0) for number in numbers]
-        if all(each.ndim == 2 for each in of_layers):  # heads of one layer
-            of_layers, numbers = [torch.stack(of_layers)], [0]
-    elif isinstance(weights, list | tuple) and _is_sequence_of_arrays(weights[0]):
-        steps = len(weights)
-        numbers = [number for number, each in enumerate(weights[0]) if each is not None]
-        of_layers = [_of_steps([step[number] for step in weights], batch, between_texts) for number in numbers]
-    else:
-        given = _array(weights)
-        found = list(given.shape)
-        given = given[(None,) * max(0, 4 - given.ndim)]
-        of_layers = [_of_one_text(each, batch, 0) for each in given]
-        numbers = list(range(len(given)))
     shapes = sorted({tuple(each.shape) for each in of_layers})
     if len(shapes) > 1:
         raise UsageError(f"expected layers of one shape, found {' and '.join(str(list(each)) for each in shapes)}.")
-    n_axes = len(shapes[0]) if shapes else 0
-    if n_axes != 3 or 0 in shapes[0] or not (between_texts or shapes[0][1] == shapes[0][2]):
-        found = found or list(shapes[0])
-        hint = "; cross-attention also takes keys=, the tokens of its columns" if n_axes == 3 else ""
-        raise UsageError(f"expected weights of the shape {_SHAPES}, found {found}{hint}.")
-    return Weights(torch.stack(of_layers), _numbers(layers, numbers), steps)
+    (shape,) = shapes
+    if len(shape) != 3 or 0 in shape or not (between_texts or shape[1] == shape[2]):
+        hint = "; cross-attention also takes keys=, the tokens of its columns" if len(shape) == 3 else ""
+        raise UsageError(f"expected weights of the shape {_SHAPES}, found {found or list(shape)}{hint}.")
+    return Weights(torch.stack(of_layers), _numbers(layers, numbers), n_steps)
 
 
-def _is_sequence_of_arrays(weights: Any) -> bool:
-    if not isinstance(weights, list | tuple):
-        return False
-    return all(each is None or hasattr(each, "ndim") for each in weights)
+def _is_sequence(weights: Any) -> bool:
+    return isinstance(weights, list | tuple)
 
 
-def _array(weights: Any) -> Tensor:
+def _is_array(weights: Any) -> bool:
+    """Whether it is the array of a layer, or None of one without attention."""
+    return weights is None or hasattr(weights, "ndim")
+
+
+def real_array(given: Any, what: str = "attention weights") -> Tensor:
+    """A tensor on the CPU, in float32 or wider; UsageError, with ``what``, for anything but real numbers."""
     try:
-        given = torch.as_tensor(weights).detach().cpu()
-        if given.is_complex():
+        array = torch.as_tensor(given).detach().cpu()
+        if array.is_complex():
             raise TypeError("complex numbers")
     except (TypeError, ValueError, RuntimeError) as error:
-        of = f" of {weights.dtype}" if hasattr(weights, "dtype") else ""
-        raise UsageError(
-            f"expected attention weights as an array of real numbers, found {type(weights).__name__}{of}."
-        ) from error
-    return given if given.dtype == torch.float64 else given.float()
+        of = f" of {given.dtype}" if hasattr(given, "dtype") else ""
+        raise UsageError(f"expected {what} as an array of real numbers, found {type(given).__name__}{of}.") from error
+    return array if array.dtype == torch.float64 else array.float()
 
 
 def _of_one_text(weights: Tensor, batch: int | Sequence[int] | None, step: int) -> Tensor:
     """The weights of one text, [n_heads, n_queries, n_keys], from those of a layer with or without a batch axis."""
     if weights.ndim != 4:
         return weights
-    n = len(weights)
-    at = batch if batch is None or is_whole(batch) else _beam(batch, step)
-    if at is None:
-        at = 0
-        if n > 1:
-            raise UsageError(
-                f"expected the weights of one text, found a batch of {n}: give its index, batch=0 to batch={n - 1}; of "
-                "a beam search, whose beams change places, batch=output.beam_indices[0]."
-            )
+    n, at = len(weights), 0
+    if batch is None and n > 1:
+        raise UsageError(
+            f"expected the weights of one text, found a batch of {n}: give its index, batch=0 to batch={n - 1}; of a "
+            "beam search, whose beams change places, batch=output.beam_indices[0]."
+        )
+    if batch is not None:
+        at = batch if is_whole(batch) else _beam(batch, step)
     if not 0 <= at < n:
         raise UsageError(f"expected batch as an index from 0 to {n - 1}, found {at}.")
     return weights[at]
@@ -159,7 +158,7 @@ def _of_steps(steps: Sequence[Any], batch: int | Sequence[int] | None, between_t
     With a cache a step after the first has one row, that of the token before; without it all rows. Keys that a window
     has left behind lack at the left; room of a cache for later ones stands at the right, as zeros.
     """
-    blocks = [_of_one_text(_array(step), batch, number) for number, step in enumerate(steps)]
+    blocks = [_of_one_text(real_array(step), batch, number) for number, step in enumerate(steps)]
     if any(block.ndim != 3 for block in blocks):
         raise UsageError(
             "expected of each step of a generation an array [batch, n_heads, n_queries, n_keys] a layer, found "

@@ -192,7 +192,9 @@ def _effects(
 
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
 EFFECTS = Drawing(
-    _plan_effects, head_map_figure, draw_head_map,
+    _plan_effects,
+    head_map_figure,
+    draw_head_map,
     missing=lambda result: str(result.no_effects).removesuffix("."),
-)  # fmt: skip
+)
 HEADS = Drawing(_heads, tiles_figure, draw_last_tile)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -23,11 +23,10 @@ from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import refuse_words
 from attnviz.models.sources import Source
 from attnviz.models.wording import counted, visible
-from attnviz.options import checked
+from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, named, report_once
@@ -139,8 +138,6 @@ def profile_heads(
     model: str | Path | Source | Checkpoint | None,
     paths: Sequence[str | Path],
     *,
-    text_column: str | None = None,
-    pair_column: str | None = None,
     repeats: bool = False,
     limit: int | None = None,
     batch_size: int = 32,
@@ -149,16 +146,10 @@ def profile_heads(
     parser: str | None = None,
     control: bool = True,
     examples: int = 8,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    tokenizer: str | Path | None = None,
-    device: str = "auto",
-    device_map: DeviceMap | Path | None = None,
-    dtype: str = "float32",
-    attention: str | None = None,
     unfinished: Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
+    **reading: Unpack[CorpusOptions],
 ) -> Profile | None:
     """Measure what every head does on corpora of sentences, of names and pronouns, and on repeats.
 
@@ -169,9 +160,6 @@ def profile_heads(
         paths: texts (``.txt``, a text a line; a table ``.csv``, ``.tsv``, ``.jsonl``, ``.json``, ``.parquet``; a folder
             of the library datasets), treebanks (``.conllu``, gold trees), GAP ``.tsv`` (coreference), or chats (a table
             with ``messages``).
-        text_column: of a table, the column of its texts; default ``text``, ``sentence`` or ``prompt``, or the only
-            column of words.
-        pair_column: of a table, the column of second segments.
         repeats: also random tokens, repeated.
         limit: sentences, or rows, of each corpus that are read.
         batch_size: texts that the model reads at once.
@@ -182,17 +170,11 @@ def profile_heads(
         control: measure a freshly initialised copy of the model, too, on at most :data:`CONTROL_TEXTS` texts of each
             corpus; a role passes only above it.
         examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none.
-        revision: branch, tag or commit of a hub id.
-        adapter: as for :func:`attnviz.analyze`.
-        tokenizer: likewise.
-        device: likewise; of a model by name.
-        dtype: likewise.
-        attention: likewise.
-        device_map: instead of a device; of one process, and without ``control``.
         unfinished: a file in which to keep what was measured; the next call with the same settings goes on from
             there. Delete it when you have saved the profile.
         progress: callback for each corpus, how many of its texts are done, and about how many there are.
         warn: callback for each text that was left out because the model cannot read it.
+        reading: see :class:`attnviz.options.CorpusOptions`; ``device_map`` is of one process, without ``control``.
 
     Returns:
         the profile; None in all processes but the first.
@@ -206,14 +188,14 @@ def profile_heads(
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats.")
     process = this_process()
-    columns = Columns(text_column, pair_column)
+    columns, opening = Columns.taken(reading)
     corpora = [open_corpus(Path(path), columns) for path in paths]
     check_columns(corpora, columns)
     for one, other in combinations(corpora, 2):
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser(corpora, parser) if syntax else None
-    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, tokenizer, attention).encoder
+    checkpoint = open_for(process, model, opening).encoder
     of_words = [each.path for each in corpora if each.has_words_marked]
     refuse_words(checkpoint, parser=parser, corpora=of_words)
     parse = parse if checkpoint.architecture.has_words else None

@@ -22,7 +22,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, refuse_words
 from attnviz.models.wording import counted, visible
-from attnviz.options import checked
+from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.batches import Batch, SampledAttention, encode, pieces
@@ -178,10 +178,8 @@ def compare_corpus(
     check_columns([file], columns)
     parse = find_parser([file], parser) if syntax else None
     process = this_process()
-    a, b = (
-        open_for(process, model, None, device or "auto", device_map, dtype, attention=attention)
-        for model in (first, second)
-    )
+    opening: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
+    a, b = (open_for(process, model, opening) for model in (first, second))
     check_shapes(a, b)
     refuse_words(a, parser=parser, corpora=[file.path] if file.has_words_marked else [])
     parse = parse if a.architecture.has_words else None

@@ -19,7 +19,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.wording import counted, visible
-from attnviz.options import ModelOptions, checked
+from attnviz.options import CorpusOptions, checked
 from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress
@@ -185,8 +185,6 @@ def analyze_each(
     texts: Sequence[str | Text] | str | Path,
     model: Model | None = None,
     *,
-    text_column: str | None = None,
-    pair_column: str | None = None,
     label_column: str | None = None,
     words: bool = False,
     syntax: bool = True,
@@ -197,7 +195,7 @@ def analyze_each(
     visit: Callable[[OneText, Analysis], None] | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
-    **opening: Unpack[ModelOptions],
+    **reading: Unpack[CorpusOptions],
 ) -> TextsAnalysis:
     """Analyse several texts with one model, each by itself, and the spread of every statistic.
 
@@ -212,8 +210,6 @@ def analyze_each(
     Args:
         texts: a list of texts, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`;
             blank lines of a file are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands.
-        text_column: of a table, as for :func:`attnviz.profile_heads`.
-        pair_column: likewise.
         label_column: of a table, the column of classes, which are kept beside the texts; default ``label``.
         model: as for :func:`analyze`.
         words: likewise.
@@ -225,14 +221,14 @@ def analyze_each(
         visit: called with each text and its analysis, in order.
         progress: callback with how many texts are done.
         warn: as for :func:`analyze`.
-        opening: see :class:`attnviz.options.ModelOptions`.
+        reading: see :class:`attnviz.options.CorpusOptions`.
 
     Raises:
         TextError: a text that the model cannot read, with its line, or its number in the list.
         CorpusError: a file that cannot be read, or holds no text.
         AttnvizError: as :func:`analyze`.
     """
-    columns = Columns(text_column, pair_column, label_column)
+    columns, opening = Columns.taken(reading, label_column)
     if isinstance(texts, str | Path):
         corpus = open_corpus(Path(texts), columns)
         lines = list(read_texts(corpus))

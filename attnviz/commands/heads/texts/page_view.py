@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from attnviz.commands.heads.spans import spans_of_texts
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
 from attnviz.commands.heads.texts.tables import number_fields, text_fields
 from attnviz.figures.families import brief_name, family_of_label
@@ -24,6 +25,7 @@ def page_data(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
     model, heads = result.checkpoint, result.select(choices.select)
     n = counted(len(result.texts), "text")
     options = {"words": result.options.words, "each_line": True}
+    of_spans = spans_of_texts(text.spans for text in result.texts)
     return {
         "command": "heads-texts",
         "title": result.source,
@@ -32,6 +34,7 @@ def page_data(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
         "notes": [
             "A head's label is the one that most texts give it, each by itself.",
             "Statistics are means over texts, each counting alike; heads.jsonl has those of every text.",
+            *([of_spans] if of_spans else []),
         ],
         "sides": [],
         "axes": [],
@@ -49,13 +52,16 @@ def page_data(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
             "options": [*model.model_options, *COMMANDS["heads"].typed(options)],
         },
         "start": {
-            "head": str(max(heads, key=lambda head: head.rank_key).id), "scale": "shared", "drop": False, "token": []
+            "head": str(max(heads, key=lambda head: head.rank_key).id),
+            "scale": "shared",
+            "drop": False,
+            "token": [],
         },
         "tables": [
             page_table(f"Heads ({len(heads)})", "Texts: that give the head its label.", number_fields(), heads, 0),
             page_table(f"Texts ({len(result.texts)})", "", text_fields(result), result.texts, -1),
         ],
-    }  # fmt: skip
+    }
 
 
 def _entry(head: HeadSpread, n_texts: int) -> dict[str, Any]:

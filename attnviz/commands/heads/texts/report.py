@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.heads.spans import spans_entry
+from attnviz.commands.heads.spans import lookback_entry, spans_entry, spans_of_texts
 from attnviz.commands.heads.texts.measure import HeadSpread, Spread, TextsAnalysis
 from attnviz.commands.heads.texts.tables import LINES, NAMED, head_fields, text_fields, uniform_row
 from attnviz.models.wording import counted
@@ -74,6 +74,9 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     cut = sum(text.cut > 0 for text in result.texts)
     if cut:
         yield notes(f"{counted(cut, 'text')} cut to what the model can read (--truncate).")
+    where = spans_of_texts(text.spans for text in result.texts)
+    if where:
+        yield notes(where)
     if choices.verbose:
         yield notes(*_MEANINGS)
 
@@ -94,7 +97,13 @@ def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[st
     chosen = {head.id for head in result.select(choices.select)}
     for text in result.texts:
         heads = [
-            {**entry(HEAD, head), "label": head.label, "score": head.score, **head.statistics}
+            {
+                **entry(HEAD, head),
+                "label": head.label,
+                "score": head.score,
+                **head.statistics,
+                **lookback_entry(text.spans, head.id),
+            }
             for head in text.heads
             if head.id in chosen
         ]
