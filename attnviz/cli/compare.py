@@ -10,6 +10,7 @@ import attnviz
 from attnviz.cli.runner import Job, Run, command, unfinished_file, unfinished_note
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
+from attnviz.models.wording import counted
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import own_file, remove_kept, this_process
 
@@ -113,7 +114,7 @@ def _check_corpus_form(run: Run, texts: Sequence[str], n_models: int) -> None:
 def _check_form(texts: Sequence[str], n_models: int) -> None:
     """Raise UsageError unless it is one text and two models, or two texts and one model."""
     if sorted((len(texts), n_models)) != [1, 2]:
-        found = f"{len(texts)} text{'s' * (len(texts) != 1)} and {n_models} model{'s' * (n_models != 1)}"
+        found = f"{counted(len(texts), 'text')} and {counted(n_models, 'model')}"
         quotes = " A text of several words stands in quotes." if len(texts) > 2 else ""
         raise UsageError(
             f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.{quotes}"

@@ -239,9 +239,10 @@ class Layer {
     const each = this.numbers[name === "concatenated" ? "value" : name].shape[2];
     const group = (heads.length * each) / width; // heads that share keys and values
     const first = each * Math.floor(this.state.head / group);
-    const columns = /** @type {[number, number]} */ ([first, first + each].map((column) => Math.min(column, numbers.shape[1])));
+    const shown = numbers.shape[1] / width; // of all columns
+    const columns = /** @type {[number, number]} */ ([first * shown, (first + each) * shown]);
     return element("figure", {}, element("figcaption", { text: `Outlined: ${this.name.id}, columns ${first}–${first + each - 1} of ${width}` }),
-      this.rows(`${label}, all heads side by side`, numbers.values, this.state.token, room, (token, column) => this.choose({ token, head: Math.floor(column / each) * group }), columns));
+      this.rows(`${label}, all heads side by side`, numbers.values, this.state.token, room, (token, column) => this.choose({ token, head: Math.floor((column + 0.5) / shown / each) * group }), columns));
   }
 
   /** Queries, keys and values of the head after a step. @param {string} step @param {number} room */

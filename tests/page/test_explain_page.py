@@ -60,7 +60,10 @@ def test_above_the_bounds_the_page_says_what_is_left_out() -> None:
     wide = of_bert(changes={"intermediate_size": 600})
     data = page_data(wide, ViewOptions())
     assert data["vectors"]["expanded"]["numbers"]["shape"] == [len(wide.tokens), 512]
-    assert "first 512" in " ".join(data["notes"])
+    assert "the first 512" in " ".join(data["notes"])
+    heads = of_bert(changes={"hidden_size": 640})
+    query = page_data(heads, ViewOptions())["vectors"]["query"]
+    np.testing.assert_array_equal(unpacked(query["numbers"]), heads.tensor("query")[:, ::2])  # of all heads
     lengths = wide.tensor("expanded").norm(dim=-1)  # of all numbers
     np.testing.assert_allclose(unpacked(data["vectors"]["expanded"]["lengths"]), lengths, rtol=1e-5)
 
@@ -130,6 +133,10 @@ def test_a_click_on_a_token_or_a_head_shows_the_numbers_of_another_computation(p
     check_it_shows(page, 4, 2)
     page.click("#output-3")
     check_it_shows(page, 4, 3)
+    page.click("[data-step=concatenated] canvas")  # in its middle, left of which stand names
+    assert page.text("#head h2").startswith("L1H1, ")
+    page.token(4).click()
+    page.click("button.head[data-head=L1H3]")
     page.press("k", "k")
     page.click("#pattern-6")
     assert page.address == "#head=L1H1&token=4&key=6"

@@ -1,5 +1,6 @@
 """The view ``page`` of ``attnviz explain``: the steps of the layer as panels, for every head and token."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,9 @@ from attnviz.reference.attention import upcast
 
 _MOST_TOKENS, _MOST_NUMBERS = 48, 512
 """Tokens on the page, and numbers of a vector in the residual stream."""
+
+_ALL_HEADS = {"query", "key", "value", "concatenated"}
+"""Steps that have all heads side by side, and are thinned where they are wide, so that all are seen."""
 
 _NOT_VECTORS = {"split", "head_norm", "rotated", "scores", "capped", "mask", "pattern", "weighted"}
 """Steps that are not one vector for each token."""
@@ -110,7 +114,8 @@ def _vectors(stage: Stage, rows: slice) -> dict[str, Any]:
     """Entry of a step with one vector for each token."""
     tensor = stage.wide[rows]
     lengths = torch.linalg.vector_norm(tensor, dim=-1)
-    packed = packed_numbers(tensor[:, :_MOST_NUMBERS])
+    thinned = math.ceil(tensor.shape[1] / _MOST_NUMBERS) if stage.name in _ALL_HEADS else 1
+    packed = packed_numbers(tensor[:, ::thinned][:, :_MOST_NUMBERS])
     return {"numbers": packed, "lengths": packed_numbers(lengths), "width": tensor.shape[1]}
 
 
@@ -138,7 +143,10 @@ def _notes(result: Explanation, kept: range) -> Iterator[str]:
             "summed in one line of each table."
         )
     if width > _MOST_NUMBERS:
-        yield f"Of vectors of up to {width} numbers the first {_MOST_NUMBERS} are on this page; lengths are of all."
+        yield (
+            f"Of vectors of up to {width} numbers the first {_MOST_NUMBERS} are on this page; where heads stand side "
+            "by side, as many of all heads. Lengths are of all."
+        )
     yield (
         "Numbers are those of explain.json and of the tensors in Python, in float32. Colours: blue below 0, orange "
         "above, by the root, to the largest number of a picture; patterns 0 to 1."

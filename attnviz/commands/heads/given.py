@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress
+from itertools import compress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from attnviz.arguments import as_found, is_whole
 from attnviz.commands.heads.analysis import Analysis, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
+from attnviz.commands.heads.measure import judged
 from attnviz.commands.heads.weights import Weights, read_weights, real_array
 from attnviz.errors import UsageError
-from attnviz.judge.verdicts import judge, label_of
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import HeadStatistics, TextContext
-from attnviz.measures.sums import copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.base import Architecture
@@ -178,6 +177,10 @@ def _analysis(
 ) -> RawAttention:
     """The analysis of weights of these layers."""
     verified: Any = _Given(dict(zip(layers, given.patterns, strict=True)))
+    measured = HeadStatistics(context, given.patterns.shape[1])
+    for layer, pattern in verified.patterns.items():
+        measured.begin(layer)
+        measured.add(0, pattern)
     return RawAttention(
         text=" ".join(tokens.labels),
         pair=None,
@@ -185,7 +188,7 @@ def _analysis(
         tokens=tokens,
         context=context,
         verified=verified,
-        heads=tuple(chain.from_iterable(_findings(verified, layer, context) for layer in layers)),
+        heads=tuple(judged([measured], None, {}, context, None)),
         parse=None,
         syntax_note="weights were given, not a text.",
         options=Options(),
@@ -209,21 +212,6 @@ def _tokens(labels: tuple[str, ...], causal: bool) -> Tokens:
         word_labels=tuple(label for label, each in zip(labels, special, strict=True) if not each),
         unknown_id=types.get("[UNK]", types.get("<unk>")),
     )
-
-
-def _findings(given: "_Given", layer: int, context: TextContext) -> Iterator[HeadFindings]:
-    """Statistics and labels of the weights of a layer."""
-    pattern = given.patterns[layer]
-    measured = HeadStatistics(context, len(pattern))
-    measured.begin(layer)
-    measured.add(0, pattern)
-    copy_to_host([measured])
-    statistics, aligned = measured.results()[layer], measured.aligned.get(layer)
-    for head in range(len(pattern)):
-        id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
-        verdicts = judge(of_head, context, (), id)
-        own = () if aligned is None else tuple(aligned[head])
-        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_non_sink), None, own)
 
 
 class _CrossAttention(Bert):

@@ -258,7 +258,7 @@ class Reader:
             tokens=tokens,
             context=context,
             verified=attention,
-            heads=tuple(_judged(list(measured.values()), relations, contexts, context, self.stored)),
+            heads=tuple(judged(list(measured.values()), relations, contexts, context, self.stored)),
             parse=parse,
             syntax_note=note,
             options=options,
@@ -437,18 +437,19 @@ def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | Non
     return {layer: windows[window] for layer, window in shorter.items()}
 
 
-def _judged(
+def judged(
     measured: Sequence[HeadStatistics],
-    of_relations: RelationTally,
+    of_relations: RelationTally | None,
     contexts: Mapping[int, TextContext],
     context: TextContext,
     stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
     """The findings of all heads, in the model's order."""
-    copy_to_host([*measured, of_relations])
+    copy_to_host([*measured, *([] if of_relations is None else [of_relations])])
     by_layer = {layer: statistics for each in measured for layer, statistics in each.results().items()}
     aligned = {layer: of_heads for each in measured for layer, of_heads in each.aligned.items()}
-    relations, few = of_relations.results(), TOO_SHORT if context.queries is None else FEW_ROWS
+    relations = () if of_relations is None else of_relations.results()
+    few = TOO_SHORT if context.queries is None else FEW_ROWS
     for layer in sorted(by_layer):
         statistics, of_text = by_layer[layer], contexts.get(layer, context)
         for head in range(len(statistics["entropy"])):

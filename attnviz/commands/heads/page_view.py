@@ -59,8 +59,8 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "verification": verification_line(analysis.verification, model).plain,
         "notes": [
             *([first] if first else []),
-            "Labels are of this text alone; ? marks an indication only."
-            + " Below them: roles over the corpus." * any(head.roles is not None for head in analysis.heads),
+            "Labels are of this text alone; ? marks an indication only.",
+            *(["Below them: roles over the corpus."] if analysis.profile is not None else []),
             f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
             *([capital(f"{kinds_in_words(analysis)}.")] if analysis.target else []),
         ],

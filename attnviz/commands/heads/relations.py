@@ -68,7 +68,8 @@ class HeadRelation:
     @property
     def arrow(self) -> str:
         """``obj dep→head``: who attends to whom."""
-        return visible(role_name(self.name, self.direction)) + " (better direction here)" * self.better
+        name = visible(role_name(self.name, self.direction))
+        return f"{name} (better direction here)" if self.better else name
 
 
 def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str | None = None) -> Iterator[HeadRelation]:

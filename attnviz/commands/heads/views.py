@@ -170,6 +170,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
         gone = head.statistics.get(NOWHERE)
         lost = "" if gone is None else f"{gone:.2f} goes nowhere"
         findings = " · ".join(filter(None, (on_text, over, lost)))
+        written = has_numbers(values, labels.texts, style)
         relation = relations.get(head.id)
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
         yield HeatmapPlan(
@@ -184,7 +185,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 first=f"{about.model} on {about.text_line}",
                 alone=(
                     colours_in_words(style, "1", f"the head's largest weight, {most:.2g}"),
-                    "weights of at least 0.005 are written in the cells" * has_numbers(values, labels.texts, style),
+                    "weights of at least 0.005 are written in the cells" if written else "",
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
                     over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
