@@ -93,6 +93,8 @@ class Claim:
         what = {"distance_to": f"distance to {what}", "ablate": f"{what} without it"}.get(self.kind, what)
         bounds = [f"{sign} {end:g}" for sign, end in (("≥", self.at_least), ("≤", self.at_most)) if end is not None]
         on = f"on {quoted(self.text)}" if self.text else ""
+        if self.kind == "role" and self.what in ROLES_ON_REPEATS:
+            on = "on random repeats"
         return " ".join(filter(None, [self.head, what, *bounds, self.published, on]))
 
 
@@ -156,6 +158,7 @@ def write_claims(
 
 def lower_bound(role: Role) -> float:
     """The lower end of a role's interval in two decimals, at least 0.005 below it: rounding alone breaks no claim."""
+    assert role.interval is not None  # it passes
     return math.floor(100 * role.interval[0] - 0.5) / 100
 
 
