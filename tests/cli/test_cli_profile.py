@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from attnviz.cli.program import app
+from attnviz.cli.runner import Run
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
 from attnviz.texts import batches
@@ -225,3 +226,11 @@ def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pyt
     wrong = run()  # the first one says what is wrong
     assert (wrong.exit_code, wrong.stdout, wrong.stderr) == (2, "", "")
     assert not Path("out").exists()
+
+
+def test_texts_in_a_file_and_a_profile_of_it_have_folders_of_their_own():
+    folders = {
+        Run(name, dict.fromkeys(("out", "model", "adapter"))).results_folder(["gpt2"], (), [Path("lines.csv")])
+        for name in ("heads", "profile", "ablate")
+    }
+    assert len(folders) == 3

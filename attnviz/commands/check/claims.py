@@ -253,7 +253,10 @@ def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tu
     for key, value, names in values:
         base, _, subtype = value.rpartition(":")  # syntactic:nsubj:pass
         if value not in names and not (base.startswith(SYNTACTIC) and base in names and subtype.isidentifier()):
-            yield key, f"unknown {key} {value!r}: expected one of {', '.join(names)}.{did_you_mean(value, names)}"
+            listed = [name for name in names if ":" not in name]
+            listed += [f"a relation such as {SYNTACTIC}obj"] if any(SYNTACTIC in name for name in names) else []
+            listed += ["a distance such as offset:-3"] if OFFSETS[0] in names else []
+            yield key, f"unknown {key} {value!r}: expected one of {', '.join(listed)}.{did_you_mean(value, names)}"
     low, high = given.get("at_least", -inf), given.get("at_most", inf)
     if low > high:
         yield "at_least", "at_least is above at_most, so that nothing can hold."
