@@ -103,6 +103,7 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
 
 def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
     """Store the profile for ``attnviz heads``; yields messages on what was stored of it."""
+    from attnviz.profiles.parts import PARTS, of_enough_texts
     from attnviz.profiles.store import store_profile
 
     if store is False:
@@ -110,9 +111,12 @@ def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
     if document["model"].get("stacks"):
         yield "not kept for attnviz heads, which shows no roles of encoder-decoders"
         return
-    damaged = list[str]()
+    damaged, kept = list[str](), of_enough_texts(document)
+    few = [name for name in PARTS if document[name] is not None and kept[name] is None]
+    if few:
+        yield f"not kept for attnviz heads, of too few texts for a verdict: {', '.join(few)}"
     try:
-        path, merged = store_profile(document, date.today().isoformat(), smaller=bool(store), warn=damaged.append)
+        path, merged = store_profile(kept, date.today().isoformat(), smaller=bool(store), warn=damaged.append)
     except OutputError as error:
         yield str(error)
         return

@@ -46,9 +46,6 @@ _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextEr
 
 _OF_MODEL, _LANGUAGES = ("model", "revision", "adapter", "tokenizer"), ("source_language", "target_language")
 
-_UNNAMED = ("heads", "profile")
-"""The commands whose folders do not begin with their names."""
-
 
 def _nothing(_: BaseException) -> str:
     """No sentence."""
@@ -121,7 +118,7 @@ class Run:
         return replace(found, languages={name: self.options[name] for name in _LANGUAGES if self.options.get(name)})
 
     def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
-        """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, for some without the command.
+        """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, of ``heads`` without the command.
 
         A form of a command (``compare.corpus``) goes where the command does.
         """
@@ -135,7 +132,7 @@ class Run:
             model.replace("/", "--") if folder is None else folder.name or "model"
             for model, folder in zip(models, folders, strict=True)
         ]
-        named = "-".join([command] * (command not in _UNNAMED) + names)
+        named = "-".join([*([] if command == "heads" else [command]), *names])
         without = "weights" if command == "circuits" else "repeats"
         return Path("attnviz-out") / named / text_folder(texts, corpora, list(filter(None, folders)), without)
 

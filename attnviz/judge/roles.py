@@ -10,7 +10,6 @@ from torch import Tensor
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
 from attnviz.measures.estimates import (
-    Evidence,
     HeadScores,
     Interval,
     cosine_evidence,
@@ -26,6 +25,7 @@ from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally
 from attnviz.measures.writing import WritingTally
 from attnviz.models.head_ids import HeadId, all_heads
+from attnviz.models.wording import counted
 
 ERROR_RATE = 0.05
 """Error rate of a role's intervals over all heads together (Bonferroni), and false discovery rate over all roles and
@@ -59,17 +59,17 @@ class Role:
         n: what the score rests on: content positions, of a pattern those with a key at its place; cases of copying;
             instances, or sequences.
         texts: texts, or sequences, of the intervals.
-        interval: of the score, corrected for the number of heads; the whole range of scores with too few texts.
+        interval: of the score, corrected for the number of heads.
         difference: interval of score - baseline, from paired bootstrap samples of texts; of ``broad`` above
             its threshold.
         threshold: the rule in words, with its source.
         direction: of a relation or of coreference, who attends to whom.
         p: one-sided, of a difference of 0 or less, times the number of directions or offsets of which it is the best.
-        q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001); both are None where there are
-            too few texts.
+        q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001).
         untrained: of a freshly initialised copy the best score of any head in the same direction; None without one.
         refuted: whether it cannot pass: even the upper ends of ``interval`` and ``difference`` break the rule, or do
             not exceed ``untrained``. A role that neither passes nor is refuted is undecided.
+        too_few: why there is no verdict, ``n = 29, 30 needed``; both intervals, ``p`` and ``q`` are then None. Else ''.
     """
 
     id: HeadId
@@ -78,8 +78,8 @@ class Role:
     baseline: float
     n: int
     texts: int
-    interval: Interval
-    difference: Interval
+    interval: Interval | None
+    difference: Interval | None
     threshold: str
     passed: bool
     direction: str | None
@@ -88,6 +88,7 @@ class Role:
     q: float | None = None
     untrained: float | None = None
     refuted: bool = False
+    too_few: str = ""
 
     @property
     def margin(self) -> float:
@@ -139,23 +140,30 @@ class Candidate:
         score, n = min(1.0, score), int(estimate.n[id])
         against = baseline if self.rule.least is None else self.rule.least
         errors = float(estimate.errors[index]), float(estimate.differences[index])
-        enough = estimate.texts >= self.enough and n >= self.enough and all(map(math.isfinite, errors))
-        low = -1.0 if self.scale == "cosine" else 0.0
-        evidence = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
-        if enough and self.scale == "proportion":
+        too_few = self._too_few(n, errors)
+        role = Role(
+            id, self.role, score, baseline, n, estimate.texts, None, None, self.threshold, False,
+            estimate.directions[direction] or None, baselines, too_few=too_few,
+        )  # fmt: skip
+        if too_few:
+            return role
+        if self.scale == "proportion":
             evidence = proportion_evidence(score, against, errors, (n, estimate.texts), rate)
-        elif enough:
+        else:
             evidence_of = cosine_evidence if self.scale == "cosine" else share_evidence
             evidence = evidence_of(score, against, errors, estimate.texts, rate)
+        interval, difference, p = evidence
         off_content = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
-        holds = enough and self.rule.holds(score, baseline, off_content) and evidence.difference[0] > 0
-        highest, margin = evidence.interval[1], evidence.difference[1]
-        refuted = enough and not self.rule.holds(highest, highest - margin, off_content)
-        return Role(
-            id, self.role, score, baseline, n, estimate.texts, evidence.interval, evidence.difference,
-            self.threshold, holds, estimate.directions[direction] or None,
-            baselines, evidence.p if enough else None, refuted=refuted,
-        )  # fmt: skip
+        holds = self.rule.holds(score, baseline, off_content) and difference[0] > 0
+        refuted = not self.rule.holds(interval[1], interval[1] - difference[1], off_content)
+        return replace(role, interval=interval, difference=difference, p=p, passed=holds, refuted=refuted)
+
+    def _too_few(self, n: int, errors: tuple[float, float]) -> str:
+        if n < self.enough:
+            return f"n = {n}, {self.enough} needed"
+        if self.estimate.texts < self.enough:
+            return f"{counted(self.estimate.texts, 'text')}, {self.enough} needed"
+        return "" if all(map(math.isfinite, errors)) else "no errors can be estimated"
 
     def tested(self, id: HeadId, direction: int) -> Role:
         """One head in one direction, its error rate and p corrected for all tests of the role."""
@@ -212,11 +220,9 @@ def writing_candidates(tally: WritingTally) -> Iterator[Candidate]:
 
 
 def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]:
-    """One role for each relation with enough instances."""
+    """One role for each relation."""
     for each in relations:
-        if each.n >= ENOUGH_INSTANCES:
-            role = f"syntactic:{each.relation}"
-            yield Candidate(role, rules.RELATION, each.accuracy, "proportion", ENOUGH_INSTANCES)
+        yield Candidate(f"syntactic:{each.relation}", rules.RELATION, each.accuracy, "proportion", ENOUGH_INSTANCES)
 
 
 def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:
@@ -273,9 +279,10 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[tuple[str, 
 
 def _verdict(role: Role, q: float | None, control: float | None) -> Role:
     """The role with its false discovery rate, held against the score of an untrained copy, if there is one."""
-    low, high = (True, False) if control is None else (role.interval[0] > control, role.interval[1] <= control)
-    passed = role.passed and q is not None and q <= ERROR_RATE and low
-    return replace(role, q=q, untrained=control, passed=passed, refuted=role.refuted or high)
+    passed, refuted = role.passed and q is not None and q <= ERROR_RATE, role.refuted
+    if control is not None and role.interval is not None:
+        passed, refuted = passed and role.interval[0] > control, refuted or role.interval[1] <= control
+    return replace(role, q=q, untrained=control, passed=passed, refuted=refuted)
 
 
 def in_direction(

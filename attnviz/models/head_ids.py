@@ -175,8 +175,8 @@ def check_ids(selections: Iterable[str], command: str) -> None:
     _, names = ids_and_names(selections)
     if names:
         raise UsageError(
-            f"--select {names[0]!r}: labels and roles select heads in attnviz heads alone, which prints their ids; "
-            f"{command} takes ids: {FORMS}."
+            f"--select {names[0]!r} is what a head does, by which attnviz heads TEXT finds its id; {command} takes "
+            f"ids: {FORMS}."
         )
 
 

@@ -157,7 +157,7 @@ class Result:
         spec, whole, listed = spec_of(self.command), self.table(choices), ""
         table = whole if spec.in_paper is None else spec.in_paper(self, choices)
         columns, rows = table.csv_rows()
-        if len(rows) < len(whole.rows):
+        if table.name == whole.name and len(rows) < len(whole.rows):
             listed = f"; {len(rows):,} of {counted(len(whole.rows), 'row')} listed"
         if isinstance(self, OfHeads) and len(self.select(choices.select)) < len(self.heads):
             listed = f"; {len(self.select(choices.select))} of {counted(len(self.heads), 'head')} listed"

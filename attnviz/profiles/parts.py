@@ -63,6 +63,13 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str | None
     return Merged(document, taken, stay)
 
 
+def of_enough_texts(run: dict[str, Any]) -> dict[str, Any]:
+    """The document of a run without the parts that have too few texts for any verdict."""
+    decided = {part_of(role["role"], run) for role in run["roles"] if not role["too_few"]}
+    roles = [role for role in run["roles"] if part_of(role["role"], run) in decided]
+    return {**run, **{name: None for name in PARTS if name not in decided}, "roles": roles}
+
+
 def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dict[str, Any]]:
     """Each part's ``corpora``, ``n`` (texts, or random sequences; None if unknown), ``date`` and keys of its run.
 

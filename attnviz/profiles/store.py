@@ -278,16 +278,19 @@ def _role(id: HeadId, entry: dict[str, Any]) -> Role:
         n=int(entry["n"]),
         texts=int(entry.get("texts", 0)),
         interval=_interval(entry["interval"]),
-        difference=_interval(entry.get("difference", (-1.0, 1.0))),
+        difference=_interval(entry.get("difference")),
         threshold=str(entry.get("threshold", "")),
         passed=bool(entry["passed"]),
         direction=text_or_none(entry["direction"]),
         baselines=dict(entry.get("baselines", {})),
         untrained=None if untrained is None else float(untrained),
         refuted=bool(entry.get("refuted")),
+        too_few=str(entry.get("too_few", "")),
     )
 
 
-def _interval(ends: Any) -> Interval:
+def _interval(ends: Any) -> Interval | None:
+    if ends is None:
+        return None
     low, high = ends
     return float(low), float(high)

@@ -9,12 +9,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
 from attnviz.models.chats import Chat, Message, RenderedChat, checked_messages, rendered_chat
+from attnviz.models.wording import visible
 from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines, shown
 from attnviz.texts.tables import (
     TABLES,
@@ -181,6 +183,19 @@ def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
             "--text-column, --pair-column and --label-column (text_column=... and so on) are of a table (.csv, .tsv, "
             ".jsonl, .json), found none; leave them out."
         )
+
+
+_MOST = 200
+"""Characters of the names of columns in a note."""
+
+
+def unread_columns(corpora: Iterable[Corpus]) -> list[str]:
+    """A sentence for each table with columns that are not read."""
+    return [
+        f"{visible(corpus.path.name)}: columns not read: {shorten(visible(', '.join(corpus.table.unread)), _MOST)}."
+        for corpus in corpora
+        if corpus.table and corpus.table.unread
+    ]
 
 
 def is_table_folder(path: Path) -> bool:

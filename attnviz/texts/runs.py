@@ -17,7 +17,7 @@ from attnviz.options import ModelOptions
 from attnviz.progress import Progress
 from attnviz.texts.batches import Batch, batches
 from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered
-from attnviz.texts.reading import Corpus, Parser, Text, read_texts
+from attnviz.texts.reading import Corpus, Parser, Text, read_texts, unread_columns
 
 _SAVED_EVERY = 10.0
 """Seconds between two saves."""
@@ -50,10 +50,10 @@ class RunSettings:
 
 
 def text_notes(settings: RunSettings, measured: Sequence[Measured]) -> tuple[str, ...]:
-    """A sentence for each corpus that has unknown tokens."""
+    """Sentences on unknown tokens, and on columns that are not read."""
     pairs = zip(settings.corpora, measured, strict=True)
     told = (settings.checkpoint.unknown_note(m.unknown, m.tokens, f" of {visible(c.path.name)}") for c, m in pairs)
-    return tuple(filter(None, told))
+    return (*filter(None, told), *unread_columns(settings.corpora))
 
 
 class LongRun:

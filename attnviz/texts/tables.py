@@ -6,7 +6,7 @@ Which columns have the texts, their pairs, labels and ids is found by their name
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +71,7 @@ class Table:
         answer, foil: likewise, both or none.
         header: whether the first line of a ``.tsv`` has the names.
         needs_label: whether a row without a label is an error, as where the column was asked for.
+        unread: the names of all other columns.
     """
 
     path: Path
@@ -82,6 +83,7 @@ class Table:
     foil: str | None
     header: bool
     needs_label: bool
+    unread: tuple[str, ...] = ()
 
     @property
     def columns(self) -> dict[str, str]:
@@ -177,7 +179,8 @@ def open_table(path: Path, wanted: Columns) -> Table:
     if answer is None or foil is None:
         answer = foil = None
     needs_label = wanted.label is not None or not header
-    return Table(path, text, pair, label, _known(names, _ID), answer, foil, header, needs_label)
+    table = Table(path, text, pair, label, _known(names, _ID), answer, foil, header, needs_label)
+    return replace(table, unread=tuple(name for name in names if name not in table.columns.values()))
 
 
 def _named(path: Path, names: Sequence[str], what: str, wanted: str | None) -> str | None:

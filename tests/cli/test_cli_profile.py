@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from attnviz.cli.program import app
+from attnviz.cli.runner import Run
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
 from attnviz.texts import batches
@@ -60,15 +61,17 @@ def test_the_numbers_of_the_document_agree_with_each_other_and_with_the_table(ru
     assert best[layer][head] == relation["best"]["accuracy"] == max(max(row) for row in best)
     assert content["coreference"]["guesses"]["nearer name"] == content["coreference"]["nearer_name"]
     for role in content["roles"]:
-        low, high = role["interval"]
+        low, high = role["interval"] or (role["score"],) * 2
         assert low <= role["score"] <= high
         assert role["baseline"] == max(role["baselines"].values())
-        assert (role["p"] is None) == (role["q"] is None)
+        assert {role[name] is None for name in ("p", "q", "interval", "difference")} == {bool(role["too_few"])}
     assert {role["role"] for role in content["roles"]} >= {"sink", "broad", "local", "semantic", "coreference"}
     rows = list(csv.DictReader(Path("out/profile.csv").read_text(encoding="utf-8").splitlines()))
-    assert [(row["id"], row["role"], float(row["score"]), float(row["low"])) for row in rows] == [
-        (role["id"], role["role"], role["score"], role["interval"][0]) for role in content["roles"]
+    assert [(row["id"], row["role"], float(row["score"]), row["low"]) for row in rows] == [
+        (role["id"], role["role"], role["score"], str((role["interval"] or [""])[0])) for role in content["roles"]
     ]
+    judged = {role["role"].removeprefix("syntactic:") for role in content["roles"]}
+    assert judged >= {relation["relation"] for relation in content["syntax"]["relations"]}  # the rare ones, too
 
 
 def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -139,15 +142,34 @@ def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.draws
 def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Path):
+    def over_corpus(*options: str) -> str:
+        arguments = ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none", *options]
+        return " ".join(CliRunner().invoke(app, arguments).stdout.split()).partition("Over a corpus:")[2]
+
+    few = run("lines.txt", "--limit", "99", "--store").stderr
+    assert "too few texts for a verdict: statistics" in few
+    assert "kept for attnviz heads: " not in few
+    assert over_corpus().startswith(" not known")
+    assert "kept for attnviz heads: repeats: " in run("--repeats").stderr
+    assert "0 long-range" not in over_corpus()
+    assert "not measured" in over_corpus()
+    corpora.treebank(Path("trees.conllu"), 110)
     assert "kept for attnviz heads: statistics, syntax: " in run("trees.conllu").stderr
-    trial = run("lines.txt", "--limit", "5", "--no-syntax")
+    assert "not measured" not in over_corpus()
+    corpora.sentences(Path("lines.txt"), 105)
+    trial = run("lines.txt", "--no-syntax")
     assert "not kept for attnviz heads, which has statistics of more texts" in trial.stderr
-    shown = CliRunner().invoke(
-        app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none", "--top", "0"]
-    )
-    assert "Corpus: trees.conllu" in " ".join(shown.stdout.split())
-    told = run("lines.txt", "--limit", "5", "--store", "--no-syntax").stderr
+    assert "Corpus: trees.conllu" in over_corpus("--top", "0")
+    told = run("lines.txt", "--store", "--no-syntax").stderr
     assert "kept for attnviz heads: statistics: " in told
+
+
+@pytest.mark.draws
+def test_a_table_of_a_paper_has_the_best_heads_where_no_role_passes(run: Any):
+    assert run("lines.txt", "--no-syntax", "--table", "md").exit_code == 0
+    table = Path("out/profile.md").read_text(encoding="utf-8")
+    assert "40 texts, 100 needed" in table
+    assert table.count("| sink |") == 1
 
 
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,3 +226,11 @@ def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pyt
     wrong = run()  # the first one says what is wrong
     assert (wrong.exit_code, wrong.stdout, wrong.stderr) == (2, "", "")
     assert not Path("out").exists()
+
+
+def test_texts_in_a_file_and_a_profile_of_it_have_folders_of_their_own():
+    folders = {
+        Run(name, dict.fromkeys(("out", "model", "adapter"))).results_folder(["gpt2"], (), [Path("lines.csv")])
+        for name in ("heads", "profile", "ablate")
+    }
+    assert len(folders) == 3

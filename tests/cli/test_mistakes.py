@@ -28,7 +28,7 @@ def test_the_nearest_name_is_suggested(typed: list[str], code: int, meant: str, 
 def test_labels_select_heads_in_one_command_alone_and_the_others_say_so_before_they_read_a_model(command: str):
     done = CliRunner().invoke(app, [command, "the cat ran", "--model", "no-model", "--select", "L2,sink"])
     assert done.exit_code == 2
-    assert "--select 'sink': labels and roles select heads in attnviz heads alone" in done.stderr
+    assert "--select 'sink' is what a head does" in done.stderr
 
 
 @pytest.mark.parametrize(

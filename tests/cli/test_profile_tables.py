@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 from attnviz.commands.profile.measure import Profile, profile_heads
+from attnviz.commands.profile.views import plan_relations, relations_figure
+from attnviz.figures.style import Style
 from attnviz.judge.roles import Role
+from attnviz.language.syntax import DIRECTIONS
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
+from attnviz.present.view import ViewOptions
 from tests.support import corpora
 from tests.support.models import bert_tokenizer, sharp_bert
 
@@ -53,16 +57,20 @@ def test_the_relations_are_those_of_the_profile_beside_their_largest_baseline(pr
     rows = rows_below(printed(profile), "Relations (5", 5)
     for row, relation in zip(rows, profile.relations, strict=True):
         scores, baselines = relation.accuracy.scores, relation.accuracy.baselines
-        best, direction = float(scores.max()), {"dep→head": 0, "head→dep": 1}[row[2]]
-        place = (direction, *HeadId.parse(row[1]))
+        best, direction = float(scores.max()), {"dep→head": 0, "head→dep": 1}[row[1]]
+        place = (direction, *HeadId.parse(row[2]))
         assert (row[0], float(scores[place])) == (relation.relation, best)
         name = max(baselines, key=lambda name: float(baselines[name][place]))
         shown = f"{relation.offset:+d}" if name == "fixed offset" else name
         largest = f"{shown}: {float(baselines[name][place]):.2f}"
-        roles = [role for role in profile.roles if role.role == f"syntactic:{relation.relation}"]
-        passing = f"{sum(role.passed for role in roles)}/12" if roles else "–"
-        untrained = "–" if not roles or roles[0].untrained is None else f"{roles[0].untrained:.2f}"
-        expected = [f"{best:.2f}", *largest.split(), untrained, str(relation.n), passing]
+        name = f"syntactic:{relation.relation}"
+        roles = [role for role in profile.roles if role.role == name]
+        passing = ["too", "few"] if relation.accuracy.texts < 30 else [f"{sum(role.passed for role in roles)}/12"]
+        role = profile.role(HeadId.parse(row[2]), name, DIRECTIONS[direction])
+        assert role is not None
+        assert (role.score, role.baseline) == pytest.approx((best, float(relation.accuracy.baseline[place])))
+        untrained = "–" if role.untrained is None else f"{role.untrained:.2f}"
+        expected = [f"{best:.2f}", *largest.split(), untrained, str(relation.n), *passing]
         assert row[3:] == expected
 
 
@@ -75,13 +83,26 @@ def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
         role("L0H1", "broad", 0.97, 1.0),
         role("L1H1", "sink", 0.99, passed=False),
     )
-    lines = printed(replace(profile, roles=roles))
+    profile = replace(profile, roles=roles, relations=None)
+    lines = printed(profile)
     assert rows_below(lines, "Heads (2 of 12; 10 show no role)", 5) == [
         ["L0H1", "next-token", "0.60", "0.10", "0.59–0.61", "0.31", "50"],
         ["previous-token", "0.90", "0.85", "0.89–0.91", "0.12", "50"],
         ["local", "0.95", "0.10", "0.94–0.96", "0.31", "50"],  # of many heads with a role of their own
         ["broad", "0.97", "–", "0.96–0.98", "50"],  # untrained heads are broad, and not compared
-        ["L2H3", "syntactic:obj", "dep→head", "0.75", "0.70", "0.74–0.76", "0.22", "50"],
+        ["L2H3", "obj", "dep→head", "0.75", "0.70", "0.74–0.76", "0.22", "50"],
     ]  # by what of the baseline's errors is gone: 5/9, 1/3 and 1/6
-    assert "1 more head" in " ".join(printed(replace(profile, roles=roles), 1))
-    assert rows_below(lines, "Relations (", 1)[0][-1] == "–"  # no verdict on a relation without roles
+    assert "1 more head" in " ".join(printed(profile, 1))
+
+
+def test_the_figure_of_relations_has_the_best_heads_of_the_table_and_names_those_of_too_few(profile: Profile):
+    (plan,) = plan_relations(profile, ViewOptions())
+    shown = {row.relation.relation: row for row in plan.rows}
+    assert set(shown) == {each.relation for each in profile.relations or () if each.n >= 10}
+    for row in plan.rows:
+        assert (row.best.id, row.best.direction, row.best.score) == row.relation.best
+        assert (row.best.interval is None) == (row.relation.accuracy.texts < 30) == bool(row.best.too_few)
+    assert {bool(row.best.too_few) for row in plan.rows} == {True, False}
+    ax = relations_figure(plan, Style()).axes[0]
+    beside = [label.get_text() for label in ax.child_axes[0].get_yticklabels()]
+    assert [" needed" in text for text in beside] == [bool(row.best.too_few) for row in plan.rows]

@@ -93,11 +93,14 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
 @pytest.mark.usefixtures("undrawn")
 def test_two_hundred_rows_are_four_files_that_keep_ids_and_labels(run: Any):
     texts = [f"the {'cat ' * (number % 5)}ran" for number in range(200)]
-    rows = "".join(f"r{number},{text},{number % 2}\n" for number, text in enumerate(texts))
-    done = run(f"id,sentence,label\n{rows}", name="x.csv")
+    rows = "".join(f"r{number},{text},{number % 2},1999\n" for number, text in enumerate(texts))
+    done = run(f"id,sentence,label,year\n{rows}", "--table", "md", name="x.csv")
     assert done.exit_code == 0, done.output
+    assert len(done.output.splitlines()) <= 22
+    assert "columns not read: year" in done.stdout
     written = {path.name for path in Path("out").iterdir()} - {".attnviz.json"}
-    assert written == {"heads-texts.csv", "heads-texts.json", "heads-texts.html", "heads.jsonl"}
+    assert written == {"heads-texts.csv", "heads-texts.json", "heads-texts.html", "heads-texts.md", "heads.jsonl"}
+    assert Path("out/heads-texts.md").read_text(encoding="utf-8").count("\n| L") == 12  # a row a head
     lines = list(map(json.loads, Path("out/heads.jsonl").read_text(encoding="utf-8").splitlines()))
     assert [(line["id"], line["label"], line["line"]) for line in lines] == [
         (f"r{number}", str(number % 2), number + 2) for number in range(200)
@@ -127,6 +130,12 @@ def test_what_cannot_be_read_is_one_line_before_anything_is_written(
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not Path("out").exists()
+
+
+def test_texts_are_not_taken_for_chats(run: Any):
+    assert run("the cat ran\n", "--figures", "none").exit_code == 0
+    done = CliRunner().invoke(app, ["heads", "--chat", "x.txt", "--each-line", "-m", "no-model"])
+    assert (done.exit_code, "expected chats" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("texts", [[], [LINES[0], TOO_LONG], [1], "gone.txt", "trees.conllu"])

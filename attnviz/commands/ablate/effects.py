@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
 from attnviz.commands.ablate.inputs import (
+    ANSWER,
     STATES,
     InputBatch,
     ModelInput,
@@ -194,7 +195,7 @@ class HeadEffect:
     """Effect of removing one head."""
 
     id: HeadId
-    rank: int  # from 1 for the largest effect by the first metric
+    rank: int  # from 1 for the largest effect by the first metric, of an answer and a foil in either direction
     damage: dict[str, Estimate]  # by metric, per token: positive where the metric gets worse without the head
     gradient: float | None = None  # importance by Michel et al. 2019; None if not measured
     roles: tuple[RoleEffect, ...] = ()  # on the tokens of the roles that were asked for, and have some
@@ -252,6 +253,7 @@ class Bootstrap:
         replicates = REPLICATES if len(texts) >= ENOUGH_TEXTS else 0
         self._weights = text_weights(seed, [text.number for text in texts], replicates)
         self._names, self._counts, self._roles = [metric.name for metric in metrics_of(kind)], counts, roles
+        self._size = abs if kind == ANSWER else float
         self.sums = dict(sums)
 
     def estimates(self, sums: Tensor) -> dict[str, Estimate]:
@@ -287,7 +289,7 @@ class Bootstrap:
         damage = {
             head: self.estimates(total) for heads, total in self.sums.items() if len(heads) == 1 for head in heads
         }
-        ranked = sorted(damage, key=lambda head: (-damage[head][self._names[0]].value, head))
+        ranked = sorted(damage, key=lambda head: (-self._size(damage[head][self._names[0]].value), head))
         return tuple(
             HeadEffect(
                 id=head,

@@ -48,6 +48,7 @@ from attnviz.models.wording import counted
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
+from attnviz.texts.reading import unread_columns
 from attnviz.texts.tables import Columns
 from attnviz.trace.removal import Replacement
 
@@ -264,7 +265,7 @@ def ablate(
         layers=() if together else sets,
         together=sets[0] if together else None,
         curve=removal,
-        text_notes=tuple(filter(None, [unknown])),
+        text_notes=(*filter(None, [unknown]), *unread_columns(corpus for corpus, _ in sources.corpora)),
     )
 
 

@@ -204,14 +204,15 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
         yield _set_table(result)
     if result.curve is not None and whole:
         yield _curve_table(result, result.curve.points)
-    yield notes(conclusion(result), *(_notes(result) if whole else ()))
+    against = "Negative: without the head the answer gains, so the head works against it."
+    yield notes(against if result.kind == ANSWER else "", conclusion(result), *(_notes(result) if whole else ()))
 
 
 def _measured(result: Ablation, of: Callable[[Any], Estimate], title: str, unit: str = "") -> list[Any]:
     """A column of estimates and, if there are any, one of their intervals."""
     columns = [Field[Any](title, lambda row: amount(of(row).value), unit)]
     if result.has_intervals:
-        columns.append(Field("95 % interval", lambda row: interval(of(row)), detail=True))
+        columns.append(Field("95 % interval", lambda row: interval(of(row)), title.partition(" ")[0], detail=True))
     return columns
 
 

@@ -93,6 +93,8 @@ class Claim:
         what = {"distance_to": f"distance to {what}", "ablate": f"{what} without it"}.get(self.kind, what)
         bounds = [f"{sign} {end:g}" for sign, end in (("≥", self.at_least), ("≤", self.at_most)) if end is not None]
         on = f"on {quoted(self.text)}" if self.text else ""
+        if self.kind == "role" and self.what in ROLES_ON_REPEATS:
+            on = "on random repeats"
         return " ".join(filter(None, [self.head, what, *bounds, self.published, on]))
 
 
@@ -156,6 +158,7 @@ def write_claims(
 
 def lower_bound(role: Role) -> float:
     """The lower end of a role's interval in two decimals, at least 0.005 below it: rounding alone breaks no claim."""
+    assert role.interval is not None  # it passes
     return math.floor(100 * role.interval[0] - 0.5) / 100
 
 
@@ -250,7 +253,10 @@ def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tu
     for key, value, names in values:
         base, _, subtype = value.rpartition(":")  # syntactic:nsubj:pass
         if value not in names and not (base.startswith(SYNTACTIC) and base in names and subtype.isidentifier()):
-            yield key, f"unknown {key} {value!r}: expected one of {', '.join(names)}.{did_you_mean(value, names)}"
+            listed = [name for name in names if ":" not in name]
+            listed += [f"a relation such as {SYNTACTIC}obj"] if any(SYNTACTIC in name for name in names) else []
+            listed += ["a distance such as offset:-3"] if OFFSETS[0] in names else []
+            yield key, f"unknown {key} {value!r}: expected one of {', '.join(listed)}.{did_you_mean(value, names)}"
     low, high = given.get("at_least", -inf), given.get("at_most", inf)
     if low > high:
         yield "at_least", "at_least is above at_most, so that nothing can hold."

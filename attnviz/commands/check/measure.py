@@ -23,14 +23,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import ProcessError, UsageError
-from attnviz.judge.roles import (
-    MIN_TEXTS_SHARES,
-    Role,
-    coreference_candidates,
-    in_direction,
-    role_key,
-    syntax_candidates,
-)
+from attnviz.judge.roles import MIN_TEXTS_SHARES, Role, role_key
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
 from attnviz.measures.estimates import Interval
 from attnviz.measures.patterns import ROLES_ON_REPEATS
@@ -53,9 +46,6 @@ from attnviz.version import __version__
 VERDICTS = HOLDS, UNDECIDED, FAILS = "holds", "cannot be decided", "fails"
 """From the best to the worst."""
 
-_NO_RANGE = ((0.0, 1.0), (-1.0, 1.0))
-"""Intervals of scores where there are too few texts."""
-
 _WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")
 """Roles that random tokens alone can show."""
 
@@ -63,7 +53,7 @@ _WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")
 CLAIMED = 10
 """Heads that a new file of claims has."""
 
-_TOO_RARE = "too rare there, or no role that attnviz measures there"
+_NOT_THERE = "it does not occur there, or is no role that attnviz measures there"
 
 
 @dataclass(frozen=True)
@@ -311,21 +301,17 @@ def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
 
 
 def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:
-    role = next((each for each in profile.roles if (each.id, each.role) == (id, claim.what)), None)
-    if role is not None and claim.direction not in ("", role.direction):
-        names = coreference_candidates(profile.coreference)
-        relations = syntax_candidates(profile.relations or ())
-        role = in_direction(profile.roles, (*relations, *names), id, claim.what, claim.direction)
+    role = profile.role(id, claim.what, claim.direction)
     if role is None:
-        return CheckedClaim(claim, UNDECIDED, source=profile.source(), reason=_TOO_RARE)
+        return CheckedClaim(claim, UNDECIDED, source=profile.source(), reason=_NOT_THERE)
     return _judged(claim, role, profile.source())
 
 
 def _judged(claim: Claim, role: Role, source: str) -> CheckedClaim:
     """A role by the claim's bounds; without any it must pass."""
     found = _bounded(claim, role.score, role.n, baseline=role.baseline, interval=role.interval, source=source)
-    if role.interval in _NO_RANGE:
-        return replace(found, verdict=UNDECIDED, reason="too few texts or instances")
+    if role.too_few:
+        return replace(found, reason=f"too few for a verdict: {role.too_few}")
     if claim.bounded or role.passed:
         return found
     if role.refuted:
@@ -352,8 +338,8 @@ def _of_stored(
         if role is not None:
             better = f"{ARROWS[role.direction or '']} ({rounded(role.score)})"
             why = f"the stored profile has its better direction alone, {better}"
-        if here and role is None and not stored.shipped:  # it has all roles that are not too rare
-            return CheckedClaim(claim, UNDECIDED, source=source, reason=_TOO_RARE)
+        if here and role is None and not stored.shipped:  # it has all roles
+            return CheckedClaim(claim, UNDECIDED, source=source, reason=_NOT_THERE)
         if not here and (role is not None or claim.what not in _WITHOUT_TEXTS):
             return CheckedClaim(claim, UNDECIDED, source=source, reason=f"{why}; measure it, with a corpus")
     if claim.corpus or claim.what in _WITHOUT_TEXTS:

@@ -9,7 +9,7 @@ from attnviz.commands.heads.findings import HeadFindings, clearest_first, eviden
 from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.spans import page_spans
-from attnviz.commands.heads.summary import role_text, unless_seen
+from attnviz.commands.heads.summary import no_role, role_text, unless_seen
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
@@ -139,7 +139,7 @@ def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     role = head.role
     if role is None:
         short = brief_name(UNNAMED.name)
-        return {"label": UNNAMED.name, "where": "", "short": short, "family": asdict(UNNAMED), "evidence": ""}
+        return {"label": no_role(analysis), "where": "", "short": short, "family": asdict(UNNAMED), "evidence": ""}
     return {
         "label": role_name(role.role, None),
         "where": unless_seen(analysis, head),

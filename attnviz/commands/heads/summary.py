@@ -28,11 +28,16 @@ MOST_DRAWN = 144
 
 
 def role_text(analysis: Analysis, head: HeadFindings) -> str:
-    """``det dep→head``; ``obj dep→head (not here)`` if :func:`seen` says so; ``unnamed`` for none."""
+    """``det dep→head``; ``obj dep→head (not here)`` if :func:`seen` says so; :func:`no_role` for none."""
     if head.role is None:
-        return UNNAMED
+        return no_role(analysis)
     first = f"{SINK}{BOTH}" if head.role.role != SINK and SINK in dict(head.over_corpus) else ""
     return f"{first}{role_name(head.role.role, head.role.direction)}{unless_seen(analysis, head)}"
+
+
+def no_role(analysis: Analysis) -> str:
+    """What a head without a role is: ``unnamed``, or ``not measured`` where no corpus of enough texts was."""
+    return UNNAMED if analysis.profile is None or "statistics" in analysis.profile.parts else "not measured"
 
 
 def seen(analysis: Analysis, head: HeadFindings) -> str | None:

@@ -24,6 +24,7 @@ from attnviz.commands.heads.summary import (
     MISSION,
     MOST_LISTED,
     heads_to_look_at,
+    no_role,
     role_text,
 )
 from attnviz.judge.roles import Role
@@ -217,7 +218,7 @@ def _notes(analysis: Analysis) -> Text:
     if profile is not None:
         hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known."
         whose = "shipped with attnviz" if profile.shipped else "your own"
-        corpora = f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)} (profile {whose})."
+        corpora = f"Corpus: {visible(profile.measured_on)} (profile {whose})."
     if any(analysis.context.counts[name] for name in REPEATS):
         repeats = f" In brackets, of induction and duplicate-token: the attention of repeated {unit}s."
     general = (
@@ -309,20 +310,29 @@ def _headline(part: Analysis, heads: Sequence[HeadFindings], whole: bool) -> Ite
         where = f"{where} ({counted(n, f'content {unit}')}: indications only)"
     said = f"no labels, which need {LEAST_N} content {unit}s."
     if n >= LEAST_N:
-        said = _counts([(head, head.on_text) for head in heads], whole)
+        said = _counts([(head, head.on_text) for head in heads], whole, _ALWAYS, UNNAMED)
     yield Text.assemble((f"{where}: ", "bold"), said)
     if part.profile is not None:
-        yield Text.assemble(("Over a corpus: ", "bold"), _counts([(head, head.over_corpus) for head in heads], whole))
+        parts = part.profile.parts
+        measured = [kind for kind in _ALWAYS if ("syntax" if kind == "syntactic" else "statistics") in parts]
+        said = _counts([(head, head.over_corpus) for head in heads], whole, measured, no_role(part))
+        yield Text.assemble(("Over a corpus: ", "bold"), said)
     elif not part.checkpoint.stacks and part.verification.level:
         corpus = "CORPUS.conllu" if part.checkpoint.architecture.has_words else "CORPUS.txt"
         command = f"attnviz profile {corpus} {visible(' '.join(part.checkpoint.model_options))}"
         yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")
 
 
-def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Role]]]], whole: bool) -> str:
+def _counts(
+    heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Role]]]],
+    whole: bool,
+    always: Collection[str],
+    otherwise: str,
+) -> str:
     """``2 local · 0 syntactic · …``, if ``whole`` with the clearest head of each kind in brackets.
 
-    A head counts once for each kind of what was found of it.
+    A head counts once for each kind of what was found of it. The kinds ``always`` stand even where no head is of them;
+    heads of no kind are ``otherwise``.
     """
     by_kind: dict[str, list[tuple[float, HeadFindings, str]]] = {kind: [] for kind in (*_ALWAYS, *LABEL_KINDS)}
     for head, found in heads:
@@ -336,10 +346,10 @@ def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Ro
         ranked = [words for _, _, words in sorted(of_kind, key=lambda each: (each[0], each[1].id))]
         shown = ranked[: 2 if kind == "syntactic" else 1]
         more = " …" if kind == "syntactic" and len(ranked) > len(shown) else ""
-        if ranked or kind in _ALWAYS:
+        if ranked or kind in always:
             examples = f" ({', '.join(shown)}{more})" if shown and whole else ""
             parts.append(f"{len(ranked)} {kind}{examples}")
-    return " · ".join([*parts, f"{sum(not found for _, found in heads)} {UNNAMED}"])
+    return " · ".join([*parts, f"{sum(not found for _, found in heads)} {otherwise}"])
 
 
 def _rows(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.profile.corpus_run import CorpusRun
-from attnviz.judge.roles import Role
+from attnviz.judge.roles import ENOUGH_INSTANCES, Role
 from attnviz.judge.rules import BROAD_SHARE, MARGIN
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.measures.names import NAME_DIRECTIONS
@@ -67,7 +67,7 @@ def _with_examples(roles: Sequence[Role]) -> list[Role]:
     """Roles that pass, and the best relation of each head, by head."""
     best: dict[HeadId, Role] = {}
     for role in roles:
-        if role.role.startswith(SYNTACTIC):
+        if role.role.startswith(SYNTACTIC) and role.n >= ENOUGH_INSTANCES:
             best[role.id] = max(best.get(role.id, role), role, key=attrgetter("margin"))
     return sorted((role for role in roles if role.passed or role is best.get(role.id)), key=attrgetter("id"))
 

@@ -102,6 +102,16 @@ class Profile(Result):
         model = self.checkpoint
         return judged.passed_by_head(self.roles, select_heads((), model.n_layers, model.n_heads, model.stacks))
 
+    def role(self, id: HeadId, name: str, direction: str = "") -> Role | None:
+        """A head's verdict for a role, by default in its better direction; None where the role does not occur."""
+        role = next((each for each in self.roles if (each.id, each.role) == (id, name)), None)
+        if role is None or direction in ("", role.direction):
+            return role
+        candidates = [
+            *judged.syntax_candidates(self.relations or ()), *judged.coreference_candidates(self.coreference)
+        ]  # fmt: skip
+        return judged.in_direction(self.roles, candidates, id, name, direction)
+
     @property
     def trees(self) -> str:
         """Source of the dependency trees."""

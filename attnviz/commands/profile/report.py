@@ -1,8 +1,10 @@
 """JSON, CSV (a row per head and role) and tables of a profile."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from rich.console import RenderableType
@@ -10,10 +12,9 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.commands.profile.measure import CorpusCount, Profile
-from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES, Role
+from attnviz.judge.roles import ENOUGH_INSTANCES, ERROR_RATE, MIN_TEXTS_SHARES, Role
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
 from attnviz.measures.estimates import HeadScores
-from attnviz.measures.guesses import BASELINES
 from attnviz.measures.names import NAME_DIRECTIONS, NameCount
 from attnviz.measures.patterns import PATTERNS, RETRIEVAL
 from attnviz.measures.relations import RelationCount
@@ -23,12 +24,13 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, pick, plain
-from attnviz.present.published import ARROWS, published_table, shown_baseline
+from attnviz.present.published import ARROWS, published_table, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import RowTable, first_rows, glued, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
+from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
 from attnviz.texts.reading import LONGEST, SHORTEST
 
@@ -41,15 +43,15 @@ ROLE_FIELDS: tuple[Field[Any], ...] = (
     Field("n", name="n"),
     Field(
         "Interval",
-        lambda role: list(role.interval),
+        lambda role: role.interval and list(role.interval),
         name="interval",
         csv={"low": (0,), "high": (1,)},
         write=span,
         detail=True,
     ),
-    *plain("passed", "threshold", "error_reduction", "texts", "q"),
+    *plain("passed", "too_few", "threshold", "error_reduction", "texts", "q"),
     Field("Untrained", name="untrained", write=lambda score: "" if score is None else score),
-    Field(value=lambda role: list(role.difference), name="difference", csv={}),
+    Field(value=lambda role: role.difference and list(role.difference), name="difference", csv={}),
     *(Field(name=name, csv={}) for name in ("baselines", "p", "refuted")),
 )
 """The fields of a role of a head over a corpus."""
@@ -210,39 +212,38 @@ _FEW = 5
 
 def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
     """The columns of the table of relations."""
-    roles: dict[str, list[Role]] = {}
-    for role in profile.roles:
-        roles.setdefault(role.role, []).append(role)
+    judged = Counter(role.relation for role in profile.roles)
+    passing = Counter(role.relation for role in profile.roles if role.passed)
+    best = {each.relation: best_role(profile, each) for each in profile.relations or ()}
 
-    def judged(relation: RelationCount) -> list[Role]:
-        return roles.get(f"syntactic:{relation.relation}", [])
+    def verdict(relation: RelationCount) -> str:
+        name = relation.relation
+        return "too few" if best[name].too_few else f"{passing[name]}/{judged[name]}"
 
     columns: list[Field[RelationCount]] = [
-        Field("Relation", lambda relation: relation.relation),
+        Field("Relation", lambda relation: role_name(relation.relation, relation.best[1])),
         Field("Best head", lambda relation: relation.best[0]),
-        Field("Direction", lambda relation: ARROWS[relation.best[1]], detail=True),
         Field("Accuracy", lambda relation: relation.best[2]),
-        Field("Baseline", _largest_baseline),
+        Field("Baseline", lambda relation: _largest_baseline(relation, best[relation.relation])),
     ]
     if profile.control_texts is not None:
-        columns.append(Field("Untrained", lambda relation: next((role.untrained for role in judged(relation)), None)))
-    columns.append(Field("n", lambda relation: relation.n))
-    columns.append(Field("Pass", lambda relation: _passing([role.passed for role in judged(relation)])))
-    return columns
+        columns.append(Field("Untrained", lambda relation: best[relation.relation].untrained))
+    return [*columns, Field("n", lambda relation: relation.n), Field("Pass", verdict)]
 
 
-def _largest_baseline(relation: RelationCount) -> str:
-    """Name and accuracy of the best guess of what the best head finds; an offset with its number."""
-    head, direction, _ = relation.best
-    place = (relation.accuracy.directions.index(direction), *head)
-    guesses = {name: float(relation.accuracy.baselines[name][place]) for name in BASELINES}
-    name = max(guesses, key=guesses.__getitem__)
+def best_role(profile: Profile, relation: RelationCount) -> Role:
+    """The verdict of a relation's best head, in the direction in which it is the best."""
+    id, direction, _ = relation.best
+    role = profile.role(id, f"{SYNTACTIC}{relation.relation}", direction)
+    assert role is not None  # every relation has one
+    return role
+
+
+def _largest_baseline(relation: RelationCount, role: Role) -> str:
+    """Name and accuracy of the best guess of what the head finds; an offset with its number."""
+    name = max(role.baselines, key=role.baselines.__getitem__)
     shown = f"{relation.offset:+d}" if name == "fixed offset" else name
-    return f"{shown}: {rounded(guesses[name])}"
-
-
-def _passing(verdicts: Sequence[bool]) -> str:
-    return f"{sum(verdicts)}/{len(verdicts)}" if verdicts else "–"
+    return f"{shown}: {rounded(role.baseline)}"
 
 
 def by_head(passed: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, control: bool) -> RenderableType:
@@ -259,9 +260,9 @@ def by_head(passed: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, con
     rows = [(str(id) if role is roles[0] else "", role) for id, roles in listed for role in roles]
     columns: list[Field[tuple[str, Role]]] = [
         Field("Head", lambda row: row[0]),
-        Field("Role", lambda row: row[1].role),
+        Field("Role", lambda row: role_name(row[1].role, row[1].direction)),
     ]
-    shown = ["direction", "score", "baseline", "interval", *(["untrained"] if control else []), "n"]
+    shown = ["score", "baseline", "interval", *(["untrained"] if control else []), "n"]
     for field in pick(ROLE_FIELDS, *shown):
         columns.append(_of_role(field))
     title = f"Heads ({len(listed)} of {n_heads}; {n_heads - len(heads)} show no role)"
@@ -301,8 +302,8 @@ def _notes(profile: Profile) -> RenderableType:
         "A role passes by its threshold (a relation: 0.1 above its baseline), with the interval of score less baseline "
         f"above 0 and a false discovery rate of at most {ERROR_RATE:g}, over all heads. {control}. profile.json has "
         "every score.",
-        f"Trees: {trees}. Baseline: the largest of six guesses (+1: the next word). Pass: heads that pass; – where the "
-        "relation is too rare."
+        f"Trees: {trees}. Baseline: the largest of six guesses (+1: the next word). Pass: heads that pass; too few: "
+        f"below {ENOUGH_INSTANCES} instances, or texts."
         if profile.relations is not None
         else "",
         "Windows: uniform attention is within the window of each layer; the last row is the mean of the layers."
@@ -327,12 +328,32 @@ def _why(count: CorpusCount) -> str:
     return f"not of {SHORTEST} to {LONGEST} words, or {long}" if count.corpus.kind == "conllu" else long
 
 
+def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
+    """The roles that pass; where none does, the best head of each."""
+    best: dict[str, Role] = {}
+    for role in profile.roles:
+        best[role.role] = max(best.get(role.role, role), role, key=attrgetter("margin"))
+    return NamedTable("roles", ROLE_FIELDS, [role for role in profile.roles if role.passed] or [*best.values()])
+
+
 SPEC = CommandSpec[Profile](
     content=_content,
     tables=_tables,
     table=lambda profile, _: NamedTable("roles", ROLE_FIELDS, profile.roles),
     patterns=True,
     top=15,
-    in_paper=lambda profile, _: NamedTable("roles", ROLE_FIELDS, [role for role in profile.roles if role.passed]),
-    paper=("id", "role", "direction", "score", "baseline", "n", "low", "high", "error_reduction", "untrained"),
+    in_paper=_in_paper,
+    paper=(
+        "id",
+        "role",
+        "direction",
+        "score",
+        "baseline",
+        "n",
+        "low",
+        "high",
+        "error_reduction",
+        "untrained",
+        "too_few",
+    ),
 )

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from matplotlib.patches import Patch
 
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import family_of, page_data
+from attnviz.commands.profile.report import best_role
 from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, counted_families
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
@@ -25,13 +25,14 @@ from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legen
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.judge.rules import MARGIN as PASS_MARGIN
+from attnviz.judge.verdicts import ENOUGH
 from attnviz.measures.relations import RelationCount
 from attnviz.models.wording import counted, signed, visible
 from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 MOST_RELATIONS = 60
-"""Most relations in one figure; the most frequent."""
+"""Most relations in one figure; the most frequent, of :data:`attnviz.judge.verdicts.ENOUGH` instances or more."""
 
 _NARROW, _NARROWEST = 6.0, 4.0
 """Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest."""
@@ -54,18 +55,13 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class _RelationsPlan(PagePlan):
-    rows: tuple[_Row, ...]  # the largest gain above the baseline first
+    rows: tuple[_Row, ...]  # the largest gain above the baseline first; without a verdict last
 
 
 def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]:
     """Plan the best head of each judged relation, beside its largest baseline."""
-    best: dict[str, Role] = {}
-    for role in profile.roles:
-        kind, name = role.role.partition(":")[::2]
-        if kind == "syntactic":
-            best[name] = max(best.get(name, role), role, key=attrgetter("score"))
-    relations = [relation for relation in profile.relations or () if relation.relation in best][:MOST_RELATIONS]
-    rows = [_Row(relation, best[relation.relation]) for relation in relations]
+    relations = _drawn(profile)
+    rows = [_Row(relation, best_role(profile, relation)) for relation in relations]
     notes = [
         f"Each relation's best head, chosen and scored on the same corpus ({profile.trees}), beside the largest of its "
         f"baselines. It passes {100 * PASS_MARGIN:.0f} points above that (after Voita et al. 2019), if the interval of "
@@ -79,9 +75,13 @@ def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]
     title += f"{sum(row.best.passed for row in rows)} of {len(rows)} relations pass"
     instances = sum(each.n for each in relations if ":" not in each.relation)  # a subtype's count for its relation, too
     source = profile.source("syntactic", f"n = {instances:,} instances")
-    rows.sort(key=lambda row: (-row.best.margin, row.relation.relation))
+    rows.sort(key=lambda row: (bool(row.best.too_few), -row.best.margin, row.relation.relation))
     caption = caption_of(title, profile.trees, source)
     yield _RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
+
+
+def _drawn(profile: Profile) -> list[RelationCount]:
+    return [each for each in profile.relations or () if each.n >= ENOUGH][:MOST_RELATIONS]
 
 
 def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollection:
@@ -89,7 +89,7 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     greys, (strong, pale) = style.greys, _blues(style)
     y, heads = np.arange(len(plan.rows)), [row.best for row in plan.rows]
     scores, baselines = ([head.score for head in heads], np.array([head.baseline for head in heads]))
-    lows, highs = zip(*(head.interval for head in heads), strict=True)
+    lows, highs = zip(*(head.interval or (head.score, head.score) for head in heads), strict=True)
     rules = [pale if head.passed else greys.frame for head in heads]
     ax.hlines(y, baselines, scores, colors=rules, lw=3, alpha=0.6, zorder=2)
     ax.hlines(y, lows, highs, colors=greys.ink, lw=0.6, zorder=3)
@@ -114,12 +114,12 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
 
 def _beside(row: _Row, style: Style) -> str:
     """``L2H8 dep → head, +0.22 above offset +1``; narrow pages have two lines, the narrowest head and gain alone."""
-    gain, width = signed(row.best.margin), style.room or math.inf
+    gain, width, too_few = signed(row.best.margin), style.room or math.inf, row.best.too_few
     if width < _NARROWEST:
-        return f"{row.best.id}\n{gain}"
+        return f"{row.best.id}\n{'too few' if too_few else gain}"
     direction = (row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep")
     separator = "\n" if width < _NARROW else ", "
-    return f"{row.best.id} {direction}{separator}{gain} above {row.baseline}"
+    return f"{row.best.id} {direction}{separator}{too_few or f'{gain} above {row.baseline}'}"
 
 
 def _label(axis: YAxis, texts: list[str], style: Style) -> None:
@@ -135,7 +135,7 @@ def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -
     handles: list[Artist] = [
         Line2D([], [], **dot | {"mec": greys.ink, "ms": 4}, mfc=greys.paper, label="largest baseline"),
         Line2D([], [], **dot, mfc=strong, label="best head, passes"),
-        Line2D([], [], **dot, mfc=pale, label="best head, does not pass"),
+        Line2D([], [], **dot, mfc=pale, label="best head, does not pass or too few"),
         Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above it"),
         Line2D([], [], color=greys.ink, lw=0.6, label="interval"),
     ]
@@ -197,8 +197,9 @@ def short_name(role: str) -> str:
 
 ROLES = Drawing(_plan_roles, head_map_figure, draw_head_map)
 RELATIONS = Drawing(
-    plan_relations, relations_figure, draw_relations,
-    missing=lambda profile: "" if any(role.role.startswith("syntactic:") for role in profile.roles)
-    else "no relation is frequent enough in these corpora",
-)  # fmt: skip
+    plan_relations,
+    relations_figure,
+    draw_relations,
+    missing=lambda profile: "" if _drawn(profile) else f"no relation occurs {ENOUGH} times in these corpora",
+)
 PAGE = page_drawing("profile", page_data)

@@ -24,7 +24,7 @@ from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress
 from attnviz.texts.lines import Place
-from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read_texts
+from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read_texts, unread_columns
 from attnviz.texts.tables import Columns
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
 from attnviz.trace.recorder import block_memory
@@ -267,8 +267,8 @@ def analyze_each(
     verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
     heads = tuple(_spread(of_head) for of_head in zip(*(one.heads for one in done), strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
-    notes = (unknown,) if unknown else ()
-    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, notes)
+    notes = filter(None, [unknown, *unread_columns([corpus] if corpus else [])])
+    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, tuple(notes))
 
 
 def _on_text(head: HeadFindings, analysis: Analysis) -> HeadOnText:

@@ -4,12 +4,20 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from attnviz.commands.heads.spans import lookback_entry, spans_entry, spans_of_texts
 from attnviz.commands.heads.texts.measure import HeadSpread, Spread, TextsAnalysis
-from attnviz.commands.heads.texts.tables import LINES, NAMED, head_fields, text_fields, uniform_row
+from attnviz.commands.heads.texts.tables import (
+    LINES,
+    LISTED,
+    NAMED,
+    head_fields,
+    number_fields,
+    text_fields,
+    uniform_row,
+)
 from attnviz.models.wording import counted
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
@@ -64,13 +72,15 @@ def _statistics(result: TextsAnalysis, choices: ViewOptions) -> NamedTable[dict[
 def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableType]:
     n = len(result.texts)
     on_each = f" on {counted(n, 'text')}" if n > 1 else ""
-    yield Text(f"Texts: {result.source}", "bold")
-    yield verification_line(result.verification, result.checkpoint, sample=on_each)
+    verified = verification_line(result.verification, result.checkpoint, sample=on_each)
+    yield Group(Text(f"Texts: {result.source}", "bold"), verified)
     heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
     order = "those of the same label in most texts first"
-    fields, last, rows = head_fields(result), uniform_row(heads[0]), choices.rows(_FEW)
+    names = LISTED if choices.verbose else LISTED[:3]
+    fields, last, rows = head_fields(n, names), uniform_row(heads[0], names), choices.rows(_FEW)
     yield first_rows("Heads", fields, heads, rows, "heads-texts.csv", order=order, last=last)
-    yield first_rows("Texts", text_fields(result), result.texts, rows, "heads-texts.json", noun="text")
+    if choices.verbose:
+        yield first_rows("Texts", text_fields(result), result.texts, rows, "heads-texts.json", noun="text")
     cut = sum(text.cut > 0 for text in result.texts)
     if cut:
         yield notes(f"{counted(cut, 'text')} cut to what the model can read (--truncate).")
@@ -81,8 +91,8 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
         yield notes(*_MEANINGS)
 
 
-_FEW = 5
-"""Heads, and texts, on the first screen."""
+_FEW = 6
+"""Heads on the first screen."""
 
 _MEANINGS = (
     "Label: the one that most texts give the head, each by itself, and in how many. Score: of the pattern behind "
@@ -117,6 +127,7 @@ SPEC = CommandSpec(
     lines=("heads.jsonl", _json_lines),
     tables=_tables,
     table=_statistics,
+    in_paper=lambda result, choices: NamedTable("heads", number_fields(), result.select(choices.select)),
     patterns=True,
 )
 """The command's presentation."""

@@ -1,5 +1,6 @@
 """Fields of heads over several texts, and of the texts, for terminal, page and documents."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -8,7 +9,7 @@ from attnviz.models.wording import quoted, rounded, span, visible
 from attnviz.present.fields import Field, pick, plain
 from attnviz.present.statistics import statistic_field
 
-_LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
+LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
 
 LINES: tuple[Field[OneText], ...] = (
     Field("Line", lambda text: text.place and text.place.line, name="line"),
@@ -35,17 +36,16 @@ def text_fields(result: TextsAnalysis) -> list[Field[OneText]]:
 def number_fields() -> list[Field[HeadSpread]]:
     """The columns of a table of heads that sorts: numbers of texts and means."""
     columns: list[Field[HeadSpread]] = [
-        Field("Head", lambda head: head.id),
-        Field("Label", lambda head: visible(head.label)),
-        Field("Texts", lambda head: head.labels[head.label]),
-        Field("Score", lambda head: head.score.mean),
+        Field("Head", lambda head: str(head.id), name="head"),
+        Field("Label", lambda head: visible(head.label), name="label"),
+        Field("Texts", lambda head: head.labels[head.label], name="texts"),
+        Field("Score", lambda head: head.score.mean, name="score"),
     ]
-    return [*columns, *(statistic_field(name, partial(_mean, name=name)) for name in _LISTED)]
+    return [*columns, *(statistic_field(name, partial(_mean, name=name)) for name in LISTED)]
 
 
-def head_fields(result: TextsAnalysis) -> list[Field[HeadSpread]]:
-    """The columns of a table of heads in the terminal."""
-    n = len(result.texts)
+def head_fields(n: int, names: Sequence[str]) -> list[Field[HeadSpread]]:
+    """The columns of a table of heads in the terminal, of ``n`` texts, with these statistics."""
     columns: list[Field[HeadSpread]] = [
         Field("Head", lambda head: head.id),
         Field("Label", lambda head: visible(head.label)),
@@ -53,14 +53,14 @@ def head_fields(result: TextsAnalysis) -> list[Field[HeadSpread]]:
         Field("Score", lambda head: rounded(head.score.mean)),
         Field("Range", lambda head: span([head.score.least, head.score.largest]), detail=True),
     ]
-    for name in _LISTED:
+    for name in names:
         columns.append(replace(statistic_field(name, partial(_mean_and_sd, name=name)), unit="mean ± sd"))
     return columns
 
 
-def uniform_row(head: HeadSpread) -> list[object]:
-    """The last row of that table: statistics under uniform attention."""
-    return ["uniform", "", "", "", "", *(head.uniform.get(name, "") for name in _LISTED)]
+def uniform_row(head: HeadSpread, names: Sequence[str]) -> list[object]:
+    """The last row of that table: these statistics under uniform attention."""
+    return ["uniform", "", "", "", "", *(head.uniform.get(name, "") for name in names)]
 
 
 def _mean(head: HeadSpread, name: str) -> float | None:
