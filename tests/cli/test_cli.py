@@ -126,6 +126,16 @@ def test_figures_are_chosen_by_name_format_and_options_of_their_own(heads, optio
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_options_that_imply_a_figure_leave_the_heatmaps_to_the_heads_to_look_at(heads, monkeypatch):
+    monkeypatch.setattr("attnviz.commands.heads.views.MOST_DRAWN", 1)
+    drawn = []
+    for options in ("", "--map sink", "--figures heads"):
+        figures = json.loads(heads(*options.split(), "--json").stdout)["figures"]
+        drawn.append([name for name in figures if name.startswith("heads/")])
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_special_tokens_are_dropped_from_pictures_only(heads):
     heads("--figures", "none", "--select", "L0H0")
     before = written()

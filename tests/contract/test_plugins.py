@@ -202,7 +202,7 @@ def test_a_family_of_another_kind_of_norm_and_activation_is_a_declaration_too(ne
     assert attnviz.analyze("one two three", nemotron_folder).verification.level == 4
     explained, _ = (attnviz.explain("one two three", nemotron_folder, layer=layer) for layer in (0, 1))
     assert explained.activation == "relu2"
-    assert "(1 + γ)" in explained.report(200)
+    assert "(1 + γ)" in explained.report(200, verbose=True)
 
 
 @pytest.mark.parametrize(

@@ -267,10 +267,8 @@ def _colour_bars(page: Figure, style: Style, sizes: _Sizes) -> None:
 
 
 def _draw_lines(page: Figure, name: str, rows: Sequence[Sequence[_Placed]], style: Style, sizes: _Sizes) -> None:
-    """Draw the arrows of a half from step to step, its residual stream in the strips above its rows, and its name."""
-    muted, colour = style.greys.muted, _RESIDUAL[style.theme]
-    on_page: dict[str, Any] = {"transform": page.dpi_scale_trans}
-    edge, start = page.get_figwidth() - MARGIN / 2, rows[0][0]
+    """Draw the arrows of a half from step to step, its residual stream, and its name."""
+    muted, start = style.greys.muted, rows[0][0]
     for number, row in enumerate(rows):
         height = _middle(row[0].box)[1]
         arrows = [(float(one.box.x1), float(other.box.x0)) for one, other in pairwise(row)]
@@ -280,23 +278,33 @@ def _draw_lines(page: Figure, name: str, rows: Sequence[Sequence[_Placed]], styl
             arrows.append((float(row[-1].box.x1), row[-1].right + _GAP))
         for left, right in arrows:
             _draw_line(page, [(left, height), (right, height)], muted, 0.9)
-    heading = start.box.x0, start.top - 0.85 * _STRIP + 0.03
-    page.text(*heading, name, size=0.92 * sizes.title, weight="bold", color=muted, **on_page)
-    sums = [(number, each) for number, row in enumerate(rows) for each in row if each.block.name == "+"]
-    for last, total in sums:
-        left = start.right + 0.25 * _GAP
-        for number, row in enumerate(rows[: last + 1]):
-            level = row[0].top - 0.85 * _STRIP
-            ends = (MARGIN / 2 if number else left, _middle(total.box)[0] if number == last else edge)
-            points = [(x, level) for x in ends]
-            if number == 0:
-                points.insert(0, (left, _middle(start.box)[1]))
-                page.text(
-                    sum(ends) / 2, level + 0.035, "residual", size=sizes.text, color=colour, ha="center", **on_page
-                )
-            if number == last:
-                points.append((ends[1], total.box.y1))
-            _draw_line(page, points, colour, 1.4, "-|>" if number == last else "-")
+    heading: dict[str, Any] = {"size": 0.92 * sizes.title, "weight": "bold", "transform": page.dpi_scale_trans}
+    page.text(start.box.x0, _level(rows[0]) + 0.03, name, color=muted, **heading)
+    for last, row in enumerate(rows):
+        for each in row:
+            if each.block.name == "+":
+                _draw_residual(page, start, each, rows[: last + 1], _RESIDUAL[style.theme], sizes.text)
+
+
+def _draw_residual(
+    page: Figure, start: _Placed, total: _Placed, rows: Sequence[Sequence[_Placed]], colour: str, size: float
+) -> None:
+    """Draw the residual stream in the strips above these rows, from the first step of a half to its sum."""
+    left, right = start.right + 0.25 * _GAP, page.get_figwidth() - MARGIN / 2
+    points = [(left, _middle(start.box)[1])]
+    for row in rows[:-1]:
+        _draw_line(page, [*points, (left, _level(row)), (right, _level(row))], colour, 1.4, "-")
+        points, left = [], MARGIN / 2
+    end = _middle(total.box)[0]
+    _draw_line(page, [*points, (left, _level(rows[-1])), (end, _level(rows[-1])), (end, total.box.y1)], colour, 1.4)
+    first = start.right, right if len(rows) > 1 else end
+    said: dict[str, Any] = {"size": size, "color": colour, "ha": "center", "transform": page.dpi_scale_trans}
+    page.text(sum(first) / 2, _level(rows[0]) + 0.035, "residual", **said)
+
+
+def _level(row: Sequence[_Placed]) -> float:
+    """Height of the line in the strip above a row."""
+    return row[0].top - 0.85 * _STRIP
 
 
 def _draw_line(page: Figure, points: Sequence[_Point], colour: str, width: float, arrow: str = "-|>") -> None:

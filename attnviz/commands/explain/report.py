@@ -136,7 +136,7 @@ def row_table(result: Explanation, most: int) -> RowTable[int]:
     sink = "" if row.sink is None else f" The sum has {_digits(row.sink)} of a learned sink, which is no token."
     return RowTable(
         f"The row of ‘{visible(labels[result.token])}’ (#{result.token}) in {result.head} of "
-        f"{visible(result.checkpoint.name)}, to redo by hand ({which})",
+        f"{result.figure_context.model}, to redo by hand ({which})",
         columns,
         keys,
         ["Sum", *blank, *map(_digits, (row.total, float(row.weight.sum()), *first))],
