@@ -158,8 +158,9 @@ class Registry(Mapping[str, T]):
     def register(self, name: str, value: Any) -> None:
         """Add what the running program declares; it may replace what it declared before."""
         plugin = Plugin(self.kind, name, _REGISTERED, lambda: value)
+        after = dict(self.plugins)
         try:
-            self._add(plugin, after := dict(self.plugins))
+            self._add(plugin, after)
             self._loaded[name] = self._checked(name, value)
         except (ImportError, TypeError, ValueError) as error:
             raise UsageError(plugin.refused(error)) from error
@@ -167,7 +168,8 @@ class Registry(Mapping[str, T]):
 
     def unregister(self, name: str) -> bool:
         """Take back what the running program declared under this name, if anything; return whether there was."""
-        if known := name in self.plugins and self.plugins[name].origin == _REGISTERED:
+        known = name in self.plugins and self.plugins[name].origin == _REGISTERED
+        if known:
             del self.plugins[name], self._loaded[name]
             self.version += 1
         return known
@@ -193,7 +195,8 @@ class Registry(Mapping[str, T]):
                 raise
             except BaseException as error:  # noqa: BLE001 # whatever somebody else's module raises
                 self._loaded[name] = self.error(plugin.refused(error))
-        if isinstance(value := self._loaded[name], AttnvizError):
+        value = self._loaded[name]
+        if isinstance(value, AttnvizError):
             raise value
         return value
 

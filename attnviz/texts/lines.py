@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from attnviz.errors import CorpusError
 
-_SHOWN_CHARACTERS = 60
-
 
 class Place(NamedTuple):
     """A line of a file, or a row of a table without lines, counted from 1; prints as ``path:line``."""
@@ -56,10 +54,3 @@ def cannot_read(path: Path, error: OSError) -> CorpusError:
     """The error of a file that the system does not give."""
     found = error.strerror or type(error).__name__
     return CorpusError(f"expected a file that can be read at {path}, found: {found}; check its name and permissions.")
-
-
-def shown(value: object) -> str:
-    """A value in quotation marks if it is a text, on one line, shortened."""
-    written = value if isinstance(value, str) else repr(value)
-    cut = repr(written[:_SHOWN_CHARACTERS]) if isinstance(value, str) else written[:_SHOWN_CHARACTERS]
-    return cut if len(written) <= _SHOWN_CHARACTERS else f"{cut}…"

@@ -12,12 +12,13 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
+from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
 from attnviz.models.chats import Chat, Message, RenderedChat, checked_messages, rendered_chat
 from attnviz.models.wording import visible
-from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines, shown
+from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 from attnviz.texts.tables import (
     TABLES,
     Columns,
@@ -291,18 +292,18 @@ def _word(line: str, place: Place, number: int, read: Callable[[str], Any]) -> _
     """The word of a line, which must have this number; None for a multiword token or an empty node."""
     columns = line.split("\t")
     if len(columns) != 10:
-        raise broken(place, "10 columns with tabs between (CoNLL-U)", f"{len(columns)} in {shown(line)}")
+        raise broken(place, "10 columns with tabs between (CoNLL-U)", f"{len(columns)} in {as_found(line)}")
     # conllu would strip the line, and split it at two spaces too
     token = read("\t".join(" ".join(column.split()) or "_" for column in columns))
     if isinstance(token["id"], tuple):
         return None
     form = columns[1].strip()
     if token["id"] != number:
-        raise broken(place, f"the id {number}, and a blank line after each sentence", shown(columns[0]))
+        raise broken(place, f"the id {number}, and a blank line after each sentence", as_found(columns[0]))
     if not form:
         raise broken(place, "a word form in column 2", "none")
     if token["deprel"] == "_":
-        raise broken(place, "a relation such as nsubj in column 8", shown(columns[7]))
+        raise broken(place, "a relation such as nsubj in column 8", as_found(columns[7]))
     return _Word(form, columns[6], token["deprel"], place)
 
 
@@ -312,7 +313,7 @@ def _sentence(words: Sequence[_Word], number: int, id: str | None) -> Text:
         spans.append((start, start + len(word.form)))
         start += len(word.form) + 1
         if not _WHOLE_NUMBER.fullmatch(word.head) or int(word.head) > len(words):
-            raise broken(word.place, f"a head from 0 (root) to {len(words)} (words) in column 7", shown(word.head))
+            raise broken(word.place, f"a head from 0 (root) to {len(words)} (words) in column 7", as_found(word.head))
         head = int(word.head) - 1
         if head == dependent:
             raise broken(word.place, "another word as the head in column 7, or 0 for the root", "the word itself")
@@ -328,7 +329,7 @@ def _rows(corpus: Corpus) -> Iterator[Text]:
             yield example
         elif i == 0 and row != _GAP_COLUMNS:
             expected = f"GAP's header {' '.join(_GAP_COLUMNS)} with tabs between"
-            raise broken(place, expected, shown(" ".join(row)))
+            raise broken(place, expected, as_found(" ".join(row)))
 
 
 def _example(row: Sequence[str], place: Place) -> Text | None:
@@ -347,19 +348,19 @@ def _mention(fields: dict[str, str], column: str, place: Place) -> Span:
     """Where the pronoun or name of a column stands in the text."""
     mention, offset, text = fields[column], fields[f"{column}-offset"], fields["Text"]
     if not _WHOLE_NUMBER.fullmatch(offset):
-        raise broken(place, f"a whole number in {column}-offset", shown(offset))
+        raise broken(place, f"a whole number in {column}-offset", as_found(offset))
     start, end = int(offset), int(offset) + len(mention)
     if not mention:
         raise broken(place, f"a word in column {column}", "none")
     if text[start:end] != mention:
-        raise broken(place, f"{column} {shown(mention)} at character {start}", shown(text[start:end]))
+        raise broken(place, f"{column} {as_found(mention)} at character {start}", as_found(text[start:end]))
     return start, end
 
 
 def _truth(fields: dict[str, str], column: str, place: Place) -> bool:
     value = fields[column].upper()
     if value not in {"TRUE", "FALSE"}:
-        raise broken(place, f"TRUE or FALSE in {column}", shown(fields[column]))
+        raise broken(place, f"TRUE or FALSE in {column}", as_found(fields[column]))
     return value == "TRUE"
 
 

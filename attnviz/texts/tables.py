@@ -11,10 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnviz.arguments import did_you_mean
+from attnviz.arguments import as_found, did_you_mean
 from attnviz.errors import CorpusError
 from attnviz.options import CorpusOptions
-from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines, shown
+from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 """Suffixes of tables; a folder of the library datasets has none."""
@@ -130,7 +130,7 @@ def chat_rows(path: Path) -> Iterator[tuple[Place, Mapping[str, Any], str | None
 def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:
     value = row.get(column)
     if not isinstance(value, str) or not value.strip():
-        found = "none" if value is None or isinstance(value, str) else shown(value)
+        found = "none" if value is None or isinstance(value, str) else as_found(value)
         raise broken(place, f"a text in column {column!r}", found)
     return _whole(place, column, value)
 
@@ -215,7 +215,7 @@ def _has_words(value: object) -> bool:
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return f"the columns {', '.join(map(shown, names[:_MOST_LISTED]))}{more}" if names else "no column"
+    return f"the columns {', '.join(map(as_found, names[:_MOST_LISTED]))}{more}" if names else "no column"
 
 
 def _rows(path: Path, header: bool = True, only: Sequence[str] = ()) -> Iterator[_Row]:
@@ -240,7 +240,7 @@ def _delimited_rows(path: Path, header: bool) -> Iterator[_Row]:
         if not names:
             names = [cell.strip() for cell in cells]
             if len(set(names)) < len(names):
-                raise broken(place, "columns with different names", shown(", ".join(names)))
+                raise broken(place, "columns with different names", as_found(", ".join(names)))
         elif len(cells) != len(names):
             between = "tabs between" if path.suffix.lower() == ".tsv" else "commas between"
             raise broken(place, f"{len(names)} columns with {between}", str(len(cells)))
@@ -294,7 +294,7 @@ def _list_of(path: Path) -> list[Any]:
         return [content]
     rows = inside[0] if len(inside) == 1 else content
     if not isinstance(rows, list):
-        raise broken(path, "a list of texts or of objects", f"{shown(content)}")
+        raise broken(path, "a list of texts or of objects", as_found(content))
     return rows
 
 
@@ -311,7 +311,7 @@ def _object(place: Place, item: object) -> Mapping[str, Any]:
     if _is_chat(item):
         return item if isinstance(item, dict) else {_MESSAGES: item}
     if not isinstance(item, dict):
-        raise broken(place, "an object with columns, a text, or the messages of a chat", shown(item))
+        raise broken(place, "an object with columns, a text, or the messages of a chat", as_found(item))
     return item
 
 

@@ -37,7 +37,7 @@ def test_unknown_tokens_are_told_and_are_no_copies_of_one_another() -> None:
     assert "5 of 7 tokens are unknown to this tokenizer ([UNK])." in notes_of(result)
     assert result.context.text.earlier_copies.nonzero().tolist() == [[7, 6]]
     drawing = attnviz.draw(np.eye(3)[None, None], ["[UNK]", "cat", "[UNK]"])
-    assert not drawing._analysis.context.text.earlier_copies.any()
+    assert not drawing.context.text.earlier_copies.any()
     for text, model, tokenizer in (
         ("the cat", sharp_bert(), bert_tokenizer()),
         ("the cat <|endoftext|> ran", sharp_gpt2(), gpt2_tokenizer()),  # also its end of a text
