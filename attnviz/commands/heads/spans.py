@@ -16,8 +16,8 @@ from attnviz.page.page import short_float
 from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.tables import RowTable, glued, listed_of
 
-_STRONGEST, _MOST_PAIRS = 4, 8
-"""Heads that a row of the terminal's table names, and rows that it has without ``--top``."""
+_STRONGEST = 3
+"""Heads that a row of the terminal's table names."""
 
 _NUMBERS = "share", "uniform", "per_token", "last", "last_uniform"
 
@@ -65,10 +65,12 @@ def positions_of_span(analysis: Analysis, span: Span) -> list[int]:
     return [at for at, members in enumerate(analysis.context.units.members) if not tokens.isdisjoint(members)]
 
 
-def span_tables(analysis: Analysis, heads: Sequence[HeadFindings], top: int | None) -> Iterator[RenderableType]:
+def span_tables(
+    analysis: Analysis, heads: Sequence[HeadFindings], top: int | None, whole: bool
+) -> Iterator[RenderableType]:
     """The heads that read each span most from each other, and those that look back at the prompt; none without spans.
 
-    ``top`` is the number of pairs; None for a few, 0 for all.
+    ``top`` is the number of pairs, 0 or None for all; ``whole`` also explains the numbers.
     """
     found = analysis.spans
     if found is None or not heads:
@@ -76,8 +78,7 @@ def span_tables(analysis: Analysis, heads: Sequence[HeadFindings], top: int | No
     tokens = [set(span.tokens) for span in found.spans]
     apart = [pair for pair in found.pairs if not tokens[pair[0]] <= tokens[pair[1]]]
     pairs = sorted(apart, key=lambda pair: (-pair[0], pair[1]))  # from the last span first: in a chat, from the answer
-    most = len(pairs) if top == 0 else top or _MOST_PAIRS
-    listed = [_ranked(found, heads, source, target) for source, target in pairs[:most]]
+    listed = [_ranked(found, heads, source, target) for source, target in pairs[: top or None]]
     if not listed:
         return
     columns: list[Field[_Pair]] = [
@@ -85,11 +86,13 @@ def span_tables(analysis: Analysis, heads: Sequence[HeadFindings], top: int | No
         Field("to", lambda pair: visible(pair.target.name)),
         Field("Heads", lambda pair: _strongest(pair.shares)),
         Field("Uniform", lambda pair: pair.shares[0].uniform),
-        Field("Last token", lambda pair: _strongest_last(pair.shares), detail=True),
-        Field("Uniform", lambda pair: pair.shares[0].last_uniform, detail=True),
+        Field("Last token (uniform)", lambda pair: _strongest_last(pair.shares), detail=True),
     ]
-    title = f"Heads that read one span from another ({listed_of(len(listed), len(pairs))} pairs)"
-    yield RowTable(title, columns, listed, caption=_note(found, heads))
+    title = f"Heads that read one span from another (pairs: {listed_of(len(listed), len(pairs))})"
+    said = "Share of attention, mean over the tokens of the first span; largest above uniform attention first."
+    yield RowTable(
+        title, columns, listed, caption=" ".join(filter(None, [said if whole else "", _lookback(found, heads)]))
+    )
 
 
 def _ranked(found: SpanShares, heads: Sequence[HeadFindings], source: int, target: int) -> _Pair:
@@ -103,22 +106,20 @@ def _strongest(shares: Sequence[SpanShare]) -> Text:
 
 
 def _strongest_last(shares: Sequence[SpanShare]) -> Text:
-    """The head whose last token reads most."""
+    """The head whose last token reads most, and what uniform attention would."""
     known = [share for share in shares if share.last is not None]
     best = max(known, key=lambda share: share.last or 0.0, default=None)
-    return glued([] if best is None else [f"{best.id} {rounded(best.last)}"])
+    return glued([] if best is None else [f"{best.id} {rounded(best.last)} ({rounded(best.last_uniform)})"])
 
 
-def _note(found: SpanShares, heads: Sequence[HeadFindings]) -> str:
-    """What the shares are, and which heads look back at the prompt most and least."""
-    said = "Share of attention, mean over the tokens of the first span; largest above uniform attention first."
+def _lookback(found: SpanShares, heads: Sequence[HeadFindings]) -> str:
+    """Which heads look back at the prompt most and least; '' without new tokens."""
     ratios = sorted((-ratio, head.id) for head in heads if (ratio := found.lookback(head.id)) is not None)
     if not ratios:
-        return said
+        return ""
     most = ", ".join(f"{head} {rounded(-ratio)}" for ratio, head in ratios[:_STRONGEST])
     least = f"; least {ratios[-1][1]} {rounded(-ratios[-1][0])}" if len(ratios) > _STRONGEST else ""
-    uniform = rounded(found.lookback_uniform(heads[0].id))
-    return f"{said} New tokens look back at the prompt most in {most}{least} (lookback ratio; uniform {uniform})."
+    return f"Lookback ratio (uniform {rounded(found.lookback_uniform(heads[0].id))}): {most}{least}."
 
 
 def page_spans(analysis: Analysis) -> dict[str, Any]:
