@@ -147,6 +147,8 @@ def test_the_first_screen_is_at_most_22_lines_and_no_two_columns_have_one_title(
     assert len(lines) < 22  # the last one says where to look
     assert len(analysis.report(width=100, verbose=True).splitlines()) > 30
     assert sum(line.startswith(("local ", "sink ", "broad ", "syntactic ", "long-range ")) for line in lines) <= 10
+    asked_for = analysis.report(width=100, maps=["local"]).splitlines()
+    assert any(line.startswith("Kind") and " Local " in f"{line} " for line in asked_for)
     for verbose in (False, True):
         drawn = [each for each in head_tables(analysis, ViewOptions(verbose=verbose)) if isinstance(each, RowTable)]
         titles = [[column.header for column in table.columns] for table in drawn]

@@ -207,6 +207,8 @@ def test_the_document_has_the_pairs() -> None:
         ],
     }  # fmt: skip
     assert "relation" not in two().document()["heads"][0]
+    assert "det 1 of 2" in two().report(100, relation="own")
+    assert "det 1 of 2" not in two().report(100)
     assert labelled(analysis_of(DET), "sink").document(relation="own")["heads"][0]["relation"] is None
 
 

@@ -140,6 +140,9 @@ def test_a_pattern_of_a_package_is_a_role_over_a_corpus(mine, bert_folder, tmp_p
     document = json.loads((tmp_path / "out" / "profile.json").read_bytes())
     assert sum(role["role"] == "punctuation" for role in document["roles"]) == 12
     assert [plugin["name"] for plugin in document["plugins"]] == ["punctuation"]
+    of_none = run("profile", "--repeats", "-m", bert_folder, "--no-control", "--no-store", "--figures", "none", "-o",
+                  tmp_path / "of-none")  # fmt: skip
+    assert "give a corpus" in of_none.stdout
 
 
 def test_an_unfinished_profile_goes_on_with_the_same_patterns_alone(bert_folder, tmp_path, saved_at_once):

@@ -81,6 +81,7 @@ def test_a_question_waits_for_its_answer_which_the_model_writes() -> None:
     assert analysis.spans is not None
     new = len(analysis.tokens) - 3
     assert [span.name for span in analysis.spans.spans] == ["system", "user", "prompt", "new"]
+    assert len(analysis.report(width=100).splitlines()) < 22  # the last one says where to look
     assert analysis.spans.spans[-1].tokens == tuple(range(new, new + 3))
 
 

@@ -28,6 +28,7 @@ def profile_of(roles: dict[str, list[Role]], *, shipped: bool = True) -> StoredP
         document={"attnviz": "1.2.3", "seed": 3, "model": {}},
         corpora=(StoredCorpus("a.conllu", 1234), StoredCorpus("b.tsv", 7)),
         roles={HeadId.parse(head): tuple(of_head) for head, of_head in roles.items()},
+        parts={"statistics": {}, "syntax": {}},
     )
 
 

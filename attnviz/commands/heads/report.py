@@ -18,7 +18,7 @@ from attnviz.commands.heads.tables import head_tables
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import Parse
-from attnviz.measures.patterns import ON_REPEATS, REPEATS, SHARES
+from attnviz.measures.patterns import SHARES
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
 from attnviz.models.head_ids import LayerId, ids_and_names
 from attnviz.models.wording import quoted
@@ -77,8 +77,7 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
         *HEAD,
         _statistic("entropy"),
         Field(value=lambda head: context(head).uniform["entropy"], name="entropy_uniform"),
-        # statistics of repeats stand in the verdicts
-        *(_statistic(name) for name in SCALARS if name not in ("entropy", *REPEATS, *ON_REPEATS.values())),
+        *(_statistic(name) for name in SCALARS if name != "entropy"),
         replace(_statistic(NOWHERE), if_known=True),
         replace(_statistic(DIAGONALITY), of_stacks=True),
         Field(value=diagonal, name="diagonality_baseline", of_stacks=True, csv={}),

@@ -16,8 +16,8 @@ from attnviz.page.page import short_float
 from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.tables import RowTable, glued, left_out, listed_of
 
-_STRONGEST, _MOST_PAIRS = 4, 8
-"""Heads that a row of the terminal's table names, and rows that it has without ``--top``."""
+_STRONGEST = 3
+"""Heads that a row of the terminal's table names."""
 
 _NUMBERS = "share", "uniform", "per_token", "last", "last_uniform"
 
@@ -65,10 +65,13 @@ def positions_of_span(analysis: Analysis, span: Span) -> list[int]:
     return [at for at, members in enumerate(analysis.context.units.members) if not tokens.isdisjoint(members)]
 
 
-def span_tables(analysis: Analysis, heads: Sequence[HeadFindings], top: int | None) -> Iterator[RenderableType]:
+def span_tables(
+    analysis: Analysis, heads: Sequence[HeadFindings], top: int | None, whole: bool
+) -> Iterator[RenderableType]:
     """The heads that read each span most from each other, and those that look back at the prompt; none without spans.
 
-    ``top`` is the number of pairs; 0 for all, also those of a span and one that holds it, None for a few.
+    ``top`` is the number of pairs; None for all, 0 also for those of a span and one that holds it. ``whole`` also
+    explains the numbers.
     """
     found = analysis.spans
     if found is None or not heads:
@@ -78,7 +81,7 @@ def span_tables(analysis: Analysis, heads: Sequence[HeadFindings], top: int | No
     apart = [pair for pair in found.pairs if pair not in within]
     apart.sort(key=lambda pair: (-pair[0], pair[1]))  # from the last span first: in a chat, from the answer
     pairs = [*apart, *within]
-    most = len(pairs) if top == 0 else min(top or _MOST_PAIRS, len(apart))
+    most = len(pairs) if top == 0 else min(top or len(apart), len(apart))
     listed = [_ranked(found, heads, source, target) for source, target in pairs[:most]]
     if not listed:
         return
@@ -87,15 +90,15 @@ def span_tables(analysis: Analysis, heads: Sequence[HeadFindings], top: int | No
         Field("to", lambda pair: visible(pair.target.name)),
         Field("Heads", lambda pair: _strongest(pair.shares)),
         Field("Uniform", lambda pair: pair.shares[0].uniform),
-        Field("Last token", lambda pair: _strongest_last(pair.shares), detail=True),
-        Field("Uniform", lambda pair: pair.shares[0].last_uniform, detail=True),
+        Field("Last token (uniform)", lambda pair: _strongest_last(pair.shares), detail=True),
     ]
     title = f"Heads that read one span from another ({listed_of(len(listed), len(pairs))} pairs)"
-    said = "Share of attention, mean over the tokens of the first span; largest above uniform attention first."
-    new = "The tokens of the answer look" if analysis.continuation is None else "New tokens look"
-    more = left_out(len(listed), len(pairs), "pair", "heads-spans.csv")
-    caption = " ".join(filter(None, (said, _lookback_note(found, heads, new), more)))
-    yield RowTable(title, columns, listed, caption=caption)
+    said = [_lookback(found, heads), left_out(len(listed), len(pairs), "pair", "heads-spans.csv")]
+    if whole:
+        said.insert(
+            0, "Share of attention, mean over the tokens of the first span; largest above uniform attention first."
+        )
+    yield RowTable(title, columns, listed, caption=" ".join(filter(None, said)))
 
 
 def _ranked(found: SpanShares, heads: Sequence[HeadFindings], source: int, target: int) -> _Pair:
@@ -109,22 +112,21 @@ def _strongest(shares: Sequence[SpanShare]) -> Text:
 
 
 def _strongest_last(shares: Sequence[SpanShare]) -> Text:
-    """The head whose last token reads most."""
+    """The head whose last token reads most, and what uniform attention would."""
     known = [share for share in shares if share.last is not None]
     best = max(known, key=lambda share: share.last or 0.0, default=None)
-    return glued([] if best is None else [f"{best.id} {rounded(best.last)}"])
+    return glued([] if best is None else [f"{best.id} {rounded(best.last)} ({rounded(best.last_uniform)})"])
 
 
-def _lookback_note(found: SpanShares, heads: Sequence[HeadFindings], new: str) -> str:
-    """Which heads look back at what precedes new tokens most and least, or ''."""
+def _lookback(found: SpanShares, heads: Sequence[HeadFindings]) -> str:
+    """Which heads look back most and least at what precedes the last tokens; '' without new ones."""
     ratios = [(ratio, head.id) for head in heads if (ratio := found.lookback(head.id)) is not None]
     if not ratios:
         return ""
     ratios.sort(key=lambda each: (-each[0], each[1]))
     most = ", ".join(f"{head} {rounded(ratio)}" for ratio, head in ratios[:_STRONGEST])
     least = f"; least {ratios[-1][1]} {rounded(ratios[-1][0])}" if len(ratios) > _STRONGEST else ""
-    uniform = rounded(found.lookback_uniform(heads[0].id))
-    return f"{new} back at what precedes them most in {most}{least} (lookback ratio; uniform {uniform})."
+    return f"Lookback ratio (uniform {rounded(found.lookback_uniform(heads[0].id))}): {most}{least}."
 
 
 def lookback_entry(found: SpanShares | None, head: HeadId) -> dict[str, float | None]:

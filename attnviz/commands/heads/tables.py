@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -17,6 +18,7 @@ from attnviz.commands.heads.findings import (
     shorter,
     sorted_by_selection,
 )
+from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.spans import span_tables
 from attnviz.commands.heads.summary import (
     LABEL_KINDS,
@@ -31,7 +33,7 @@ from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SINK
-from attnviz.measures.statistics import DIAGONALITY, NOWHERE
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE, statistic_named
 from attnviz.models.head_ids import ids_and_names
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.fields import Field
@@ -51,7 +53,9 @@ from attnviz.present.tables import (
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.parts import SYNTACTIC
 
-_STRONGEST, _RELATIONS, _MOST_LISTED, _FEW_PAIRS = 5, 8, 12, 4
+_STRONGEST, _RELATIONS, _MOST_LISTED = 5, 8, 12
+_FEW_PAIRS = _BESIDE_SPANS = 3
+"""Pairs of spans, and heads beside them, on the first screen."""
 
 _Entry = tuple[HeadFindings, Verdict]
 _Pattern = tuple[Verdict, list[_Entry]]
@@ -70,10 +74,10 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
     yield Group(*lines)
     listed = [each for each in parts if whole or choices.select or choices.relation or not _is_short(each[1])]
     if not whole:
-        n_rows = MOST_LISTED // max(1, len(listed))
+        n_rows = _BESIDE_SPANS if analysis.spans else MOST_LISTED // max(1, len(listed))
         tables = [(part, _rows(heads, n_rows if choices.select else 0, n_rows, names)) for part, heads in listed]
-        yield from _table_of_heads(tables, names, sum(len(heads) for _, heads in listed), whole)
-        yield from span_tables(analysis, analysis.select(choices.select), choices.rows(_FEW_PAIRS))
+        yield from _table_of_heads(tables, names, sum(len(heads) for _, heads in listed), choices)
+        yield from span_tables(analysis, analysis.select(choices.select), choices.rows(_FEW_PAIRS), whole)
         yield _short_notes(analysis)
         return
     for part, heads in listed:
@@ -81,13 +85,13 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
         if part.stack is not None:
             yield Text(f"{_kind_of_attention(part)}: {part.figure_context.text_line}", "bold")
         rows = _rows(heads, top if choices.select else 0, _UNLIMITED, names)
-        yield from _table_of_heads([(part, rows)], names, len(heads), whole)
+        yield from _table_of_heads([(part, rows)], names, len(heads), choices)
         yield notes(_farthest(part, heads), _in_words([head for _, head in rows]))
         clearest = "of what selected them" if names else "pattern"
         yield _head_table(part, heads, top, f"clearest {clearest} first")
         if len(heads) > 1:
             yield _pattern_table(heads)
-    yield from span_tables(analysis, analysis.select(choices.select), choices.top)
+    yield from span_tables(analysis, analysis.select(choices.select), choices.top, whole)
     yield _notes(analysis)
 
 
@@ -244,7 +248,6 @@ def _short_notes(analysis: Analysis) -> Text:
     target = analysis.target
     return notes(
         f"A head can be of two kinds. ?: n below {ENOUGH}, weak. Baseline: uniform attention, or the best guess.",
-        "" if analysis.continuation is None else _target_note(analysis),
         "" if target is None else target_note(target.text, target.generated),
         "" if target is None else cut_note(target.tokens, "target"),
     )
@@ -320,7 +323,7 @@ def _headline(part: Analysis, heads: Sequence[HeadFindings], whole: bool) -> Ite
     elif not part.checkpoint.stacks and part.verification.level:
         corpus = "CORPUS.conllu" if part.checkpoint.architecture.has_words else "CORPUS.txt"
         command = f"attnviz profile {corpus} {visible(' '.join(part.checkpoint.model_options))}"
-        yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")
+        yield Text.assemble(("Over a corpus: ", "bold"), f"not known; {command} measures it.")
 
 
 def _counts(
@@ -368,7 +371,7 @@ def _table_of_heads(
     tables: Sequence[tuple[Analysis, Sequence[tuple[str, HeadFindings]]]],
     names: Collection[str],
     n_heads: int,
-    whole: bool,
+    choices: ViewOptions,
 ) -> Iterator[RenderableType]:
     """Table of the heads to look at: what they do on the text, and beside it over a corpus."""
     rows: list[_Row] = [(part, kind, head) for part, listed in tables for kind, head in listed]
@@ -376,18 +379,31 @@ def _table_of_heads(
         Field("Kind", lambda row: row[1]),
         Field("Head", lambda row: row[2].id),
         Field("On this text", lambda row: _label_text(row[2])),
+    ]
+    if choices.relation:
+        found = [
+            each
+            for part, listed in tables
+            for each in relations_of(part, [head for _, head in listed], choices.relation)
+        ]
+        counts = {each.head.id: f"{visible(each.name)} {each.found} of {len(each.pairs)}" for each in found}
+        columns.append(Field("Finds", lambda row: counts.get(row[2].id, "")))
+    columns += [
         Field("Score", lambda row: score_and_baseline(selected_verdict(row[2], names))[0]),
         Field("Baseline", lambda row: _dashless(selected_verdict(row[2], names))),
     ]
-    if whole:
+    for name in map(statistic_named, choices.maps):
+        shown: Field[_Row] = statistic_field(name, lambda row, name=name: row[2].statistics.get(name), "")  # type: ignore[misc]
+        columns.append(replace(shown, title=shown.title or NAMES[name]))
+    if choices.verbose:
         columns.append(Field("n", lambda row: getattr(selected_verdict(row[2], names), "n", row[2].labelled.n)))
     if any(part.profile is not None for part, _, _ in rows):
         columns += [
             Field("Over a corpus", lambda row: role_text(row[0], row[2])),
             Field("Corpus score", lambda row: score_and_baseline(row[2].role)[0]),
-            Field("Corpus baseline", lambda row: _dashless(row[2].role)),
+            Field("Corpus baseline", lambda row: _dashless(row[2].role), detail=True),
         ]
-        if whole:
+        if choices.verbose:
             columns.append(Field("Corpus n", lambda row: f"{row[2].role.n:,}" if row[2].role else ""))
     if rows:
         yield RowTable(f"Heads to look at ({listed_of(len(rows), n_heads)})", columns, rows)

@@ -16,7 +16,7 @@ from attnviz.judge.roles import ENOUGH_INSTANCES, ERROR_RATE, MIN_TEXTS_SHARES, 
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
 from attnviz.measures.estimates import HeadScores
 from attnviz.measures.names import NAME_DIRECTIONS, NameCount
-from attnviz.measures.patterns import PATTERNS, RETRIEVAL
+from attnviz.measures.patterns import PATTERNS, REGISTRY, RETRIEVAL
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import NOWHERE
 from attnviz.measures.tallies import OFFSETS, StatisticsTally
@@ -181,6 +181,8 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     if profile.statistics is not None and texts - sequences < MIN_TEXTS_SHARES:
         read = counted(texts - sequences, "text")
         yield notes(f"{read}: shares of attention give no role with fewer than {MIN_TEXTS_SHARES} (see profile.csv).")
+    elif profile.statistics is None and REGISTRY.plugins:
+        yield notes("Patterns of plug-ins are measured on texts alone: give a corpus.")
     if profile.relations is not None:
         columns, order = relation_fields(profile), "the most frequent first"
         rows = choices.rows(_FEW)
