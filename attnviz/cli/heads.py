@@ -40,9 +40,11 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         found = "neither" if chat is None else "both"
         raise UsageError(f"expected TEXT, or --chat FILE instead, found {found}.")
     if each_line:
+        from attnviz.texts.reading import open_corpus
+
         reading = {name: value for name, value in options.items() if name not in run.spec.of_one}
-        if chat is not None:
-            _check_chats(chat)
+        if chat is not None and open_corpus(chat).kind != "chats":
+            raise UsageError(f"expected a list of messages on each line of {chat}, found texts; leave out --chat.")
         return _each_line(run, text or str(chat), reading)
     run.refuse(run.spec.of_many, "is of a file of texts; expected it with --each-line, found it without")
     options = {name: value for name, value in options.items() if name not in run.spec.of_many}
@@ -64,17 +66,6 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         return hints(result, run.choices(), document)
 
     return run.job(measure, texts=texts, implied_figures=_implied_figures(run), finish=finish)
-
-
-def _check_chats(file: Path) -> None:
-    """Raise UsageError where the rows of a file are no chats."""
-    from attnviz.texts.reading import open_corpus
-
-    if open_corpus(file).kind != "chats":
-        raise UsageError(
-            f"expected chats in {file}, a list of messages on each line, found texts; attnviz heads {file} --each-line "
-            "reads texts."
-        )
 
 
 def _contents(chat: Path) -> list[str]:

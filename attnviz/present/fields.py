@@ -80,7 +80,7 @@ def entry(fields: Iterable[Field[Any]], row: Any) -> dict[str, Any]:
         if field.name and (not field.of_stacks or isinstance(row.id.layer, LayerId)):
             value = field.value_for(row)
             if value is not None or not field.if_known:
-                values[field.name] = value
+                values[field.name] = list(value) if isinstance(value, tuple) else value
     return values
 
 

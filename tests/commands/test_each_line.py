@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_one_line_before_anything_is_written(
 def test_texts_are_not_taken_for_chats(run: Any):
     assert run("the cat ran\n", "--figures", "none").exit_code == 0
     done = CliRunner().invoke(app, ["heads", "--chat", "x.txt", "--each-line", "-m", "no-model"])
-    assert (done.exit_code, "expected chats" in done.stderr) == (2, True)
+    assert (done.exit_code, "list of messages" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("texts", [[], [LINES[0], TOO_LONG], [1], "gone.txt", "trees.conllu"])

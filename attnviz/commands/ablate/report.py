@@ -43,10 +43,7 @@ def of_one_text(result: Ablation) -> str:
     """What the mean over a single text cannot show, or ''."""
     if result.n_texts > 1 or result.method != "mean":
         return ""
-    return (
-        ": a head is replaced by its mean over this text alone, so that what it does alike at all its tokens, such as "
-        "telling this text from others, does not show; give more texts, or --method zero"
-    )
+    return ": what a head does alike at all its tokens does not show in one text; give more texts, or --method zero"
 
 
 def what_is_measured(result: Ablation) -> str:

@@ -268,19 +268,7 @@ SPEC = CommandSpec(
     further=_further,
     tensors=("attention.safetensors", _attention_bytes),
     in_paper=_in_paper,
-    paper=(
-        "id",
-        "label",
-        "label_score",
-        "label_baseline",
-        "label_n",
-        "role",
-        "role_direction",
-        "role_score",
-        "role_baseline",
-        "role_n",
-        "role_in_text",
-    ),
+    paper=("id", "label", *_JUDGED, "role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text"),
     top=None,
 )
 """The command's presentation."""

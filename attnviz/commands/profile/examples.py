@@ -9,10 +9,11 @@ key, one a text each.
 """
 
 import random
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from heapq import heappush, heappushpop, nsmallest
+from heapq import nsmallest
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -86,26 +87,21 @@ class TopExamples:
     """The ``n`` examples of the highest scores; ties go to the first texts."""
 
     def __init__(self, n: int) -> None:
-        self._n = n
-        self._heap: list[tuple[int, int, int, int, Example]] = []
+        self._n, self._kept = n, list[tuple[int, int, int, int, Example]]()
 
     @property
     def floor(self) -> int:
         """The least score kept."""
-        return self._heap[0][0] if len(self._heap) == self._n else 0
+        return -self._kept[-1][0] if len(self._kept) == self._n else 0
 
     def offer(self, score: int, key: tuple[int, int, int], example: Example) -> None:
         """Keep an example if it is one of the best; ``key``, unique: corpus, text, position."""
-        corpus, text, position = key
-        ranked = score, -corpus, -text, -position, example
-        if len(self._heap) < self._n:
-            heappush(self._heap, ranked)
-        else:
-            heappushpop(self._heap, ranked)
+        insort(self._kept, (-score, *key, example))
+        del self._kept[self._n :]
 
     def ranked(self) -> list[Example]:
         """Examples, the best first."""
-        return [each[-1] for each in sorted(self._heap, reverse=True)]
+        return [each[-1] for each in self._kept]
 
     def different(self, n: int) -> tuple[Example, ...]:
         """The best ``n`` with distinct texts and pairs."""

@@ -9,9 +9,8 @@ from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
 from attnviz.figures.families import UNNAMED, Family, brief_name, family_of_label
-from attnviz.judge.roles import Role
+from attnviz.judge.roles import Role, role_key
 from attnviz.measures.chats import LOOKBACK, SHARE
-from attnviz.measures.patterns import INACTIVE, SINK
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import counted, visible
@@ -28,7 +27,7 @@ from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
 def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``, without patterns of single texts."""
     model, passed = profile.checkpoint, profile.passed_roles()
-    telling = max(passed, key=lambda head: _clarity(passed[head]))
+    telling = min(passed, key=lambda head: role_key(passed[head][0]) if passed[head] else (math.inf,))
     judged = {(role.id, role.role): role for role in profile.roles}
     options = [*model.model_options, *(["--seed", str(profile.seed)] if profile.seed else [])]
     return {
@@ -77,14 +76,6 @@ def _spans(profile: Profile) -> dict[str, Any]:
         for each in shares
     ]
     return {"spans": {"names": names, "places": [[] for _ in names], "pairs": pairs}} if shares else {}
-
-
-def _clarity(roles: list[Role]) -> tuple[bool, bool, float]:
-    return (
-        bool(roles),
-        bool(roles) and roles[0].role not in (SINK, INACTIVE, "broad"),
-        (roles[0].error_reduction or 0.0) if roles else 0.0,
-    )
 
 
 def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:

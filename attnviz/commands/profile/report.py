@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -16,9 +15,8 @@ from attnviz.judge.roles import ENOUGH_INSTANCES, ERROR_RATE, MIN_TEXTS_SHARES, 
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
 from attnviz.measures.estimates import HeadScores
 from attnviz.measures.names import NAME_DIRECTIONS, NameCount
-from attnviz.measures.patterns import PATTERNS, REGISTRY, RETRIEVAL
+from attnviz.measures.patterns import REGISTRY, RETRIEVAL
 from attnviz.measures.relations import RelationCount
-from attnviz.measures.statistics import NOWHERE
 from attnviz.measures.tallies import OFFSETS, StatisticsTally
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, rounded, span, visible
@@ -26,7 +24,6 @@ from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, pick, plain
 from attnviz.present.published import ARROWS, published_table, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
-from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import RowTable, first_rows, glued, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
@@ -41,18 +38,10 @@ ROLE_FIELDS: tuple[Field[Any], ...] = (
     Field("Score", name="score"),
     Field("Baseline", name="baseline", write=shown_baseline),
     Field("n", name="n"),
-    Field(
-        "Interval",
-        lambda role: role.interval and list(role.interval),
-        name="interval",
-        csv={"low": (0,), "high": (1,)},
-        write=span,
-        detail=True,
-    ),
+    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=span, detail=True),
     *plain("passed", "too_few", "threshold", "error_reduction", "texts", "q"),
     Field("Untrained", name="untrained", write=lambda score: "" if score is None else score),
-    Field(value=lambda role: role.difference and list(role.difference), name="difference", csv={}),
-    *(Field(name=name, csv={}) for name in ("baselines", "p", "refuted")),
+    *(Field(name=name, csv={}) for name in ("difference", "baselines", "p", "refuted")),
 )
 """The fields of a role of a head over a corpus."""
 
@@ -200,8 +189,6 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
         yield notes(*_texts_left_out(profile))
         return
     yield by_head(passed, top, "profile.csv", control=control)
-    if profile.statistics is not None:
-        yield _by_layer(profile.statistics, profile.checkpoint.n_layers)
     published = _published(profile)
     if published:
         yield published_table(published)
@@ -226,7 +213,7 @@ def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
         Field("Relation", lambda relation: role_name(relation.relation, relation.best[1])),
         Field("Best head", lambda relation: relation.best[0]),
         Field("Accuracy", lambda relation: relation.best[2]),
-        Field("Baseline", lambda relation: _largest_baseline(relation, best[relation.relation])),
+        Field("Baseline", lambda relation: ": ".join(largest_guess(relation, best[relation.relation]))),
     ]
     if profile.control_texts is not None:
         columns.append(Field("Untrained", lambda relation: best[relation.relation].untrained))
@@ -241,11 +228,10 @@ def best_role(profile: Profile, relation: RelationCount) -> Role:
     return role
 
 
-def _largest_baseline(relation: RelationCount, role: Role) -> str:
-    """Name and accuracy of the best guess of what the head finds; an offset with its number."""
+def largest_guess(relation: RelationCount, role: Role) -> tuple[str, str]:
+    """Name and accuracy of the best guess of what the head finds; of an offset its number."""
     name = max(role.baselines, key=role.baselines.__getitem__)
-    shown = f"{relation.offset:+d}" if name == "fixed offset" else name
-    return f"{shown}: {rounded(role.baseline)}"
+    return f"{relation.offset:+d}" if name == "fixed offset" else name, rounded(role.baseline)
 
 
 def by_head(passed: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, control: bool) -> RenderableType:
@@ -259,35 +245,16 @@ def by_head(passed: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, con
         return Text(f"None of the {n_heads} heads shows a role over this corpus.", "bold")
     heads.sort(key=lambda head: -(head[1][0].error_reduction or 0.0))
     listed = heads[: top or None]
-    rows = [(str(id) if role is roles[0] else "", role) for id, roles in listed for role in roles]
-    columns: list[Field[tuple[str, Role]]] = [
-        Field("Head", lambda row: row[0]),
-        Field("Role", lambda row: role_name(row[1].role, row[1].direction)),
-    ]
+    rows = [role for _, roles in listed for role in roles]
+    first = [roles[0] for _, roles in listed]
     shown = ["score", "baseline", "interval", *(["untrained"] if control else []), "n"]
-    for field in pick(ROLE_FIELDS, *shown):
-        columns.append(_of_role(field))
+    columns: list[Field[Role]] = [
+        Field("Head", lambda role: role.id if role in first else ""),
+        Field("Role", lambda role: role_name(role.role, role.direction)),
+        *pick(ROLE_FIELDS, *shown),
+    ]
     title = f"Heads ({len(listed)} of {n_heads}; {n_heads - len(heads)} show no role)"
     return RowTable(title, columns, rows, caption=left_out(len(listed), len(heads), "head", file))
-
-
-def _of_role(field: Field[Role]) -> Field[tuple[str, Role]]:
-    return Field(field.title, lambda row: field.write(field.value_for(row[1])), detail=field.detail)
-
-
-def _by_layer(tally: StatisticsTally, n_layers: int) -> RenderableType:
-    values, baselines = tally.results(), tally.baselines()
-    names = [name for name in ("entropy", "distance", "confidence", "sink", NOWHERE) if name in values]
-    names += [spec.statistic for spec in PATTERNS if spec.column and spec.statistic in values]
-
-    def mean(name: str, layer: int) -> float | None:
-        value = float(values[name][layer].mean())
-        return value if math.isfinite(value) else None
-
-    columns = [Field[int]("Layer", lambda layer: layer)]
-    columns += [statistic_field(name, partial(mean, name), "token") for name in names]
-    last = ["uniform", *map(baselines.get, names)]
-    return RowTable("Layers (means over their heads)", columns, range(n_layers), last=last)
 
 
 def _notes(profile: Profile) -> RenderableType:
@@ -307,9 +274,6 @@ def _notes(profile: Profile) -> RenderableType:
         f"Trees: {trees}. Baseline: the largest of six guesses (+1: the next word). Pass: heads that pass; too few: "
         f"below {ENOUGH_INSTANCES} instances, or texts."
         if profile.relations is not None
-        else "",
-        "Windows: uniform attention is within the window of each layer; the last row is the mean of the layers."
-        if profile.statistics is not None and profile.statistics.windowed
         else "",
         profile.why_no_copying and f"Copying and copy-suppression were not measured: {profile.why_no_copying}.",
         *_texts_left_out(profile),

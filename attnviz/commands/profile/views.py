@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import family_of, page_data
-from attnviz.commands.profile.report import best_role
+from attnviz.commands.profile.report import best_role, largest_guess
 from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, counted_families
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
@@ -45,12 +45,6 @@ class _Row(NamedTuple):
 
     relation: RelationCount
     best: Role
-
-    @property
-    def baseline(self) -> str:
-        """Name of the largest baseline; an offset by its number."""
-        name = max(self.best.baselines, key=self.best.baselines.__getitem__)
-        return f"offset {self.relation.offset:+d}".replace("-", "−") if name == "fixed offset" else name
 
 
 @dataclass(frozen=True)
@@ -117,9 +111,10 @@ def _beside(row: _Row, style: Style) -> str:
     gain, width, too_few = signed(row.best.margin), style.room or math.inf, row.best.too_few
     if width < _NARROWEST:
         return f"{row.best.id}\n{'too few' if too_few else gain}"
+    guess, _ = largest_guess(row.relation, row.best)
     direction = (row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep")
     separator = "\n" if width < _NARROW else ", "
-    return f"{row.best.id} {direction}{separator}{too_few or f'{gain} above {row.baseline}'}"
+    return f"{row.best.id} {direction}{separator}{too_few or f'{gain} above {guess}'}"
 
 
 def _label(axis: YAxis, texts: list[str], style: Style) -> None:

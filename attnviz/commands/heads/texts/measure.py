@@ -248,20 +248,10 @@ def analyze_each(
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
         of_heads = tuple(_on_text(head, analysis) for head in analysis.heads)
         errors = analysis.verification.pattern_error, analysis.verification.output_error
-        one = OneText(
-            analysis.text,
-            line.pair,
-            line.place,
-            line.id,
-            line.label,
-            tuple(analysis.tokens.labels),
-            analysis.tokens.truncated,
-            *errors,
-            of_heads,
-            analysis.spans,
-        )
+        row, tokens = (line.pair, line.place, line.id, line.label), analysis.tokens
+        one = OneText(analysis.text, *row, tuple(tokens.labels), tokens.truncated, *errors, of_heads, analysis.spans)
         done.append(one)
-        n_unknown += analysis.tokens.n_unknown
+        n_unknown += tokens.n_unknown
         if visit is not None:
             visit(one, analysis)
     verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
