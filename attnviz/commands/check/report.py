@@ -51,13 +51,9 @@ _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"))
 
 def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
     counts = {verdict: check.count(verdict) for verdict in VERDICTS}
-    of_table = {} if check.paper is None else {name: getattr(check.paper, name) for name in _OF_TABLE}
-    return {
-        "model": model_entry(check.checkpoint),
-        "options": check.options,
-        "counts": counts,
-        "paper": of_table or None,
-    }
+    content = {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts}
+    paper = check.paper
+    return content if paper is None else content | {"paper": {name: getattr(paper, name) for name in _OF_TABLE}}
 
 
 _OF_TABLE = ("cited", "data", "metric", "threshold")
