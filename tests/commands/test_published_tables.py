@@ -4,14 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import attnviz
 from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers import PAPER_TABLES
+from attnviz.commands.circuits.successors import ordinal_sequences
 from attnviz.errors import AttnvizError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from tests.support.corpora import WORDS, sentences
-from tests.support.models import LOOKS_AT, gpt2_tokenizer, hand_built_gpt2, sharp_gpt2
+from tests.support.models import LOOKS_AT, gpt2_tokenizer, hand_built_gpt2, sharp_gpt2, word_tokenizer
 
 
 def texts(path: Path, n_texts: int, n_words: int) -> Path:
@@ -49,15 +52,56 @@ def test_heads_that_rest_on_the_first_token_are_counted_and_the_first_query_is(t
     assert (few.verdict, few.measured) == ("cannot be decided", pytest.approx(0.4))
 
 
-UNTRAINED = [("gu-2024", 70)]
+def successor_model() -> Any:
+    """Layer 0's network passes on what a token is; of layer 1's heads L1H0 writes its successor, L1H1 itself."""
+    tokenizer = word_tokenizer()
+    n = len(tokenizer)
+    model: Any = GPT2LMHeadModel(
+        GPT2Config(vocab_size=n, n_embd=2 * n, n_layer=2, n_head=2, n_inner=n, activation_function="relu",
+                   bos_token_id=0, eos_token_id=0, tie_word_embeddings=True, n_positions=32)
+    ).eval()  # fmt: skip
+    following = torch.zeros(n, n)
+    for each in ordinal_sequences(tokenizer):
+        for first, second in each.ids[each.pairs].tolist():
+            following[first, second] = 1
+    with torch.no_grad():
+        model.transformer.wte.weight.copy_(torch.eye(n, 2 * n))
+        first, second = model.transformer.h
+        first.mlp.c_fc.weight.copy_(torch.eye(2 * n, n))
+        first.mlp.c_proj.weight.copy_(torch.eye(n, 2 * n))
+        second.attn.c_attn.weight[:, 4 * n :] = torch.cat([torch.eye(2 * n, n)] * 2, 1)
+        second.attn.c_proj.weight.copy_(torch.cat([torch.cat([following, torch.eye(n)]), torch.zeros(2 * n, n)], 1))
+    return model
+
+
+def test_a_successor_head_is_found_and_without_the_first_network_it_is_not() -> None:
+    model = successor_model()
+    found = rows(from_loaded(model, word_tokenizer()), "gould-2023")
+    best = found["successors, the best head"]
+    assert (best.claim.head, best.verdict, best.n) == ("L1H0", "holds", 290)
+    assert best.measured == 1
+    assert max(best.baseline or 1, best.untrained or 1) < 0.2
+    assert (found["of days"].measured, found["of days"].n) == (1, 7)
+    assert (found["successor heads"].measured, found["successor heads"].untrained) == (1, 0)
+    heads = {str(head.id): head for head in attnviz.circuits(model, tokenizer=word_tokenizer()).heads}
+    assert heads["L1H0"].successor == best.measured
+    assert heads["L1H1"].successor == 0
+    with torch.no_grad():
+        model.transformer.h[0].mlp.c_proj.weight.zero_()
+    assert rows(from_loaded(model, word_tokenizer()), "gould-2023")["successors, the best head"].verdict == "fails"
+
+
+UNTRAINED = [("gu-2024", 70), ("gould-2023", 0)]
 
 
 @pytest.mark.parametrize(("name", "n_words"), UNTRAINED)
 def test_no_claim_holds_of_random_weights(name: str, n_words: int, tmp_path: Path) -> None:
-    model = sharp_gpt2(n_positions=64)
+    tokenizer = word_tokenizer()
+    model = sharp_gpt2(model_class=GPT2LMHeadModel, n_positions=80, vocab_size=len(tokenizer))
     for parameter in model.parameters():
         parameter.data.normal_(std=0.02)
-    found = attnviz.check(texts(tmp_path / "a.txt", 120, n_words), from_loaded(model, gpt2_tokenizer()), published=name)
+    corpora = [texts(tmp_path / "a.txt", 120, n_words)] if n_words else []
+    found = attnviz.check(corpora, from_loaded(model, tokenizer), published=name)
     assert found.count("holds") == 0
     assert found.exit_code in (1, 3)
 
@@ -65,6 +109,7 @@ def test_no_claim_holds_of_random_weights(name: str, n_words: int, tmp_path: Pat
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("gu-2024", {}, "expected a corpus"),
     ("gu-2023", {}, "gu-2024"),
+    ("gould-2023", {}, "language head"),
 ]
 
 

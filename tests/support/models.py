@@ -15,6 +15,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast
 
+from attnviz.commands.circuits.successors import SEQUENCES
+
 WORDS = (
     "the cat that i saw ran away one two three four five dog house tree a in on of to and was it he she they "
     "un believ able ness s ' . , ! ? - ( ) [ ] / $ \\ b c d e f g"
@@ -52,6 +54,15 @@ def gpt2_tokenizer() -> PreTrainedTokenizerFast:
     )
     backend.train_from_iterator([" ".join(WORDS[:30])] * 20, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=special, eos_token=special, unk_token=special)
+
+
+def word_tokenizer(without: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """A token a word of every ordinal sequence, but for some words, of which all are unknown; of a few others, too."""
+    ordinal = [word for _, words in SEQUENCES.values() for word in words if word not in without]
+    vocabulary = {word: id for id, word in enumerate(dict.fromkeys(["[UNK]", *ordinal, *WORDS]))}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", eos_token="[UNK]")
 
 
 _BERT = {"vocab_size": len(SPECIALS) + len(WORDS) + len(PIECES), "hidden_size": 32, "num_hidden_layers": 3}

@@ -1,11 +1,13 @@
 """The tables of papers that ``check --published`` measures, a file a paper."""
 
+from attnviz.commands.check.papers.gould_2023 import GOULD_2023
 from attnviz.commands.check.papers.gu_2024 import GU_2024
 from attnviz.commands.check.papers.table import PaperTable
 
 PAPER_TABLES: dict[str, PaperTable] = {
     each.name: each
     for each in (
+        GOULD_2023,
         GU_2024,
     )
 }  # fmt: skip
