@@ -65,6 +65,16 @@ def word_tokenizer(without: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", eos_token="[UNK]")
 
 
+def many_words_tokenizer(n_words: int = 800) -> PreTrainedTokenizerFast:
+    """A token a word, w0 to w799, between [CLS] and [SEP]."""
+    vocabulary = {word: id for id, word in enumerate([*SPECIALS, *(f"w{number}" for number in range(n_words))])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    special = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="[MASK]", **special)
+
+
 _BERT = {"vocab_size": len(SPECIALS) + len(WORDS) + len(PIECES), "hidden_size": 32, "num_hidden_layers": 3}
 _BERT |= {"num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 40}
 _GPT2 = {"vocab_size": 400, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 40}
@@ -153,7 +163,7 @@ _POSITION_SIZE = 10.0
 _SCORE = 30.0  # of a position looked at, over sqrt(d_head); all others are near 0
 
 
-def hand_built_bert(layers: Sequence[Sequence[Target]], d_head: int = 32) -> Any:
+def hand_built_bert(layers: Sequence[Sequence[Target]], d_head: int = 32, **changes: Any) -> Any:
     """A BERT whose every head attends where its target says, on texts of up to ``d_head`` tokens.
 
     Position p is the unit vector e_p, large beside the words, and stays so through LayerNorm and the layers, whose
@@ -163,7 +173,7 @@ def hand_built_bert(layers: Sequence[Sequence[Target]], d_head: int = 32) -> Any
     n_heads = _n_heads(layers)
     torch.manual_seed(0)
     sizes = {"hidden_size": n_heads * d_head, "num_hidden_layers": len(layers), "num_attention_heads": n_heads}
-    config = bert_config(max_position_embeddings=d_head, **sizes)
+    config = bert_config(max_position_embeddings=d_head, **sizes, **changes)
     model = BertModel(config)
     with torch.no_grad():
         model.embeddings.position_embeddings.weight.copy_(_POSITION_SIZE * torch.eye(d_head, n_heads * d_head))
