@@ -14,7 +14,15 @@ from attnviz.commands.circuits.successors import ordinal_sequences
 from attnviz.errors import AttnvizError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from tests.support.corpora import WORDS, sentences
-from tests.support.models import LOOKS_AT, gpt2_tokenizer, hand_built_gpt2, sharp_gpt2, word_tokenizer
+from tests.support.models import (
+    LOOKS_AT,
+    gpt2_tokenizer,
+    hand_built_bert,
+    hand_built_gpt2,
+    many_words_tokenizer,
+    sharp_gpt2,
+    word_tokenizer,
+)
 
 
 def texts(path: Path, n_texts: int, n_words: int) -> Path:
@@ -91,7 +99,43 @@ def test_a_successor_head_is_found_and_without_the_first_network_it_is_not() -> 
     assert rows(from_loaded(model, word_tokenizer()), "gould-2023")["successors, the best head"].verdict == "fails"
 
 
-UNTRAINED = [("gu-2024", 70), ("gould-2023", 0)]
+SUBJECTS = {2: 5, 3: 8, 6: 7}
+"""From the place of a word to that of its head, which no one offset finds."""
+
+
+def rare_trees(path: Path, n_sentences: int = 130) -> Path:
+    """Sentences of ten words with three subjects, and at the fourth place a word that is nowhere else."""
+    lines = []
+    for sentence in range(n_sentences):
+        for place in range(1, 11):
+            word = 600 + sentence if place == 4 else (10 * sentence + place) % 560
+            to, relation = (
+                (SUBJECTS[place], "nsubj")
+                if place in SUBJECTS
+                else (0 if place == 1 else 1, "root" if place == 1 else "dep")
+            )
+            lines.append(f"{place}\tw{word}\t_\t_\t_\t_\t{to}\t{relation}\t_\t_")
+        lines.append("")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_positional_syntactic_and_rare_word_heads_are_those_built_so(tmp_path: Path) -> None:
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    heads = [lambda query: [4], LOOKS_AT["next-token"], lambda query: [SUBJECTS.get(query, query)], LOOKS_AT["broad"]]
+    tokenizer = many_words_tokenizer()
+    model = from_loaded(hand_built_bert([heads], vocab_size=len(tokenizer)), tokenizer)
+    found = rows(model, "voita-2019", rare_trees(tmp_path / "a.conllu"))
+    for name in ("positional heads", "syntactic heads"):
+        assert (found[name].measured, found[name].untrained, found[name].verdict) == (0.25, 0, "holds")
+    rarest = found["rarest token, the best head of the first layer"]
+    assert (rarest.claim.head, rarest.measured, rarest.verdict, rarest.n) == ("L0H0", 1, "holds", 1300)
+    assert (found["one of the two rarest"].measured, found["rare-word heads"].measured) == (1, 0.25)
+    without = rows(model, "voita-2019", texts(tmp_path / "a.txt", 40, 20))
+    assert [without[name].verdict for name in ("syntactic heads", "rarest token")] == ["cannot be decided"] * 2
+
+
+UNTRAINED = [("gu-2024", 70), ("gould-2023", 0), ("voita-2019", 20)]
 
 
 @pytest.mark.parametrize(("name", "n_words"), UNTRAINED)

@@ -23,8 +23,8 @@ from attnviz.models.wording import counted
 from attnviz.progress import named, report_once
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Process, Unfinished
-from attnviz.texts.reading import Text, open_corpus, ready, rendered
-from attnviz.texts.runs import LongRun, RunSettings
+from attnviz.texts.reading import Corpus, Text, open_corpus, ready, rendered
+from attnviz.texts.runs import LongRun, RunSettings, token_counts
 from attnviz.texts.tables import Columns
 
 
@@ -76,6 +76,15 @@ class PaperRun:
         """A measured head by its place."""
         return HeadId(self.checkpoint.layers[layer], head)
 
+    def token_counts(self) -> Tensor:
+        """How often each vocabulary entry is in the texts, [vocabulary]."""
+        return token_counts(self.checkpoint, self._opened, self.options["limit"])
+
+    @cached_property
+    def _opened(self) -> tuple[Corpus, ...]:
+        columns = Columns(self.options["text_column"], self.options["pair_column"])
+        return tuple(open_corpus(path, columns) for path in self.corpora)
+
     def over_texts(
         self, checkpoint: Checkpoint, tallies: Mapping[str, Any], prepared: Callable[[Text], Text | None] | None = None
     ) -> int:
@@ -83,12 +92,12 @@ class PaperRun:
 
         ``prepared`` gives each text as it is measured, None to leave it out. Returns the number of texts measured.
         """
-        options, columns = self.options, Columns(self.options["text_column"], self.options["pair_column"])
+        options = self.options
         part, most = PARTS[0], options["limit"]
         if checkpoint is not self.checkpoint:
             part, most = PARTS[1], min(CONTROL_TEXTS, most or CONTROL_TEXTS)
         settings = RunSettings(
-            checkpoint, tuple(open_corpus(path, columns) for path in self.corpora), None, most, options["batch_size"],
+            checkpoint, self._opened, None, most, options["batch_size"],
             options["seed"], Process(), Unfinished(None, {}), named(part, options["progress"]),
             report_once(options["warn"]),
         )  # fmt: skip
@@ -108,6 +117,10 @@ class PaperRun:
         """A number beside the paper's, of which nothing is claimed; other arguments as for :meth:`claimed`."""
         claim = self._claim(what, head, published, None)
         return CheckedClaim(claim, REPORTED, value, n, interval=interval, untrained=untrained)
+
+    def undecided(self, what: str, why: str) -> CheckedClaim:
+        """A row that cannot be measured here, and why."""
+        return CheckedClaim(self._claim(what, None, "", None), UNDECIDED, reason=why)
 
     def claimed(self, what: str, value: float, n: int, *, head: HeadId | None = None, published: str = "",
                 at_least: float | None = None, untrained: float | None = None, baseline: float | None = None,
