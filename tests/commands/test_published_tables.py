@@ -16,6 +16,7 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded
 from tests.support.corpora import WORDS, sentences
 from tests.support.models import (
     LOOKS_AT,
+    bert_tokenizer,
     gpt2_tokenizer,
     hand_built_bert,
     hand_built_gpt2,
@@ -135,7 +136,35 @@ def test_positional_syntactic_and_rare_word_heads_are_those_built_so(tmp_path: P
     assert [without[name].verdict for name in ("syntactic heads", "rarest token")] == ["cannot be decided"] * 2
 
 
-UNTRAINED = [("gu-2024", 70), ("gould-2023", 0), ("voita-2019", 20)]
+def test_surface_patterns_are_those_of_heads_built_so(tmp_path: Path) -> None:
+    first = [
+        *(LOOKS_AT[name] for name in ("previous-token", "next-token", "current-token", "sink")),
+        lambda query: [20],
+    ]
+    model = from_loaded(hand_built_bert([first, [lambda query: [21]] * 5]), bert_tokenizer())
+    path = texts(tmp_path / "a.txt", 120, 19)
+    path.write_text(path.read_text(encoding="utf-8").replace("\n", " .\n"), encoding="utf-8")
+    found = rows(model, "clark-2019", path)
+    counts = {name.partition(": ")[2]: row.measured for name, row in found.items() if name.startswith("heads")}
+    entropy = counts.pop("entropy by that of uniform attention")
+    assert counts == {
+        "previous token": 1,
+        "next token": 1,
+        "token itself": 1,
+        "[CLS]": 1,
+        "[SEP]": 5,
+        "period or comma": 1,
+    }
+    assert entropy == 0
+    for name in ("[SEP]", "[SEP] from [SEP]"):
+        row = found[f"mean attention to {name}, layers 1 to 1"]
+        assert (row.measured, row.verdict) == (pytest.approx(1, abs=0.01), "holds")
+        assert row.untrained == pytest.approx(1 / 22, abs=0.01)
+    causal = rows(from_loaded(sharp_gpt2(), gpt2_tokenizer()), "clark-2019", sentences(tmp_path / "b.txt"))
+    assert not [name for name in causal if "next" in name or "[SEP]" in name]
+
+
+UNTRAINED = [("gu-2024", 70), ("gould-2023", 0), ("voita-2019", 20), ("clark-2019", 20)]
 
 
 @pytest.mark.parametrize(("name", "n_words"), UNTRAINED)

@@ -19,7 +19,7 @@ from attnviz.commands.check.claims import (
     write_claims,
 )
 from attnviz.commands.check.papers import PAPER_TABLES
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, check_corpus
+from attnviz.commands.check.papers.table import PaperRun, PaperTable
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.heads.analysis import Analysis
@@ -44,7 +44,7 @@ from attnviz.options import COMMANDS, checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
 from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, part_of
-from attnviz.profiles.published import PublishedHead, has_heads, heads_of_paper
+from attnviz.profiles.published import has_heads, heads_of_paper
 from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import this_process
@@ -182,14 +182,15 @@ def check(
 def _of_paper(
     name: str, checkpoint: Checkpoint, corpora: tuple[Path, ...]
 ) -> tuple[PaperTable | None, tuple[Claim, ...]]:
-    """A paper's table, and its claims on heads; none on those of a model of another shape, if there is a table."""
-    table, heads = PAPER_TABLES.get(name), tuple[PublishedHead, ...]()
-    shape = checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads
-    if table is not None:
-        check_corpus(table, corpora)
-    if table is None or has_heads(name, *shape):
-        heads = heads_of_paper(name, *shape, PAPER_TABLES)
-    return table, tuple(published_claim(name, head, corpora) for head in heads)
+    """A paper's table, None where it takes texts and only its heads can be checked, and its claims on heads."""
+    table, shape = PAPER_TABLES.get(name), (checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads)
+    if table is not None and not has_heads(name, *shape):
+        if table.needs_corpus and not corpora:
+            raise UsageError(f"{name} is measured on texts: expected a corpus, such as novel.txt, found none.")
+        return table, ()
+    heads = heads_of_paper(name, *shape, PAPER_TABLES)
+    lacking = table is not None and table.needs_corpus and not corpora
+    return None if lacking else table, tuple(published_claim(name, head, corpora) for head in heads)
 
 
 def _check_init(path: Path, published: str | None) -> None:

@@ -25,7 +25,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     )  # fmt: skip
     for name, (right, n) in trained.right.items():
         yield run.reported(f"of {name}", float(right[layer, head]) / n, n, head=best)
-    found, control = (float((each >= MAJORITY).sum()) for each in (scores, untrained))
+    found, control = (int((each >= MAJORITY).sum()) for each in (scores, untrained))
     yield run.reported("successor heads", found, n_heads, untrained=control)
 
 

@@ -12,7 +12,6 @@ from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, Ch
 from attnviz.commands.check.claims import Claim
 from attnviz.commands.profile.corpus_run import TEXTS_APART
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
-from attnviz.errors import UsageError
 from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.estimates import Interval, share_evidence
@@ -170,9 +169,3 @@ def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:
 
 def _whole(text: Text, checkpoint: Checkpoint) -> Text | None:
     return rendered(text, checkpoint.tokenizer) if text.messages else ready(text, None)
-
-
-def check_corpus(table: PaperTable, corpora: tuple[Path, ...]) -> None:
-    """UsageError where a table needs texts and none are given."""
-    if table.needs_corpus and not corpora:
-        raise UsageError(f"{table.name} is measured on texts: expected a corpus, such as novel.txt, found none.")
