@@ -63,10 +63,10 @@ def text_notes(settings: RunSettings, measured: Sequence[Measured]) -> tuple[str
 
 
 def token_counts(checkpoint: Checkpoint, corpora: Sequence[Corpus], limit: int | None) -> Tensor:
-    """How often each vocabulary entry is in the content of corpora, [vocabulary]; GAP's passages are not read."""
+    """How often each vocabulary entry is in the content of corpora but GAP, [vocabulary]; reads them once more."""
     size = max(int(checkpoint.config.vocab_size), len(checkpoint.tokenizer))
     counts = torch.zeros(size, dtype=torch.long)
-    for corpus in corpora:
+    for corpus in (each for each in corpora if each.kind != "gap"):
         texts = read_texts(corpus, limit)
         while stretch := list(islice(texts, _STRETCH)):
             read = [rendered(text, checkpoint.tokenizer) if text.messages else text for text in stretch]

@@ -44,7 +44,7 @@ from attnviz.options import COMMANDS, checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
 from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, part_of
-from attnviz.profiles.published import has_heads, heads_of_paper
+from attnviz.profiles.published import heads_of_paper
 from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import this_process
@@ -172,10 +172,8 @@ def check(
     of_ablation = {"truncate": truncate, "label_column": label_column}
     found = [*_held(held, checkpoint, stored, profiles, opened, of_ablation, more)]
     if table is not None:
-        run = PaperRun(
-            table, checkpoint.encoder, tuple(paths), more, cache(lambda: _profile(checkpoint, paths, False, more))
-        )
-        found += table.measure(run)
+        profile_once = cache(lambda: _profile(checkpoint, paths, False, more))
+        found += table.measure(PaperRun(table, checkpoint.encoder, tuple(paths), more, profile_once))
     return Check(checkpoint, options, tuple(found), table)
 
 
@@ -183,14 +181,13 @@ def _of_paper(
     name: str, checkpoint: Checkpoint, corpora: tuple[Path, ...]
 ) -> tuple[PaperTable | None, tuple[Claim, ...]]:
     """A paper's table, None where it takes texts and only its heads can be checked, and its claims on heads."""
-    table, shape = PAPER_TABLES.get(name), (checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads)
-    if table is not None and not has_heads(name, *shape):
-        if table.needs_corpus and not corpora:
-            raise UsageError(f"{name} is measured on texts: expected a corpus, such as novel.txt, found none.")
-        return table, ()
+    shape, table = (checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads), PAPER_TABLES.get(name)
     heads = heads_of_paper(name, *shape, PAPER_TABLES)
-    lacking = table is not None and table.needs_corpus and not corpora
-    return None if lacking else table, tuple(published_claim(name, head, corpora) for head in heads)
+    if table is not None and table.needs_corpus and not corpora:
+        if not heads:
+            raise UsageError(f"{name} is measured on texts: expected a corpus, such as novel.txt, found none.")
+        table = None
+    return table, tuple(published_claim(name, head, corpora) for head in heads)
 
 
 def _check_init(path: Path, published: str | None) -> None:

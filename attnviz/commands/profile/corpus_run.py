@@ -34,7 +34,8 @@ class CorpusRun:
         self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
         self.writing = WritingTally(checkpoint)
         self.chats = ChatTally(checkpoint)
-        self.pointing = PointingTally(checkpoint, self.token_counts)
+        counts = partial(token_counts, checkpoint, settings.corpora, settings.limit)
+        self.pointing = PointingTally(checkpoint, counts)
         self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape, learned)
         self.repeats = RepeatTally(checkpoint, settings.seed)
         self.attention = SampledAttention(checkpoint, settings.seed)
@@ -84,13 +85,6 @@ class CorpusRun:
         if ahead and settings.checkpoint.architecture.causal:
             return None
         return text if settings.parse is None else settings.parse.with_subjects(text)
-
-    def token_counts(self) -> Tensor:
-        """How often each vocabulary entry is in the content of all corpora, [vocabulary]; they are read once more."""
-        settings = self.settings
-        return token_counts(
-            settings.checkpoint, [each for each in settings.corpora if each.kind != "gap"], settings.limit
-        )
 
     def count(self, number: int, batch: Batch) -> None:
         """Run a batch through the model, and add its patterns to the tallies of its kind of corpus."""

@@ -33,15 +33,8 @@ class FirstTokenTally(TextTally):
 
     def rates(self) -> Tensor:
         """Share of texts, layers and heads by bootstrap sample, [1 + replicates]."""
-        return self._counts["sums"].mean((1, 2)) / self._weight()
-
-    def by_head(self) -> Tensor:
-        """Share of texts, [n_layers, n_heads]."""
-        return self._counts["sums"][0] / self.n_texts
-
-    def _weight(self) -> Tensor:
-        """Texts in each bootstrap sample: all are of one length."""
-        return self._counts["positions"][:, 0] / LENGTH
+        n_texts = self._counts["positions"][:, 0] / LENGTH  # all are of one length
+        return self._counts["sums"].mean((1, 2)) / n_texts
 
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
@@ -63,9 +56,6 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         published="0.18 in their model of 60M, 0.45 in that of 1B",
         **over_texts_evidence(trained.rates(), trained.n_texts),
     )  # fmt: skip
-    half = [float((each.by_head() > 0.5).double().mean()) for each in tallies]
-    yield run.reported("heads that are sinks in over half of the texts", half[0], trained.by_head().numel(),
-                       untrained=half[1])  # fmt: skip
 
 
 GU_2024 = PaperTable(

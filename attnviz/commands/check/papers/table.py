@@ -126,17 +126,9 @@ class PaperRun:
                 interval: Interval | None = None, few: str = "") -> CheckedClaim:  # fmt: skip
         """A claim of the paper: it holds where all of the interval is at the threshold and above both controls.
 
-        Args:
-            what: is measured, as the table names it.
-            value: the number.
-            n: what it rests on.
-            head: that it is of; None for the model.
-            published: the paper's number, in words.
-            at_least: the threshold.
-            untrained: the same number of the untrained copy.
-            baseline: that of another control.
-            interval: of the number over texts.
-            few: why there is too little of something to decide; '' where there is enough.
+        Of ``value``, which rests on ``n``, the ``interval`` is over texts; ``head`` is None for the whole model;
+        ``published`` is the paper's number, in words; ``at_least`` is the threshold; ``untrained`` is the same number
+        of the untrained copy, and ``baseline`` that of another control; ``few`` says why nothing can be decided.
         """
         low, high = interval or (value, value)
         above = max((each for each in (untrained, baseline) if each is not None), default=-1.0)
