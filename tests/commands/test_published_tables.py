@@ -181,6 +181,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("gu-2024", {}, "expected a corpus"),
     ("gu-2023", {}, "gu-2024"),
     ("gould-2023", {}, "language head"),
+    ("gould-2023", {"files": "novel.txt"}, "leave out novel.txt"),
 ]
 
 

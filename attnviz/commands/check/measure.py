@@ -187,6 +187,8 @@ def _of_paper(
         if not heads:
             raise UsageError(f"{name} is measured on texts: expected a corpus, such as novel.txt, found none.")
         table = None
+    elif table is not None and not table.needs_corpus and corpora and not heads:
+        raise UsageError(f"{name} is measured without texts: leave out {corpora[0]}.")
     return table, tuple(published_claim(name, head, corpora) for head in heads)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence, too_few
 from attnviz.judge.rules import BROAD_SHARE, MAJORITY, SINK_SHARE
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.patterns import allowed_units
@@ -90,7 +90,10 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
             continue
         many, control = (int((each[name][0] > threshold).sum()) for each in (trained, untrained))
         row, found = (f"heads over {threshold:.2g}: {name}", many, n_layers * n_heads), _FOUND.get(name, "")
-        yield (run.claimed if found else run.reported)(*row, untrained=control, published=found)
+        if found:
+            yield run.claimed(*row, untrained=control, published=found, few=too_few(n_texts))
+        else:
+            yield run.reported(*row, untrained=control)
     first, last = round(DEPTHS[0] * n_layers), round(DEPTHS[1] * n_layers)
     for name, least, found in (("[SEP]", 0.5, "over half"), (FROM_SEP, 0.9, "over 0.9")):
         if name in trained:

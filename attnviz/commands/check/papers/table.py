@@ -12,8 +12,9 @@ from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, Ch
 from attnviz.commands.check.claims import Claim
 from attnviz.commands.profile.corpus_run import TEXTS_APART
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
+from attnviz.errors import CorpusError
 from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES
-from attnviz.measures.bootstrap import standard_error, text_weights
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
 from attnviz.measures.estimates import Interval, share_evidence
 from attnviz.measures.tallies import Tally, counting
 from attnviz.models.checkpoint import Checkpoint
@@ -89,7 +90,8 @@ class PaperRun:
     ) -> int:
         """Count all texts in ``tallies``, of the untrained copy at most :data:`CONTROL_TEXTS` a corpus.
 
-        ``prepared`` gives each text as it is measured, None to leave it out. Returns the number of texts measured.
+        ``prepared`` gives each text as it is measured, None to leave it out. Returns the number of texts measured;
+        CorpusError where that is 0.
         """
         options = self.options
         part, most = PARTS[0], options["limit"]
@@ -109,7 +111,10 @@ class PaperRun:
 
         run = LongRun(settings, tallies, count, prepared or partial(_whole, checkpoint=checkpoint))
         run.measure()
-        return sum(each.texts for each in run.measured)
+        if not (n_texts := sum(each.texts for each in run.measured)):
+            names = ", ".join(map(str, self.corpora))
+            raise CorpusError(f"no text of {names} could be measured. {self.table.name} takes {self.table.data}.")
+        return n_texts
 
     def reported(self, what: str, value: float, n: int, *, head: HeadId | None = None, published: str = "",
                  untrained: float | None = None, interval: Interval | None = None) -> CheckedClaim:  # fmt: skip
@@ -148,13 +153,18 @@ class PaperRun:
         )  # fmt: skip
 
 
+def too_few(n_texts: int, least: int = ENOUGH_TEXTS) -> str:
+    """``few`` of :meth:`PaperRun.claimed`: why so many texts decide nothing; '' where they do."""
+    return "" if n_texts >= least else f"{counted(n_texts, 'text')}, of {least} at least"
+
+
 def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:
     """``interval`` and ``few`` of :meth:`PaperRun.claimed`, of a share over texts.
 
     ``samples`` are its bootstrap samples, [1 + replicates], the first of which is the share itself.
     """
     if n_texts < MIN_TEXTS_SHARES:
-        return {"few": f"{counted(n_texts, 'text')}, of {MIN_TEXTS_SHARES} that an interval takes"}
+        return {"few": too_few(n_texts, MIN_TEXTS_SHARES)}
     error = float(standard_error(samples[1:]))
     return {"interval": share_evidence(float(samples[0]), 0.0, (error, error), n_texts, ERROR_RATE).interval}
 

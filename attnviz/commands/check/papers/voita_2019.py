@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, too_few
 from attnviz.judge.roles import rare_candidates
 from attnviz.judge.rules import MAJORITY, MARGIN
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -14,7 +14,6 @@ from attnviz.measures.pointing import COMMON, PointingTally
 from attnviz.measures.relations import RelationTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted
 
 POSITIONAL = 0.9
 """Share of tokens whose largest attention is on one neighbour, of a positional head (the paper)."""
@@ -46,19 +45,19 @@ class _Heads:
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     trained, untrained = (_Heads(run, checkpoint) for checkpoint in (run.checkpoint, run.untrained))
-    few = "" if trained.texts >= ENOUGH_TEXTS else f"{counted(trained.texts, 'text')}, of {ENOUGH_TEXTS} at least"
     n_heads = trained.positional.numel()
 
-    def shares(name: str, of: Tensor, control: Tensor | None, few: str) -> CheckedClaim:
-        untrained = None if control is None else float(control.double().mean())
-        return run.claimed(name, float(of.double().mean()), n_heads, untrained=untrained, few=few)
+    def shares(name: str, of: Tensor, control: Tensor | None) -> CheckedClaim:
+        found = None if control is None else float(control.double().mean())
+        few = too_few(trained.texts)
+        return run.claimed(name, float(of.double().mean()), n_heads, untrained=found, few=few)
 
-    yield shares("positional heads", trained.positional, untrained.positional, few)
+    yield shares("positional heads", trained.positional, untrained.positional)
     no_trees = f"no trees with {', '.join(RELATIONS)} in {ENOUGH_TEXTS} sentences: expected a treebank (.conllu)"
     if trained.syntactic is None:
         yield run.undecided("syntactic heads", no_trees)
     else:
-        yield shares("syntactic heads", trained.syntactic, untrained.syntactic, few)
+        yield shares("syntactic heads", trained.syntactic, untrained.syntactic)
     candidate = next(rare_candidates(trained.pointing), None)
     if candidate is None or candidate.estimate.texts < ENOUGH_TEXTS:
         yield run.undecided("rarest token", f"too few texts have a token beyond the {COMMON} most frequent ones")
