@@ -1,0 +1,18 @@
+"""The tables of papers that ``check --published`` measures, a file a paper."""
+
+from attnviz.commands.check.papers.clark_2019 import CLARK_2019
+from attnviz.commands.check.papers.gould_2023 import GOULD_2023
+from attnviz.commands.check.papers.gu_2024 import GU_2024
+from attnviz.commands.check.papers.table import PaperTable
+from attnviz.commands.check.papers.voita_2019 import VOITA_2019
+
+PAPER_TABLES: dict[str, PaperTable] = {
+    each.name: each
+    for each in (
+        CLARK_2019,
+        GOULD_2023,
+        GU_2024,
+        VOITA_2019,
+    )
+}  # fmt: skip
+"""By name; a paper whose heads are claims (data/published_heads.json) may have a table, too."""
