@@ -380,7 +380,7 @@ def load_checkpoint(
     if source.tokenizer is not None:
         notes = (f"The tokenizer is that of {source.tokenizer.title}.", *notes)
     n_bytes = sum(path.stat().st_size for path in weight_files(source.folder))
-    empty = check_sizes(source.folder, config, n_bytes).to(dtype)
+    empty = check_sizes(source.folder, config, architecture.bare_class, n_bytes).to(dtype)
     bare, of_adapter = architecture.base_model(empty), saved_classes(source.adapter)
     if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
         config.num_labels = n_classes  # which forgets the names of others

@@ -34,7 +34,7 @@ PROTEIN, MASKED = "MKTAYIAKQRQISF", "MK<mask>AYI <mask>KQjRx"
 
 def change_parameters(monkeypatch: pytest.MonkeyPatch, family: str, change: Change, stack: str = "") -> None:
     """Change what a family reads, of an encoder-decoder in the layers of one stack."""
-    kind = type(ARCHITECTURES[family])
+    kind = type(ARCHITECTURES[family.removesuffix("-both")])
     original = kind.parameters
 
     def wrong(self: Any, model: Any, layer: int) -> HeadParameters:
@@ -102,20 +102,23 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     ),
     "RoPE factor": (LLAMAS, rotary(factor=1.05)),
     "another base in half of a head": (("modernbert", "esm"), rotary(frequencies=torch.logspace(0, -1, 4))),
-    "no RoPE": ((*LLAMAS, "modernbert", "esm"), without("rotary")),
+    "no RoPE": ((*LLAMAS, "modernbert", "esm", "nomic_bert"), without("rotary")),
     "RoPE of a whole head": (PARTLY_ROTATED, all_rotary(8, 10000.0)),
     "RoPE not interleaved": (INTERLEAVED, rotary(interleaved=False)),
     "RoPE interleaved": (("esm",), rotary(interleaved=True)),
-    "RoPE in layers without a window": (("cohere2",), all_rotary(8, 10000.0, interleaved=True)),
+    "RoPE in layers without a window": (("cohere2", "exaone4"), all_rotary(8, 10000.0, interleaved=True)),
     "RoPE in every layer": (("smollm3",), all_rotary(8, 2000000.0)),
     "RoPE of the other type of layer": (("gemma3_text",), all_rotary(16, 1000000.0)),
-    "window one longer": (WINDOWED, lambda p: replace(p, window=p.window and p.window + 1)),
-    "window one shorter": ((*WINDOWED, "modernbert"), lambda p: replace(p, window=p.window and p.window - 1)),
+    "window one longer": ((*WINDOWED, "gemma3_text-both"), lambda p: replace(p, window=p.window and p.window + 1)),
+    "window one shorter": (
+        (*WINDOWED, "gemma3_text-both", "modernbert"),
+        lambda p: replace(p, window=p.window and p.window - 1),
+    ),
     "no window": ((*WINDOWED, "modernbert"), without("window")),
     "a window in every layer": (ALTERNATING, lambda p: replace(p, window=WINDOW)),
-    "a window on one side": (("modernbert",), lambda p: replace(p, causal=p.window is not None)),
-    "not causal": ((*LLAMAS, "opt", "bart:D"), lambda p: replace(p, causal=False)),
-    "causal": (("t5:E",), lambda p: replace(p, causal=True)),
+    "a window on one side": (("modernbert", "gemma3_text-both"), lambda p: replace(p, causal=p.window is not None)),
+    "not causal": ((*LLAMAS, "opt", "bart:D", "clip_text_model"), lambda p: replace(p, causal=False)),
+    "causal": (("t5:E", "siglip_text_model", "gemma3_text-both"), lambda p: replace(p, causal=True)),
     "no query norm": (NORMED, without("query_norm")),
     "no key norm": (NORMED, without("key_norm")),
     "query norm with w for 1 + w": (("gemma3_text",), part("query_norm", one_more=False)),
@@ -123,7 +126,10 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
         ("stablelm", "cohere"),
         lambda p: part("query_norm", weight=p.query_norm.weight.roll(1, 0))(p),
     ),
-    "no biases of queries and keys": (BIASED, part("query", "key", bias=None)),
+    "no biases of queries and keys": (
+        (*BIASED, "clip_text_model", "siglip_text_model"),
+        part("query", "key", bias=None),
+    ),
     "no bias of queries": (("bart:X",), part("query", bias=None)),
     "no bias of values": ((*BIASED, "bart:X"), part("value", bias=None)),
     "no bias of the output": (("llama", "gpt_oss", "phimoe", "gpt_neox", "bart:D"), without("output_bias")),

@@ -360,7 +360,7 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
         setting = _SHORT.search(str(error))
         reason = str(error) if setting is None else setting[1]
     try:
-        empty = empty_model(config)
+        empty = empty_model(config, None if architecture is None else architecture.bare_class)
     except CheckpointError as error:
         why = shorten(str(error), _LONGEST, placeholder=" …")
         counted = () if reason is None else (f"parameters not counted: {why}",)

@@ -296,11 +296,15 @@ class Architecture:
 
         A user's own class may lack ``base_model_prefix``, so the name is that of transformers' class.
         """
+        base: nn.Module = self.declared("text_tower_at", getattr(model, self.bare_class.base_model_prefix, model))
+        return base
+
+    @property
+    def bare_class(self) -> Any:
+        """Transformers' class of the bare model."""
         import transformers
 
-        name = self.declared("class_prefix", transformers, f"{self.class_prefix}Model").base_model_prefix
-        base: nn.Module = self.declared("text_tower_at", getattr(model, name, model))
-        return base
+        return self.declared("class_prefix", transformers, f"{self.class_prefix}Model")
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes logits [.., vocabulary] of the last hidden state; None without one."""

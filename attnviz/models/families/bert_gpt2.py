@@ -23,10 +23,10 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     segments_at = "embeddings.token_type_embeddings"
     embedding_norm_at = "embeddings.LayerNorm"
     attention_at = "attention"
-    projection_names = ("self.query", "self.key", "self.value", "output.dense")
+    projection_names: tuple[str, ...] = ("self.query", "self.key", "self.value", "output.dense")
     norm_names = ("attention.output.LayerNorm", None, "output.LayerNorm", None)
     network_at = ""
-    network_names = ("intermediate.dense", None, None, "output.dense")
+    network_names: tuple[str | None, ...] = ("intermediate.dense", None, None, "output.dense")
     language_steps: tuple[str | nn.Module, ...] = ("cls.predictions",)
     class_steps: tuple[str | nn.Module, ...] = ("base.pooler.dense", "base.pooler.activation", "classifier")
     head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
