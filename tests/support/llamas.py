@@ -241,6 +241,9 @@ WITH_IMAGES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "mistral3": ("Mistral3", "mistral", "pixtral", {}),
     "idefics3": ("Idefics3", "llama", "", {}),
     "smolvlm": ("SmolVLM", "llama", "", {}),
+    "qwen2_vl": ("Qwen2VL", "qwen2", "", {}),
+    "qwen2_5_vl": ("Qwen2_5_VL", "qwen2", "", {}),
+    "qwen3_vl": ("Qwen3VL", "qwen3", "", {}),
 }
 """Families that also read images: class, family of the text tower, kind of the vision tower, other settings."""
 
@@ -248,6 +251,8 @@ WITH_IMAGES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 def sharp_with_images(family: str = "gemma3", **changes: Any) -> Any:
     """A model that also reads images, with the text tower of another family; token 5 stands for an image."""
     prefix, tower, kind, settings = WITH_IMAGES[family]
+    if family.startswith("qwen2"):
+        changes.setdefault("rope_parameters", _PLAIN | {"mrope_section": [1, 1, 2]})
     text, size = sharp_llama(tower, **changes), 28 if kind != "internvl_vision" else [28, 28]
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision |= {"image_size": size, "patch_size": 14 if kind != "internvl_vision" else [14, 14]}

@@ -305,6 +305,9 @@ InternVL = with_images("internvl", "InternVL", Qwen2)
 Mistral3 = with_images("mistral3", "Mistral3", Mistral)
 Idefics3 = with_images("idefics3", "Idefics3", Llama, "text_model")
 SmolVLM = with_images("smolvlm", "SmolVLM", Llama, "text_model")
+Qwen2VL = with_images("qwen2_vl", "Qwen2VL", Qwen2)  # of text alone all three positions of a token are one
+Qwen25VL = with_images("qwen2_5_vl", "Qwen2_5_VL", Qwen2)
+Qwen3VL = with_images("qwen3_vl", "Qwen3VL", Llama)
 
 
 class Granite(Llama, name="granite", prefix="Granite"):
