@@ -220,7 +220,7 @@ class Checkpoint:
 
         VerificationError: its layers have different ones.
         """
-        if not self.architecture.through_interface:
+        if self.architecture.bypassing:
             return "eager"
         model: Any = self.model
         configs = [getattr(layer.pattern, "config", model.config) for layer in self.modules]

@@ -87,6 +87,7 @@ def test_settings_drawn_at_random_verify(family, data, dtype, left):
 @pytest.mark.parametrize(("family", "wrong"), [
     ("olmo", {}), ("olmo", {"rotary_in_float32": False}), ("olmo2", {}), ("olmo2", {"norm_kind": "rms"}), ("olmo3", {}),
     ("olmo3", {"rotary_in_float32": False}), ("gpt_oss", {}), ("gpt_oss", {"softmax_in_float32": True}),
+    ("bloom", {}),
 ])  # fmt: skip
 def test_what_is_rounded_once_agrees_to_the_bit(monkeypatch, family, wrong):
     for name, value in wrong.items():

@@ -117,12 +117,16 @@ _EMBEDDING_GEMMA |= {
     "query_pre_attn_scalar": 1,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
+_GPT_NEO = {"window_size": 4, "attention_types": [[["global", "local"], 1], [["local"], 1]]}
 _OPT_350M = {"word_embed_proj_dim": 20, "do_layer_norm_before": False}
 RELATIVES |= {
     "modernbert": _like_bert("ModernBert", bert_tokenizer(), **_MODERN),
     "esm": _like_bert("Esm", esm_tokenizer(), **_ESM),
     "opt": _like_bert("OPT", gpt2_tokenizer(), AutoModelForCausalLM, ffn_dim=48, word_embed_proj_dim=None),
     "opt-350m": _like_bert("OPT", gpt2_tokenizer(), AutoModelForCausalLM, ffn_dim=48, **_OPT_350M),
+    "gpt_neo": _like_bert("GPTNeo", gpt2_tokenizer(), AutoModelForCausalLM, **_GPT_NEO),
+    "gptj": _like_bert("GPTJ", gpt2_tokenizer(), AutoModelForCausalLM, rotary_dim=6, activation_function="gelu_new"),
+    "bloom": _like_bert("Bloom", gpt2_tokenizer(), AutoModelForCausalLM, num_attention_heads=6, hidden_size=36),
     "nomic_bert": _like_bert("NomicBert", bert_tokenizer(), head_dim=12),
     "clip_text_model": _like_bert("CLIPText", gpt2_tokenizer(), AutoModel, layer_norm_eps=1e-3),
     "siglip_text_model": _like_bert("SiglipText", gpt2_tokenizer(), AutoModel),
@@ -170,6 +174,11 @@ DRAWN["clip_text_model"] = DRAWN["siglip_text_model"] = {
     "hidden_act": st.sampled_from(["quick_gelu", "gelu_pytorch_tanh"]),
     "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
 }
+DRAWN["gpt_neo"] = {
+    "window_size": st.sampled_from([1, 3, 40]),
+    "activation_function": st.sampled_from(["gelu", "relu"]),
+}
+DRAWN["gptj"] = {"rotary_dim": st.sampled_from([2, 4, 8]), "layer_norm_epsilon": st.sampled_from([1e-5, 1e-2])}
 DRAWN["gemma3_text-both"] = {
     "sliding_window": st.sampled_from([2, 5, 6, 40]),
     "layer_types": st.lists(st.sampled_from(_LAYER_TYPES), min_size=3, max_size=3),
@@ -227,6 +236,6 @@ def sharp_two_towers(family: str, **changes: Any) -> Any:
 def checkpoint_of(
     kind: str, dtype: torch.dtype = torch.float32, auto_class: Any = AutoModel, **changes: Any
 ) -> Checkpoint:
-    converted = kind in KINDS  # others would round their rotary frequencies
+    converted = kind in (*KINDS, "gptj")  # others would round their rotary frequencies
     model = sharp(kind, auto_class=auto_class, dtype=None if converted else dtype, **changes)
     return from_loaded(model.to(dtype) if converted else model, RELATIVES[kind].tokenizer)

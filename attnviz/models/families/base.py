@@ -235,9 +235,10 @@ class Architecture:
     fused_by_head: bool = False  # whether one map gives a head's query, key and value, then the next head's (GPT-NeoX)
     resumable: bool = True  # whether a pass can begin at any layer: not where layers share modules (ALBERT)
     explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
-    # whether its attention goes through transformers' attention interface; else it is run whole, and has to give
-    # (.., pattern) with ``output_attentions``, of queries, keys and values as its linear maps give them
-    through_interface: bool = True
+    # the method of its attention that bypasses transformers' attention interface, and is run for all queries at once:
+    # ``_attn`` takes queries, keys, values and mask, and returns weighted values [batch, n_heads, n, d_head] and pattern;
+    # ``forward`` returns (.., pattern) with ``output_attentions``, of what its linear maps give
+    bypassing: str = ""
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
     def __init_subclass__(cls, name: str = "", prefix: str = "") -> None:
