@@ -458,7 +458,7 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
-            f"reproduce{instead_of()}."
+            f"reproduce{instead_of(model_type)}."
         )
     refuse_other_weights(folder)
     config = read_config(folder)

@@ -35,6 +35,7 @@ from attnviz.models.checkpoint import EAGER_IN_BLOCKS, Checkpoint
 from attnviz.models.families.base import LayerModules, heads_apart
 from attnviz.models.head_ids import LayerId
 from attnviz.models.weights import all_finite
+from attnviz.reference.positions import Rotary, apply_rotary
 from attnviz.trace.taps import Site, at_site, sites_of, taps
 
 _EAGER = "eager_attention_forward"
@@ -191,6 +192,7 @@ class _BlockAttention:
         memory: bytes of a block.
         state: of the pass; it gives a layer's inputs, and gets its weighted values.
         modules: numbers (``id``) of all modules of the model.
+        rotary: the rotary positions of every layer, where a forward that bypasses the interface shows none.
     """
 
     observer: Observer
@@ -198,6 +200,7 @@ class _BlockAttention:
     state: _State
     masks: "_MaskRows"
     modules: frozenset[int] = frozenset()
+    rotary: Rotary | None = None
     thread: int = field(default_factory=get_ident)
 
     def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
@@ -239,7 +242,7 @@ class _BlockAttention:
     def whole(self, modules: LayerModules, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Replaces the forward of an attention that bypasses the interface (:attr:`Architecture.bypassing`).
 
-        Queries, keys, values and weighted values are read around its linear maps.
+        Queries, keys, values and weighted values are read around its linear maps; the reference rotates them.
         """
         seen = list[Tensor]()
         sites = [*(Site(module, "output") for module in modules.projections), Site(modules.o_proj, "input")]
@@ -248,10 +251,16 @@ class _BlockAttention:
         weights: Any = result[1] if len(result) > 1 else None
         n_heads = weights.shape[1] if isinstance(weights, Tensor) else 1
         *maps, weighted = seen
+        d_head = weighted.shape[-1] // n_heads
         if len(maps) == 1:  # all three, head by head
-            maps = list(heads_apart(maps[0].movedim(-1, 0), n_heads).movedim(0, -1).chunk(3, -1))
-        heads = (each.reshape(*each.shape[:2], n_heads, -1).transpose(1, 2) for each in (*maps, weighted))
-        self._ran_whole(weights, *heads)
+            n_shared = (maps[0].shape[-1] // d_head - n_heads) // 2
+            in_order = heads_apart(maps[0].movedim(-1, 0), n_heads, n_shared).movedim(0, -1)
+            maps = list(torch.split(in_order, [n * d_head for n in (n_heads, n_shared, n_shared)], -1))
+        heads = (each.reshape(*each.shape[:-1], -1, d_head).transpose(1, 2) for each in (*maps, weighted))
+        query, key, *others = heads
+        if self.rotary is not None:
+            query, key = apply_rotary(query, self.rotary), apply_rotary(key, self.rotary)
+        self._ran_whole(weights, query, key, *others)
         return result
 
     def inside(self, _: LayerModules, own: Callable[..., Any], query: Tensor, key: Tensor, *more: Any) -> Any:
@@ -463,7 +472,11 @@ def record_attention(
 
     with ExitStack() as stack:
         of_model = frozenset(map(id, checkpoint.model.modules()))
-        stack.enter_context(_registered(_BlockAttention(observer, memory, state, _MaskRows(), of_model), checkpoint))
+        architecture, rotary = checkpoint.architecture, None
+        if architecture.bypassing == "forward":
+            rotary = architecture.rotary(checkpoint.model, 0, checkpoint.d_head)
+        attention = _BlockAttention(observer, memory, state, _MaskRows(), of_model, rotary)
+        stack.enter_context(_registered(attention, checkpoint))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
@@ -573,7 +586,10 @@ def _eager(attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[Lay
             id(each): each for each in (getattr(m, "config", None) for m in model.modules()) if each
         }.values():
             stack.callback(setattr, config, "_attn_implementation", getattr(config, "_attn_implementation", None))
-        model.set_attn_implementation("eager" if bypassing else EAGER_IN_BLOCKS)
+            if bypassing:  # some of these models do not take set_attn_implementation
+                config._attn_implementation = "eager"
+        if not bypassing:
+            model.set_attn_implementation(EAGER_IN_BLOCKS)
         for modules, name in bypassing:
             instead, module = getattr(attention, _INSTEAD[name]), modules.pattern
             earlier, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too

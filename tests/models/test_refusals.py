@@ -187,6 +187,7 @@ REFUSED: list[tuple[str, Spoil, str]] = [
         ("bert", both(config(model_type=kind), write(WEIGHTS, "garbage")), "model_type .*expected one of: albert, bart")
         for kind in ("mamba", None, ["bert"])
     ),
+    ("bert", both(config(model_type="deberta-v2"), write(WEIGHTS, "garbage")), r"relative position .*attnviz\.draw"),
     ("bert", config(is_decoder=True, add_cross_attention=True), "is_decoder=True"),
     ("bert", config(add_cross_attention=True), "add_cross_attention=True"),
     ("bert", config(position_embedding_type="relative_key"), "position_embedding_type='relative_key'"),

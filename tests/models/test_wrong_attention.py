@@ -90,7 +90,7 @@ ALTERNATING = ("qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3", "gpt_oss"
 
 PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "scale": (LLAMAS, lambda p: replace(p, scale=p.scale * 1.1)),
-    "no scale": ((*LLAMAS, "gptj", "bloom", "bart:E"), lambda p: replace(p, scale=1.0)),
+    "no scale": ((*LLAMAS, "falcon", "gptj", "bloom", "bart:E"), lambda p: replace(p, scale=1.0)),
     "a scale of T5": (("t5:E",), lambda p: replace(p, scale=8**-0.5)),
     "scaled scores": (("opt", "esm", "gpt_neo"), lambda p: replace(p, scale=0.5)),
     "unscaled queries": (("opt", "esm"), lambda p: replace(p, query_scale=1.0)),
@@ -102,7 +102,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     ),
     "RoPE factor": (LLAMAS, rotary(factor=1.05)),
     "another base in half of a head": (("modernbert", "esm"), rotary(frequencies=torch.logspace(0, -1, 4))),
-    "no RoPE": ((*LLAMAS, "gptj", "modernbert", "esm", "nomic_bert"), without("rotary")),
+    "no RoPE": ((*LLAMAS, "falcon", "gptj", "modernbert", "esm", "nomic_bert"), without("rotary")),
     "RoPE of a whole head": (PARTLY_ROTATED, all_rotary(8, 10000.0)),
     "RoPE not interleaved": ((*INTERLEAVED, "gptj"), rotary(interleaved=False)),
     "RoPE interleaved": (("esm",), rotary(interleaved=True)),
@@ -121,7 +121,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "a window in every layer": (ALTERNATING, lambda p: replace(p, window=WINDOW)),
     "a window on one side": (("modernbert", "gemma3_text-both"), lambda p: replace(p, causal=p.window is not None)),
     "not causal": (
-        (*LLAMAS, "gpt_neo", "gptj", "bloom", "opt", "bart:D", "clip_text_model"),
+        (*LLAMAS, "falcon", "gpt_neo", "gptj", "bloom", "opt", "bart:D", "clip_text_model"),
         lambda p: replace(p, causal=False),
     ),
     "causal": (("t5:E", "siglip_text_model", "gemma3_text-both"), lambda p: replace(p, causal=True)),
@@ -161,7 +161,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
         lambda p: replace(p, position_bias=partial(linear_bias, alibi_slopes(12)[:6], torch.float32)),
     ),
     "rolled heads": (("modernbert", "bloom"), lambda p: replace(p, query=rolled(p.query))),
-    "heads in another order": (("bart:X", "t5:D"), heads_in_another_order),
+    "heads in another order": (("bart:X", "t5:D", "falcon"), heads_in_another_order),
     **{
         name: (("bert", "gpt2", *KINDS[place % 3 :: 3]), change)
         for place, (name, change) in enumerate({**PATTERN_MUTATIONS, **OUTPUT_MUTATIONS}.items())

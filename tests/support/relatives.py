@@ -118,6 +118,8 @@ _EMBEDDING_GEMMA |= {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
 _GPT_NEO = {"window_size": 4, "attention_types": [[["global", "local"], 1], [["local"], 1]]}
+_FALCON = {"attn_implementation": "eager"}  # it cannot be set later
+_FALCON_40B = _FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}
 _OPT_350M = {"word_embed_proj_dim": 20, "do_layer_norm_before": False}
 RELATIVES |= {
     "modernbert": _like_bert("ModernBert", bert_tokenizer(), **_MODERN),
@@ -127,6 +129,8 @@ RELATIVES |= {
     "gpt_neo": _like_bert("GPTNeo", gpt2_tokenizer(), AutoModelForCausalLM, **_GPT_NEO),
     "gptj": _like_bert("GPTJ", gpt2_tokenizer(), AutoModelForCausalLM, rotary_dim=6, activation_function="gelu_new"),
     "bloom": _like_bert("Bloom", gpt2_tokenizer(), AutoModelForCausalLM, num_attention_heads=6, hidden_size=36),
+    "falcon": _like_bert("Falcon", gpt2_tokenizer(), AutoModelForCausalLM, **_FALCON),
+    "falcon-40b": _like_bert("Falcon", gpt2_tokenizer(), AutoModelForCausalLM, **_FALCON_40B),
     "nomic_bert": _like_bert("NomicBert", bert_tokenizer(), head_dim=12),
     "clip_text_model": _like_bert("CLIPText", gpt2_tokenizer(), AutoModel, layer_norm_eps=1e-3),
     "siglip_text_model": _like_bert("SiglipText", gpt2_tokenizer(), AutoModel),
@@ -179,6 +183,8 @@ DRAWN["gpt_neo"] = {
     "activation_function": st.sampled_from(["gelu", "relu"]),
 }
 DRAWN["gptj"] = {"rotary_dim": st.sampled_from([2, 4, 8]), "layer_norm_epsilon": st.sampled_from([1e-5, 1e-2])}
+DRAWN["falcon"] = {"multi_query": st.booleans(), "activation": st.sampled_from(["gelu", "relu"])}
+DRAWN["falcon-40b"] = {"num_ln_in_parallel_attn": st.sampled_from([1, 2, None]), "num_kv_heads": st.just(1)}
 DRAWN["gemma3_text-both"] = {
     "sliding_window": st.sampled_from([2, 5, 6, 40]),
     "layer_types": st.lists(st.sampled_from(_LAYER_TYPES), min_size=3, max_size=3),
@@ -196,7 +202,9 @@ def drawn_settings(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     return settings | {name: draw(values) for name, values in DRAWN.get(kind, {}).items()}
 
 
-_QUERY_OR_KEY = tuple(f".{name}.weight" for name in "query key q_lin k_lin Wqkv q_proj k_proj attn.q attn.k".split())
+_QUERY_OR_KEY = tuple(
+    f".{name}.weight" for name in "query key q_lin k_lin Wqkv q_proj k_proj attn.q attn.k query_key_value".split()
+)
 
 
 def sharp(

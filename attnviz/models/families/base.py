@@ -232,12 +232,13 @@ class Architecture:
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
     learned_sinks: bool = False  # whether rows of attention may sum to less than 1
-    fused_by_head: bool = False  # whether one map gives a head's query, key and value, then the next head's (GPT-NeoX)
+    # whether one map gives the queries, key and value of the first heads that share a key, then of the next (GPT-NeoX)
+    fused_by_head: bool = False
     resumable: bool = True  # whether a pass can begin at any layer: not where layers share modules (ALBERT)
     explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
     # the method of its attention that bypasses transformers' attention interface, and is run for all queries at once:
-    # ``_attn`` takes queries, keys, values and mask, and returns weighted values [batch, n_heads, n, d_head] and pattern;
-    # ``forward`` returns (.., pattern) with ``output_attentions``, of what its linear maps give
+    # ``_attn`` takes queries, keys, values and mask, and returns weighted values [batch, n_heads, n, d_head] and the
+    # pattern; ``forward`` returns (.., pattern) with ``output_attentions``, of what its linear maps give, rotated
     bypassing: str = ""
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
@@ -477,7 +478,9 @@ class Architecture:
                     self.name, self.projection_names[0], f"{found} rows", f"{sum(rows)}, of Q, K and V"
                 )
             if self.fused_by_head:
-                weight, bias = (None if part is None else heads_apart(part, n_heads) for part in (weight, bias))
+                weight, bias = (
+                    None if part is None else heads_apart(part, n_heads, n_shared) for part in (weight, bias)
+                )
             biases = [None] * 3 if bias is None else bias.split(rows)
             maps = list(zip(weight.split(rows), biases, strict=True))
         query, key, value = (_projection(*each, n) for each, n in zip(maps, heads, strict=True))
@@ -517,9 +520,13 @@ def _projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection
     return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))
 
 
-def heads_apart(fused: Tensor, n_heads: int) -> Tensor:
-    """From query, key and value of the first head, then the next, [3 * n_heads * d_head, ..], to all queries first."""
-    return fused.reshape(n_heads, 3, -1, *fused.shape[1:]).transpose(0, 1).flatten(0, 2)
+def heads_apart(fused: Tensor, n_heads: int, n_shared: int) -> Tensor:
+    """From queries, key and value of the first heads that share a key, then of the next, to all queries first.
+
+    Of [(n_heads + 2 * n_shared) * d_head, ..]: ``n_shared`` keys and as many values.
+    """
+    groups = fused.reshape(n_shared, n_heads // n_shared + 2, -1, *fused.shape[1:])
+    return torch.cat([part.flatten(0, 2) for part in (groups[:, :-2], groups[:, -2:-1], groups[:, -1:])])
 
 
 def not_reproduced(kind: str, setting: str, value: object, expected: str) -> ArchitectureError:
