@@ -96,7 +96,10 @@ _DRAWN = (
     "In Python attnviz.draw(output.attentions, TOKENS) draws what such a model returns with output_attentions=True and "
     'attn_implementation="eager", unverified'
 )
-_TOWER = "Save its text model alone, with the tokenizer: model.model.language_model.save_pretrained(FOLDER)"
+_TOWER = (
+    "Its text model alone, which then reads what precedes alone: tower = model.model.language_model; "
+    "tower.config.use_bidirectional_attention = False; tower.save_pretrained(FOLDER), and the tokenizer, too"
+)
 _LAYERS = f"some of its layers do not attend. {_DRAWN}"
 _LATENT = f"its queries, keys and values are made of shared, narrower vectors (MLA). {_DRAWN}"
 _CONTENT = f"its scores also depend on content and relative position together. {_DRAWN}"
