@@ -296,9 +296,9 @@ class Bloom(GPT, name="bloom", prefix="Bloom"):
 
     def position_bias(self, base_model: Any, layer: int) -> PositionBias:
         """By slopes that the number of heads gives."""
-        weight = parameter_of(self.modules_of(base_model, layer).o_proj, "weight")
-        slopes = alibi_slopes(base_model.config.num_attention_heads).to(weight.device)
-        return partial(linear_bias, slopes, weight.dtype)
+        o_proj = self.modules_of(base_model, layer).o_proj
+        slopes = alibi_slopes(base_model.config.num_attention_heads).to(running_device(o_proj))
+        return partial(linear_bias, slopes, parameter_of(o_proj, "weight").dtype)
 
     def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """Scores and their bias are rounded together."""
