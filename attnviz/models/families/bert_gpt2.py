@@ -254,7 +254,6 @@ class GPTJ(GPT, name="gptj", prefix="GPTJ"):
     norm_names = ("ln_1", None, None, None)
     network_names = ("fc_in", None, None, "fc_out")
     old_buffers = (".attn.bias", ".attn.masked_bias", ".attn.embed_positions")
-    needed = ("rotary_dim",)
     linear_biases = False
     parallel = True
     float32_steps = True
