@@ -260,8 +260,8 @@ def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
     return torch.matmul(query, key.transpose(-1, -2)).mul_(scale)
 
 
-def biased_scores(query: Tensor, key: Tensor, scoring: Scoring, first: int = 0) -> Tensor:
-    """Scaled dot products with their bias by position, of the shape of a pattern; see :func:`pattern_of`."""
+def scores_of(query: Tensor, key: Tensor, scoring: Scoring, first: int = 0) -> Tensor:
+    """The scores as for :func:`pattern_of`: scaled, with their bias, not yet capped."""
     dtype = query.dtype
     if scoring.upcast:
         query, key = query.float(), key.float()
@@ -380,7 +380,7 @@ def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor | N
         [.., n_heads, n_queries, n_keys].
     """
     dtype = query.dtype
-    scores = biased_scores(query, key, scoring, first)
+    scores = scores_of(query, key, scoring, first)
     if scoring.cap is not None:
         scores = softcap(scores, scoring.cap)
     if scoring.softmax_in_float32:

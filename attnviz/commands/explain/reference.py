@@ -271,7 +271,7 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     query = query if heads.query_scale == 1 else query * heads.query_scale
     if heads.rotary is not None:
         query, key = steps["rotated"] = torch.stack([apply_rotary(part, heads.rotary) for part in (query, key)])
-    scores = steps["scores"] = attention.biased_scores(query, key, heads)
+    scores = steps["scores"] = attention.scores_of(query, key, heads)
     if heads.cap is not None:
         scores = steps["capped"] = attention.softcap(scores, heads.cap)
     steps["mask"] = allowed
