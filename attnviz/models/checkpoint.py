@@ -220,7 +220,7 @@ class Checkpoint:
 
         VerificationError: its layers have different ones.
         """
-        if not self.architecture.through_interface:
+        if self.architecture.bypassing:
             return "eager"
         model: Any = self.model
         configs = [getattr(layer.pattern, "config", model.config) for layer in self.modules]
@@ -384,7 +384,7 @@ def load_checkpoint(
     if source.tokenizer is not None:
         notes = (f"The tokenizer is that of {source.tokenizer.title}.", *notes)
     n_bytes = sum(path.stat().st_size for path in weight_files(source.folder))
-    empty = check_sizes(source.folder, config, n_bytes).to(dtype)
+    empty = check_sizes(source.folder, config, architecture.bare_class, n_bytes).to(dtype)
     bare, of_adapter = architecture.base_model(empty), saved_classes(source.adapter)
     if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
         config.num_labels = n_classes  # which forgets the names of others
@@ -462,7 +462,7 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
-            f"reproduce{instead_of()}."
+            f"reproduce{instead_of(model_type)}."
         )
     refuse_other_weights(folder)
     config = read_config(folder)

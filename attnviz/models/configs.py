@@ -102,11 +102,11 @@ def empty_model(config: Any, model_class: Any = None, most_modules: int = _MOST_
         if model_class is None:
             model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
         else:
-            model = model_class(deepcopy(config))
+            model = model_class._from_config(deepcopy(config), attn_implementation="eager")
     return model
 
 
-def check_sizes(folder: Path, config: Any, n_bytes: int) -> nn.Module:
+def check_sizes(folder: Path, config: Any, model_class: Any, n_bytes: int) -> nn.Module:
     """The empty model of a config; refuse one that is far larger than its weights' files.
 
     Raises:
@@ -114,7 +114,7 @@ def check_sizes(folder: Path, config: Any, n_bytes: int) -> nn.Module:
     """
     try:
         most_modules = 2000 + n_bytes // 50  # more than a file of this size could have weights for
-        empty = empty_model(config, most_modules=most_modules)
+        empty = empty_model(config, model_class, most_modules)
         expected = sum(parameter.numel() for parameter in empty.parameters())
         if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
             raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")

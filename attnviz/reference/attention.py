@@ -134,6 +134,7 @@ class Scoring:
         cap: bound of the scores, see :func:`softcap`.
         position_bias: from the first query, the number of queries and that of keys to what is added to the scaled
             scores, [n_heads, n_queries, n_keys], see :func:`attnviz.reference.positions.bucketed_bias`.
+        rounded_once: whether scores are rounded to the number format only after this bias was added (BLOOM).
         sinks: a learned score of each head, [n_heads], of a key that is no token; see :func:`attention_pattern`.
     """
 
@@ -144,6 +145,7 @@ class Scoring:
     window: int | None = None
     cap: float | None = None
     position_bias: Callable[[int, int, int], Tensor] | None = None
+    rounded_once: bool = False
     sinks: Tensor | None = None
 
 
@@ -264,6 +266,19 @@ def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
     return torch.matmul(query, key.transpose(-1, -2)).mul_(scale)
 
 
+def scores_of(query: Tensor, key: Tensor, scoring: Scoring, first: int = 0) -> Tensor:
+    """The scores as for :func:`pattern_of`: scaled, with their bias, not yet capped."""
+    dtype = query.dtype
+    if scoring.upcast:
+        query, key = query.float(), key.float()
+    elif scoring.rounded_once:
+        query, key = upcast(query), upcast(key)
+    scores = attention_scores(query, key, scoring.scale)
+    if scoring.position_bias is not None:
+        scores += scoring.position_bias(first, query.shape[-2], key.shape[-2])
+    return scores.to(dtype) if scoring.rounded_once else scores
+
+
 def attention_pattern(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None = None) -> Tensor:
     """Softmax of the scores [.., n_heads, n, n_keys] over the keys that each query may attend to, of the same shape.
 
@@ -371,16 +386,6 @@ def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor | N
         [.., n_heads, n_queries, n_keys].
     """
     return pattern_of_scores(scores_of(query, key, scoring, first), scoring, allowed).to(query.dtype)
-
-
-def scores_of(query: Tensor, key: Tensor, scoring: Scoring, first: int = 0) -> Tensor:
-    """The scores as for :func:`pattern_of`: scaled, with their bias, not yet capped."""
-    if scoring.upcast:
-        query, key = query.float(), key.float()
-    scores = attention_scores(query, key, scoring.scale)
-    if scoring.position_bias is not None:
-        scores = scores + scoring.position_bias(first, query.shape[-2], key.shape[-2])
-    return scores
 
 
 def pattern_of_scores(scores: Tensor, scoring: Scoring, allowed: Tensor | None) -> Tensor:

@@ -11,6 +11,9 @@ is turned by the angle p f_i, so that a score depends on the distance alone::
 Scaled kinds divide the frequencies so that longer texts have angles of a kind seen in training. Frequencies, angles,
 cos and sin are computed in float32, as transformers computes them whatever the number format.
 
+Linear biases (Press et al. 2022, "Train Short, Test Long"): every head has a slope, and a score is less by the slope
+times the distance.
+
 Biases in buckets (Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1): every head has a
 learned number for every bucket of distances. Half of the buckets are of one distance each; the others grow
 logarithmically up to a largest distance, beyond which all share the last one.
@@ -159,3 +162,22 @@ def bucketed_bias(table: Tensor, first: int, n_queries: int, n_keys: int, max_di
     """
     queries = torch.arange(first, first + n_queries, device=table.device)
     return table[position_buckets(queries, n_keys, len(table), max_distance, causal)].permute(2, 0, 1)
+
+
+def alibi_slopes(n_heads: int) -> Tensor:
+    """The slopes of linear biases, [n_heads], a geometric sequence (Press et al. 2022, section 3).
+
+    Of n heads, n a power of two, 2^(-8/n), 2^(-16/n), ..; more heads have every second one of twice as many.
+    """
+    n = 2 ** int(math.log2(n_heads))
+    of_power, between = (2 ** (-8 / n * (torch.arange(n) + start)) for start in (1.0, 0.5))
+    return torch.cat([of_power, between])[:n_heads]
+
+
+def linear_bias(slopes: Tensor, dtype: torch.dtype, first: int, n_queries: int, n_keys: int) -> Tensor:  # noqa: ARG001
+    """The bias of every key, slope times position, [n_heads, n_queries, n_keys], rounded to ``dtype``.
+
+    Rows differ from minus slope times distance by a number each, which no softmax sees: so BLOOM has it.
+    """
+    keys = slopes[:, None, None] * torch.arange(n_keys, device=slopes.device)
+    return keys.to(dtype).expand(-1, n_queries, -1)

@@ -15,6 +15,7 @@ Running Time").
 Inputs, outputs, the residual stream and norms are read by taps (:mod:`attnviz.trace.taps`).
 """
 
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +32,10 @@ from attnviz.arguments import n_bytes
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.memory import TENSORS_OF_A_BLOCK
 from attnviz.models.checkpoint import EAGER_IN_BLOCKS, Checkpoint
-from attnviz.models.families.base import LayerModules
+from attnviz.models.families.base import LayerModules, heads_apart
 from attnviz.models.head_ids import LayerId
 from attnviz.models.weights import all_finite
+from attnviz.reference.positions import Rotary, apply_rotary
 from attnviz.trace.taps import Site, at_site, sites_of, taps
 
 _EAGER = "eager_attention_forward"
@@ -68,7 +70,7 @@ class AttentionCall:
     Attributes:
         query: [batch, n_heads, n_queries, d_head].
         key, value: [batch, n_kv_heads, n_keys, d_head]; heads in groups share them.
-        scale: what scores are multiplied by.
+        scale: what scores are multiplied by; not a number where the attention does not say.
         cap: what they are bounded by; None for nothing.
     """
 
@@ -190,6 +192,7 @@ class _BlockAttention:
         memory: bytes of a block.
         state: of the pass; it gives a layer's inputs, and gets its weighted values.
         modules: numbers (``id``) of all modules of the model.
+        rotary: the rotary positions of every layer, where a forward that bypasses the interface shows none.
     """
 
     observer: Observer
@@ -197,6 +200,7 @@ class _BlockAttention:
     state: _State
     masks: "_MaskRows"
     modules: frozenset[int] = frozenset()
+    rotary: Rotary | None = None
     thread: int = field(default_factory=get_ident)
 
     def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
@@ -236,25 +240,43 @@ class _BlockAttention:
         return self._in_blocks(own, query, key, value, mask[0] if mask else None, {}, scale)
 
     def whole(self, modules: LayerModules, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Replaces the forward of an attention that bypasses the interface (:attr:`Architecture.through_interface`).
+        """Replaces the forward of an attention that bypasses the interface (:attr:`Architecture.bypassing`).
 
-        It runs as it is, all queries at once; queries, keys, values and weighted values are read around its maps.
+        Queries, keys, values and weighted values are read around its linear maps; the reference rotates them.
         """
-        maps = dict[str, Tensor]()
-        projections = zip(("query", "key", "value"), modules.projections, strict=True)
-        sites = {name: Site(module, "output") for name, module in projections}
-        with taps({**sites, "weighted": Site(modules.o_proj, "input")}, maps.__setitem__):
+        seen = list[Tensor]()
+        sites = [*(Site(module, "output") for module in modules.projections), Site(modules.o_proj, "input")]
+        with taps(dict(enumerate(sites)), lambda _, tensor: seen.append(tensor)):
             result = own(*args, **kwargs | {"output_attentions": True})
         weights: Any = result[1] if len(result) > 1 else None
-        n, n_heads = maps["query"].shape[1], weights.shape[1] if isinstance(weights, Tensor) else 1
-        heads = {name: each.reshape(*each.shape[:2], n_heads, -1) for name, each in maps.items()}
-        query, key, value = (heads[name].transpose(1, 2) for name in ("query", "key", "value"))
-        _refuse_no_pattern(self.state.layer, weights, (*query.shape[:2], n, key.shape[-2]))
-        layer = self._begin(query, key, value, None, None)
-        for first, last in row_blocks(n, weights[:, :, 0].numel() * weights.element_size(), self.memory):
-            self.observer.rows(layer, Rows(first, last, weights.shape[-1], weights[:, :, first:last]))
-        self.state.seen[layer]["weighted"] = heads["weighted"]
+        n_heads = weights.shape[1] if isinstance(weights, Tensor) else 1
+        *maps, weighted = seen
+        d_head = weighted.shape[-1] // n_heads
+        if len(maps) == 1:  # all three, head by head
+            n_shared = (maps[0].shape[-1] // d_head - n_heads) // 2
+            in_order = heads_apart(maps[0].movedim(-1, 0), n_heads, n_shared).movedim(0, -1)
+            maps = list(torch.split(in_order, [n * d_head for n in (n_heads, n_shared, n_shared)], -1))
+        heads = (each.reshape(*each.shape[:-1], -1, d_head).transpose(1, 2) for each in (*maps, weighted))
+        query, key, *others = heads
+        if self.rotary is not None:
+            query, key = apply_rotary(query, self.rotary), apply_rotary(key, self.rotary)
+        self._ran_whole(weights, query, key, *others)
         return result
+
+    def inside(self, _: LayerModules, own: Callable[..., Any], query: Tensor, key: Tensor, *more: Any) -> Any:
+        """Replaces ``_attn``, which bypasses the interface inside an attention."""
+        weighted, weights = own(query, key, *more)
+        self._ran_whole(weights, query, key, more[0], weighted)
+        return weighted, weights
+
+    def _ran_whole(self, weights: Any, query: Tensor, key: Tensor, value: Tensor, weighted: Tensor) -> None:
+        """Tell the observer of all queries [batch, n_heads, n, d_head], in blocks of their rows."""
+        n_keys = key.shape[-2]
+        _refuse_no_pattern(self.state.layer, weights, (*query.shape[:3], n_keys))
+        layer = self._begin(query, key, value, math.nan, None)
+        for first, last in row_blocks(query.shape[-2], weights[:, :, 0].nbytes, self.memory):
+            self.observer.rows(layer, Rows(first, last, n_keys, weights[:, :, first:last]))
+        self.state.seen[layer]["weighted"] = weighted.transpose(1, 2)
 
     def _in_blocks(
         self, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
@@ -450,7 +472,11 @@ def record_attention(
 
     with ExitStack() as stack:
         of_model = frozenset(map(id, checkpoint.model.modules()))
-        stack.enter_context(_registered(_BlockAttention(observer, memory, state, _MaskRows(), of_model), checkpoint))
+        architecture, rotary = checkpoint.architecture, None
+        if architecture.bypassing == "forward":
+            rotary = architecture.rotary(checkpoint.model, 0, checkpoint.d_head)
+        attention = _BlockAttention(observer, memory, state, _MaskRows(), of_model, rotary)
+        stack.enter_context(_registered(attention, checkpoint))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
@@ -560,9 +586,12 @@ def _eager(attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[Lay
             id(each): each for each in (getattr(m, "config", None) for m in model.modules()) if each
         }.values():
             stack.callback(setattr, config, "_attn_implementation", getattr(config, "_attn_implementation", None))
-        model.set_attn_implementation("eager" if bypassing else EAGER_IN_BLOCKS)
+            if bypassing:  # some of these models do not take set_attn_implementation
+                config._attn_implementation = "eager"
+        if not bypassing:
+            model.set_attn_implementation(EAGER_IN_BLOCKS)
         for modules, name in bypassing:
-            instead, module = attention.whole if name == "forward" else attention.upcast, modules.pattern
+            instead, module = getattr(attention, _INSTEAD[name]), modules.pattern
             earlier, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too
             setattr(module, name, partial(instead, modules, own))
             stack.callback(*((delattr, module, name) if earlier is None else (setattr, module, name, earlier)))
@@ -595,10 +624,14 @@ def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
 
 def _bypassing(checkpoint: Checkpoint) -> list[tuple[LayerModules, str]]:
     """The layers whose attention bypasses the interface, and the method that computes it."""
-    if not checkpoint.architecture.through_interface:
-        return [(each, "forward") for each in {each.pattern: each for each in checkpoint.modules}.values()]
+    if method := checkpoint.architecture.bypassing:
+        return [(each, method) for each in {each.pattern: each for each in checkpoint.modules}.values()]
     upcast = (each for each in checkpoint.modules if getattr(each.pattern, "reorder_and_upcast_attn", False))
     return [(each, "_upcast_and_reordered_attn") for each in upcast]
+
+
+_INSTEAD = {"forward": "whole", "_attn": "inside", "_upcast_and_reordered_attn": "upcast"}
+"""Methods that bypass the interface, and those of :class:`_BlockAttention` that replace them."""
 
 
 def _not_running(*_: Any, **__: Any) -> NoReturn:

@@ -70,6 +70,8 @@ def taps(sites: Mapping[Key, Site], visit: Callable[[Key, Any], Any]) -> Iterato
 
     def in_own_run(key: Key, of: LayerModules | None, tensor: Any) -> Any:
         own = of is None or of.n_runs == 1 or (runs[of.block] - 1) % of.n_runs == of.run
+        if of is not None and of.parallel and sites[key].module is of.network_output:
+            tensor = tensor.clone()  # Falcon adds to it in place
         return visit(key, tensor) if own else None
 
     shared = {site.of.block for site in sites.values() if site.of is not None and site.of.n_runs > 1}

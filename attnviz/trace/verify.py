@@ -342,8 +342,6 @@ class Verifier(Observer):
         """Recompute and compare queries, keys and values."""
         assert attention_input is not None
         model, layer = self._checkpoint, call.layer
-        if self._called is not None:
-            self._called(call)
         self._compared, self._weighted = (
             LayerComparison(model, layer, *self._names(layer), self._attention, self._locating),
             [],
@@ -352,6 +350,10 @@ class Verifier(Observer):
         mask = None if self._masks is None else self._masks(layer)
         self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask, self.mask_cache)
         self._parameters, self._blind = parameters, []
+        if math.isnan(call.scale):  # the patterns say whether the reference's is right
+            call = replace(call, scale=parameters.scale)
+        if self._called is not None:
+            self._called(call)
         recomputed = self._heads.query, self._heads.key, self._value
         own = call.query, call.key, call.value
         x = attention_input, attention_input if source is None else source
@@ -392,6 +394,8 @@ class Verifier(Observer):
         pattern = heads.rows(first, first + own.shape[2], own.shape[-1])
         if own.shape[-1] < pattern.shape[-1]:
             own = torch.nn.functional.pad(own, (0, pattern.shape[-1] - own.shape[-1]))
+        if self._checkpoint.architecture.bypassing:
+            own = self._but_blind(first, pattern.shape[-1], pattern, own)
         agrees = compared.add_rows(first, pattern, own)
         if not agrees and not compared.causes and self._interleaved(first, own):
             compared.causes.append(
@@ -407,21 +411,21 @@ class Verifier(Observer):
         together = torch.matmul(pattern, self._both[..., :n_keys, :])
         weighted, expected = together[..., :d_head], together[..., d_head:]
         own = own.transpose(1, 2)
-        blind = self._blind_rows(first, last, n_keys)
-        if blind is not None:
-            self._blind.append(blind)
-            own = torch.where(blind, expected, own)
+        own = self._but_blind(first, n_keys, expected, own)
         if not self._compared.add_probe(first, pattern, self._random, expected, own) and not self._compared.causes:
             self._compared.causes += self._other_ways(first, own)
         return pattern, weighted.to(self._checkpoint.dtype)
 
-    def _blind_rows(self, first: int, last: int, n_keys: int) -> Tensor | None:
-        """Queries of padding that may attend to nothing, [batch, 1, rows, 1]: implementations differ in their rows."""
+    def _but_blind(self, first: int, n_keys: int, expected: Tensor, own: Tensor) -> Tensor:
+        """The model's rows, but for queries of padding that may attend to nothing, in which implementations differ."""
         heads = self._heads
         if heads.mask is None or heads.across or (not heads.scoring.causal and heads.scoring.window is None):
-            return None
-        allowed = heads.allowed(first, last, n_keys)
-        return None if allowed is None else ~allowed.any(-1, keepdim=True)
+            return own
+        allowed = heads.allowed(first, first + own.shape[2], n_keys)
+        if allowed is None:
+            return own
+        self._blind.append(~allowed.any(-1, keepdim=True))
+        return torch.where(self._blind[-1], expected, own)
 
     def _interleaved(self, first: int, own: Tensor) -> bool:
         """Whether the model's rows agree if head h has the keys of key-value head h mod n_kv_heads."""

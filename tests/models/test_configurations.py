@@ -159,6 +159,11 @@ def test_a_width_of_heads_is_taken_from_the_config_if_the_family_reads_it(
     assert any("wide, d_model is 64" in note for note in found.notes) == wide
 
 
+@pytest.mark.parametrize(("model_type", "reason"), [("jamba", "layers do not attend"), ("deberta-v2", "attnviz.draw")])
+def test_the_reason_is_told_where_it_is_known(tmp_path, model_type, reason):
+    assert reason in read(tmp_path, model_type=model_type).reason
+
+
 @pytest.mark.parametrize("model_type", ["swin", "umt5", "gemma4_text", "mine"])
 def test_an_architecture_that_attnviz_does_not_know_is_a_row_with_the_reason(tmp_path, model_type):
     """And the code that it names is not run: there is none."""

@@ -34,7 +34,7 @@ from tests.support.families import (
 from tests.support.llamas import ROPE, WINDOW, WINDOWED, WINDOWED_THROUGHOUT, WITH_IMAGES
 from tests.support.models import save_checkpoint
 from tests.support.recorded import verified_batch
-from tests.support.relatives import sharp
+from tests.support.relatives import KINDS, TWO_TOWERS, sharp
 
 ROUNDING = 5e-6
 """Of float32 in a sharp pattern; Phi's is off by 1.1e-6 on some processors, by less on others."""
@@ -87,6 +87,7 @@ def test_settings_drawn_at_random_verify(family, data, dtype, left):
 @pytest.mark.parametrize(("family", "wrong"), [
     ("olmo", {}), ("olmo", {"rotary_in_float32": False}), ("olmo2", {}), ("olmo2", {"norm_kind": "rms"}), ("olmo3", {}),
     ("olmo3", {"rotary_in_float32": False}), ("gpt_oss", {}), ("gpt_oss", {"softmax_in_float32": True}),
+    ("bloom", {}),
 ])  # fmt: skip
 def test_what_is_rounded_once_agrees_to_the_bit(monkeypatch, family, wrong):
     for name, value in wrong.items():
@@ -192,11 +193,11 @@ def test_a_checkpoint_is_read_with_its_head_and_its_sizes_are_told(family, tmp_p
     inputs |= {"decoder_input_ids": torch.tensor([[0, 5]])} if checkpoint.stacks else {}
     with torch.no_grad():
         states = checkpoint.model(**inputs)
-        if "last_hidden_state" in states:  # the bare model of T5 is the whole one
+        if "last_hidden_state" in states and checkpoint.language_head:  # the bare model of T5 is the whole one
             torch.testing.assert_close(checkpoint.language_head(states.last_hidden_state), model(**inputs).logits)
-    bare = transformers.AutoModel.from_pretrained(folder)
+    bare = checkpoint.architecture.bare_class.from_pretrained(folder)
     (known,) = attnviz.model_configurations(str(folder))
-    assert (known.level, known.architecture) == (4, family.removesuffix("-350m"))
+    assert (known.level, known.architecture) == (4, checkpoint.architecture.name)
     assert (known.d_model, known.d_head) == (checkpoint.d_model, checkpoint.d_head)
     assert known.parameters == sum(parameter.numel() for parameter in bare.parameters())
     parts = {part for layer in checkpoint.modules for part in (*layer.projections, layer.o_proj, *layer.head_norms)}
@@ -236,7 +237,7 @@ def test_what_older_versions_saved_is_read_and_what_they_did_not_is_refused(fami
 
 
 HEADS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
-HEADED = [family for family in RELATIVES if family not in ("modernbert", "esm", "opt", "opt-350m")]
+HEADED = KINDS
 
 
 @pytest.mark.draws
@@ -278,6 +279,16 @@ def test_the_text_tower_of_a_model_with_images_is_the_text_model(family, tmp_pat
     with torch.no_grad():
         logits = result.checkpoint.language_head(result.checkpoint.model(**inputs).last_hidden_state)
         torch.testing.assert_close(logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize("family", TWO_TOWERS)
+def test_the_text_tower_beside_one_of_images_is_the_text_model(family, tmp_path):
+    expected = attnviz.analyze(TEXT, checkpoint_of(f"{family}_text_model"), syntax=False)
+    folder = str(save_checkpoint(*model_of(family), tmp_path / "model"))
+    result = attnviz.analyze(TEXT, folder, device="cpu", syntax=False)
+    assert (result.verification.level, result.checkpoint.architecture.name) == (4, family)
+    assert torch.equal(result.pattern("L1H2"), expected.pattern("L1H2"))
+    assert result.checkpoint.language_head is None
 
 
 @pytest.mark.parametrize("family", ["t5", "mt5"])

@@ -20,7 +20,7 @@ from attnviz.models.families.encoders import OPT
 from attnviz.models.families.llama import Llama
 from attnviz.reference import attention, positions
 from attnviz.reference.attention import HeadParameters
-from attnviz.reference.positions import Rotary, default_frequencies
+from attnviz.reference.positions import Rotary, alibi_slopes, default_frequencies, linear_bias
 from attnviz.trace import residual_parts
 from tests.support.families import ENCODER_DECODERS, LLAMAS, TEXT, checkpoint_of, verified
 from tests.support.llamas import IN_PARALLEL, INTERLEAVED, NORMED, PARTLY_ROTATED, SHARED, WINDOW, WINDOWED
@@ -34,7 +34,7 @@ PROTEIN, MASKED = "MKTAYIAKQRQISF", "MK<mask>AYI <mask>KQjRx"
 
 def change_parameters(monkeypatch: pytest.MonkeyPatch, family: str, change: Change, stack: str = "") -> None:
     """Change what a family reads, of an encoder-decoder in the layers of one stack."""
-    kind = type(ARCHITECTURES[family])
+    kind = type(ARCHITECTURES[family.removesuffix("-both")])
     original = kind.parameters
 
     def wrong(self: Any, model: Any, layer: int) -> HeadParameters:
@@ -90,9 +90,9 @@ ALTERNATING = ("qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3", "gpt_oss"
 
 PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "scale": (LLAMAS, lambda p: replace(p, scale=p.scale * 1.1)),
-    "no scale": ((*LLAMAS, "bart:E"), lambda p: replace(p, scale=1.0)),
+    "no scale": ((*LLAMAS, "falcon", "gptj", "bloom", "bart:E"), lambda p: replace(p, scale=1.0)),
     "a scale of T5": (("t5:E",), lambda p: replace(p, scale=8**-0.5)),
-    "scaled scores": (("opt", "esm"), lambda p: replace(p, scale=0.5)),
+    "scaled scores": (("opt", "esm", "gpt_neo"), lambda p: replace(p, scale=0.5)),
     "unscaled queries": (("opt", "esm"), lambda p: replace(p, query_scale=1.0)),
     "RoPE base": (
         LLAMAS,
@@ -102,20 +102,29 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     ),
     "RoPE factor": (LLAMAS, rotary(factor=1.05)),
     "another base in half of a head": (("modernbert", "esm"), rotary(frequencies=torch.logspace(0, -1, 4))),
-    "no RoPE": ((*LLAMAS, "modernbert", "esm"), without("rotary")),
+    "no RoPE": ((*LLAMAS, "falcon", "gptj", "modernbert", "esm", "nomic_bert"), without("rotary")),
     "RoPE of a whole head": (PARTLY_ROTATED, all_rotary(8, 10000.0)),
-    "RoPE not interleaved": (INTERLEAVED, rotary(interleaved=False)),
+    "RoPE not interleaved": ((*INTERLEAVED, "gptj"), rotary(interleaved=False)),
     "RoPE interleaved": (("esm",), rotary(interleaved=True)),
-    "RoPE in layers without a window": (("cohere2",), all_rotary(8, 10000.0, interleaved=True)),
+    "RoPE in layers without a window": (("cohere2", "exaone4"), all_rotary(8, 10000.0, interleaved=True)),
     "RoPE in every layer": (("smollm3",), all_rotary(8, 2000000.0)),
     "RoPE of the other type of layer": (("gemma3_text",), all_rotary(16, 1000000.0)),
-    "window one longer": (WINDOWED, lambda p: replace(p, window=p.window and p.window + 1)),
-    "window one shorter": ((*WINDOWED, "modernbert"), lambda p: replace(p, window=p.window and p.window - 1)),
-    "no window": ((*WINDOWED, "modernbert"), without("window")),
+    "window one longer": (
+        (*WINDOWED, "gpt_neo", "gemma3_text-both"),
+        lambda p: replace(p, window=p.window and p.window + 1),
+    ),
+    "window one shorter": (
+        (*WINDOWED, "gpt_neo", "gemma3_text-both", "modernbert"),
+        lambda p: replace(p, window=p.window and p.window - 1),
+    ),
+    "no window": ((*WINDOWED, "gpt_neo", "modernbert"), without("window")),
     "a window in every layer": (ALTERNATING, lambda p: replace(p, window=WINDOW)),
-    "a window on one side": (("modernbert",), lambda p: replace(p, causal=p.window is not None)),
-    "not causal": ((*LLAMAS, "opt", "bart:D"), lambda p: replace(p, causal=False)),
-    "causal": (("t5:E",), lambda p: replace(p, causal=True)),
+    "a window on one side": (("modernbert", "gemma3_text-both"), lambda p: replace(p, causal=p.window is not None)),
+    "not causal": (
+        (*LLAMAS, "falcon", "gpt_neo", "gptj", "bloom", "opt", "bart:D", "clip_text_model"),
+        lambda p: replace(p, causal=False),
+    ),
+    "causal": (("t5:E", "siglip_text_model", "gemma3_text-both"), lambda p: replace(p, causal=True)),
     "no query norm": (NORMED, without("query_norm")),
     "no key norm": (NORMED, without("key_norm")),
     "query norm with w for 1 + w": (("gemma3_text",), part("query_norm", one_more=False)),
@@ -123,7 +132,10 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
         ("stablelm", "cohere"),
         lambda p: part("query_norm", weight=p.query_norm.weight.roll(1, 0))(p),
     ),
-    "no biases of queries and keys": (BIASED, part("query", "key", bias=None)),
+    "no biases of queries and keys": (
+        (*BIASED, "clip_text_model", "siglip_text_model"),
+        part("query", "key", bias=None),
+    ),
     "no bias of queries": (("bart:X",), part("query", bias=None)),
     "no bias of values": ((*BIASED, "bart:X"), part("value", bias=None)),
     "no bias of the output": (("llama", "gpt_oss", "phimoe", "gpt_neox", "bart:D"), without("output_bias")),
@@ -136,16 +148,20 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "no sinks": (("gpt_oss",), without("sinks")),
     "sinks of other heads": (("gpt_oss",), lambda p: replace(p, sinks=p.sinks.roll(1))),
     "sinks scaled as scores are": (("gpt_oss",), lambda p: replace(p, sinks=p.sinks * p.scale)),
-    "no bias by distance": (("mpnet", "t5:E", "t5:D"), without("position_bias")),
+    "no bias by distance": (("mpnet", "bloom", "t5:E", "t5:D"), without("position_bias")),
     "one bias for both sides": (("mpnet",), lambda p: replace(p, position_bias=partial(p.position_bias, causal=True))),
     "buckets of other distances": (
         ("mpnet",),
         lambda p: replace(p, position_bias=partial(p.position_bias, max_distance=9)),
     ),
-    "a bias of another head": (("mpnet",), bias_of_the_head_before),
+    "a bias of another head": (("mpnet", "bloom"), bias_of_the_head_before),
     "a bias in cross-attention": (("t5:X",), a_bias_across),
-    "rolled heads": (("modernbert",), lambda p: replace(p, query=rolled(p.query))),
-    "heads in another order": (("bart:X", "t5:D"), heads_in_another_order),
+    "slopes of twice as many heads": (
+        ("bloom",),
+        lambda p: replace(p, position_bias=partial(linear_bias, alibi_slopes(12)[:6], torch.float32)),
+    ),
+    "rolled heads": (("modernbert", "bloom"), lambda p: replace(p, query=rolled(p.query))),
+    "heads in another order": (("bart:X", "t5:D", "falcon"), heads_in_another_order),
     **{
         name: (("bert", "gpt2", *KINDS[place % 3 :: 3]), change)
         for place, (name, change) in enumerate({**PATTERN_MUTATIONS, **OUTPUT_MUTATIONS}.items())

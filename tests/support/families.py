@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, BertForMaskedLM, GPT2LMHeadModel
+from transformers import BertForMaskedLM, GPT2LMHeadModel
 
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.tokens import shifted_right
@@ -37,13 +37,15 @@ def model_of(
         changes["n_positions" if family == "gpt2" else "max_position_embeddings"] = positions
     if family in llamas.WITH_IMAGES:
         return llamas.sharp_with_images(family, **changes), llamas.sentencepiece_tokenizer()
+    if family in relatives.TWO_TOWERS:
+        return relatives.sharp_two_towers(family, **changes), gpt2_tokenizer()
     if family in LLAMAS:
         return llamas.sharp_llama(family, dtype=dtype, **changes), llamas.sentencepiece_tokenizer()
     if family in RELATIVES:
         if headed:
-            changes["auto_class"] = AutoModelForCausalLM if family.startswith("opt") else AutoModelForMaskedLM
+            changes["auto_class"] = relatives.RELATIVES[family].headed
         checkpoint = relatives.checkpoint_of(family, dtype, **changes)
-        return checkpoint.whole if headed else checkpoint.model, checkpoint.tokenizer
+        return (headed and checkpoint.whole) or checkpoint.model, checkpoint.tokenizer
     if family in ENCODER_DECODERS:
         tokenizer = encoder_decoders.unigram_tokenizer()
         return encoder_decoders.sharp(family, len(tokenizer), **changes).to(dtype), tokenizer

@@ -58,6 +58,9 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neox": ("GPTNeoX", _HALF_ROTATED),
     "stablelm": ("StableLm", _HALF_ROTATED | {"qk_layernorm": True}),
     "phi": ("Phi", _HALF_ROTATED | {"qk_layernorm": True}),
+    "glm": ("Glm", _WIDE | _HALF_ROTATED | {"attention_bias": True}),
+    "glm4": ("Glm4", _WIDE | _HALF_ROTATED),
+    "exaone4": ("Exaone4", _ALTERNATES),
     "cohere": ("Cohere", {"use_qk_norm": True}),
     "cohere2": ("Cohere2", _ALTERNATES),
 }
@@ -121,6 +124,12 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "olmo3": _BIAS | _TYPES | {"rope_parameters": st.sampled_from([None, _LINEAR_IN_FULL])},
     "stablelm": _NEOX | {"use_parallel_residual": _FLAG, "qk_layernorm": _FLAG, "use_qkv_bias": _FLAG},
     "phi": _NEOX | {"qk_layernorm": _FLAG},
+    "glm": _BIAS | {"head_dim": _D_HEAD, "rope_parameters": _PARTLY_ROTATED},
+    "glm4": _BIAS | {"head_dim": _D_HEAD, "rope_parameters": _PARTLY_ROTATED},
+    "exaone4": {
+        "layer_types": st.sampled_from([_ALTERNATING, _ALTERNATING[::-1]]),
+        "sliding_window": st.integers(1, 9),
+    },
     "cohere": _BIAS | {"use_qk_norm": _FLAG, "layer_norm_eps": _EPSILON},
     "cohere2": _BIAS | _TYPES | {"layer_norm_eps": _EPSILON},
     "gpt_neox": _NEOX | _BIAS | {"use_parallel_residual": _FLAG},
@@ -166,14 +175,24 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
 
 
 WINDOWED_THROUGHOUT = ("mistral", "starcoder2", "mixtral", "qwen3_moe", "phi3", "phimoe")
-NORMED = ("stablelm", "phi", "cohere", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "gemma3_text")
-WINDOWED = (*WINDOWED_THROUGHOUT, "cohere2", "gpt_oss", "qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3")
+NORMED = ("exaone4", "stablelm", "phi", "cohere", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "gemma3_text")
+WINDOWED = (
+    *WINDOWED_THROUGHOUT,
+    "cohere2",
+    "exaone4",
+    "gpt_oss",
+    "qwen2",
+    "qwen2_moe",
+    "gemma2",
+    "gemma3_text",
+    "olmo3",
+)
 UNSHARED = ("gpt_neox",)
 SHARED = tuple(family for family in FAMILIES if family not in UNSHARED)
 """Families of which heads may share keys and values."""
 IN_PARALLEL = ("gpt_neox", "phi", "cohere", "cohere2")
-PARTLY_ROTATED = ("phi3", "gpt_neox", "stablelm", "phi")
-INTERLEAVED = ("cohere", "cohere2")
+PARTLY_ROTATED = ("phi3", "gpt_neox", "stablelm", "phi", "glm", "glm4")
+INTERLEAVED = ("cohere", "cohere2", "glm", "glm4")
 
 
 def llama_config(family: str, **changes: Any) -> Any:
@@ -222,6 +241,9 @@ WITH_IMAGES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "mistral3": ("Mistral3", "mistral", "pixtral", {}),
     "idefics3": ("Idefics3", "llama", "", {}),
     "smolvlm": ("SmolVLM", "llama", "", {}),
+    "qwen2_vl": ("Qwen2VL", "qwen2", "", {}),
+    "qwen2_5_vl": ("Qwen2_5_VL", "qwen2", "", {}),
+    "qwen3_vl": ("Qwen3VL", "qwen3", "", {}),
 }
 """Families that also read images: class, family of the text tower, kind of the vision tower, other settings."""
 
@@ -229,6 +251,8 @@ WITH_IMAGES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 def sharp_with_images(family: str = "gemma3", **changes: Any) -> Any:
     """A model that also reads images, with the text tower of another family; token 5 stands for an image."""
     prefix, tower, kind, settings = WITH_IMAGES[family]
+    if family.startswith("qwen2"):
+        changes.setdefault("rope_parameters", _PLAIN | {"mrope_section": [1, 1, 2]})
     text, size = sharp_llama(tower, **changes), 28 if kind != "internvl_vision" else [28, 28]
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision |= {"image_size": size, "patch_size": 14 if kind != "internvl_vision" else [14, 14]}

@@ -9,7 +9,15 @@ import torch
 import transformers
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
-from transformers import AutoModel, EsmTokenizer, MPNetTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    EsmTokenizer,
+    MPNetTokenizer,
+    PreTrainedTokenizerFast,
+    RobertaTokenizer,
+)
 from transformers.models.esm.configuration_esm import get_default_vocab_list
 
 from attnviz.models.checkpoint import Checkpoint, from_loaded
@@ -50,10 +58,11 @@ def mpnet_tokenizer() -> PreTrainedTokenizerFast:
 
 
 class Relative(NamedTuple):
-    """A family: its tokenizer and a small config."""
+    """A family: its tokenizer, a small config, and the kind of its model with a language-modelling head, if any."""
 
     tokenizer: PreTrainedTokenizerFast
     config: Callable[..., Any]
+    headed: Any = AutoModelForMaskedLM
 
 
 _SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
@@ -63,14 +72,16 @@ _DISTILBERT |= {"intermediate_size": "hidden_dim"}
 """What DistilBERT calls the sizes."""
 
 
-def _like_bert(prefix: str, tokenizer: PreTrainedTokenizerFast, **own: Any) -> Relative:
+def _like_bert(
+    prefix: str, tokenizer: PreTrainedTokenizerFast, headed: Any = AutoModelForMaskedLM, **own: Any
+) -> Relative:
     config, names = getattr(transformers, f"{prefix}Config"), _DISTILBERT if prefix == "DistilBert" else {}
 
     def make(**changes: Any) -> Any:
         settings = {**_SIZES, "vocab_size": len(tokenizer), **own, **changes}
         return config(**{names.get(name, name): value for name, value in settings.items()})
 
-    return Relative(tokenizer, make)
+    return Relative(tokenizer, make, headed)
 
 
 _ROBERTA = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
@@ -101,12 +112,29 @@ _MODERN = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_i
 _MODERN |= {"local_attention": 6, "norm_bias": True, "mlp_bias": True, "attention_bias": True}
 _ESM = {"position_embedding_type": "rotary", "token_dropout": True, "emb_layer_norm_before": True, "rope_theta": 50.0}
 _ESM |= {"pad_token_id": 1, "mask_token_id": 32}
+_EMBEDDING_GEMMA = {"use_bidirectional_attention": True, "sliding_window": 6, "head_dim": 8, "num_key_value_heads": 2}
+_EMBEDDING_GEMMA |= {
+    "query_pre_attn_scalar": 1,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
+_GPT_NEO = {"window_size": 4, "attention_types": [[["global", "local"], 1], [["local"], 1]]}
+_FALCON = {"attn_implementation": "eager"}  # it cannot be set later
+_FALCON_40B = _FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}
 _OPT_350M = {"word_embed_proj_dim": 20, "do_layer_norm_before": False}
 RELATIVES |= {
     "modernbert": _like_bert("ModernBert", bert_tokenizer(), **_MODERN),
     "esm": _like_bert("Esm", esm_tokenizer(), **_ESM),
-    "opt": _like_bert("OPT", gpt2_tokenizer(), ffn_dim=48, word_embed_proj_dim=None),
-    "opt-350m": _like_bert("OPT", gpt2_tokenizer(), ffn_dim=48, **_OPT_350M),
+    "opt": _like_bert("OPT", gpt2_tokenizer(), AutoModelForCausalLM, ffn_dim=48, word_embed_proj_dim=None),
+    "opt-350m": _like_bert("OPT", gpt2_tokenizer(), AutoModelForCausalLM, ffn_dim=48, **_OPT_350M),
+    "gpt_neo": _like_bert("GPTNeo", gpt2_tokenizer(), AutoModelForCausalLM, **_GPT_NEO),
+    "gptj": _like_bert("GPTJ", gpt2_tokenizer(), AutoModelForCausalLM, rotary_dim=6, activation_function="gelu_new"),
+    "bloom": _like_bert("Bloom", gpt2_tokenizer(), AutoModelForCausalLM, num_attention_heads=6, hidden_size=36),
+    "falcon": _like_bert("Falcon", gpt2_tokenizer(), AutoModelForCausalLM, **_FALCON),
+    "falcon-40b": _like_bert("Falcon", gpt2_tokenizer(), AutoModelForCausalLM, **_FALCON_40B),
+    "nomic_bert": _like_bert("NomicBert", bert_tokenizer(), head_dim=12),
+    "clip_text_model": _like_bert("CLIPText", gpt2_tokenizer(), AutoModel, layer_norm_eps=1e-3),
+    "siglip_text_model": _like_bert("SiglipText", gpt2_tokenizer(), AutoModel),
+    "gemma3_text-both": _like_bert("Gemma3Text", gpt2_tokenizer(), AutoModel, **_EMBEDDING_GEMMA),
 }
 
 _ROPE = st.sampled_from(
@@ -146,6 +174,22 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     },
 }
 """By family, settings that its config allows, to be drawn at random."""
+DRAWN["clip_text_model"] = DRAWN["siglip_text_model"] = {
+    "hidden_act": st.sampled_from(["quick_gelu", "gelu_pytorch_tanh"]),
+    "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
+}
+DRAWN["gpt_neo"] = {
+    "window_size": st.sampled_from([1, 3, 40]),
+    "activation_function": st.sampled_from(["gelu", "relu"]),
+}
+DRAWN["gptj"] = {"rotary_dim": st.sampled_from([2, 4, 8]), "layer_norm_epsilon": st.sampled_from([1e-5, 1e-2])}
+DRAWN["falcon"] = {"multi_query": st.booleans(), "activation": st.sampled_from(["gelu", "relu"])}
+DRAWN["falcon-40b"] = {"num_ln_in_parallel_attn": st.sampled_from([1, 2, None]), "num_kv_heads": st.just(1)}
+DRAWN["gemma3_text-both"] = {
+    "sliding_window": st.sampled_from([2, 5, 6, 40]),
+    "layer_types": st.lists(st.sampled_from(_LAYER_TYPES), min_size=3, max_size=3),
+}
+DRAWN["nomic_bert"] = {"head_dim": st.sampled_from([8, 12]), "rope_parameters": _ROPE}
 DRAWN["opt-350m"] = DRAWN["opt"] | {"word_embed_proj_dim": st.sampled_from([6, None])}
 
 
@@ -154,10 +198,13 @@ def drawn_settings(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     """Settings of a family, drawn from what its config allows."""
     heads = draw(st.sampled_from([1, 2, 4]))
     settings = {"num_attention_heads": heads, "hidden_size": 8 * heads, "intermediate_size": draw(st.integers(5, 40))}
+    settings |= {"num_key_value_heads": heads} if kind == "gemma3_text-both" else {}
     return settings | {name: draw(values) for name, values in DRAWN.get(kind, {}).items()}
 
 
-_QUERY_OR_KEY = tuple(f".{name}.weight" for name in "query key q_lin k_lin Wqkv q_proj k_proj attn.q attn.k".split())
+_QUERY_OR_KEY = tuple(
+    f".{name}.weight" for name in "query key q_lin k_lin Wqkv q_proj k_proj attn.q attn.k query_key_value".split()
+)
 
 
 def sharp(
@@ -165,7 +212,9 @@ def sharp(
 ) -> Any:
     """A model whose attention is far from uniform, and whose biases, norms and feed-forward networks matter."""
     torch.manual_seed(seed)
-    model = auto_class.from_config(RELATIVES[kind].config(**changes), dtype=dtype)
+    config = RELATIVES[kind].config(**changes)
+    siglip = kind == "siglip_text_model"  # which AutoModel does not know
+    model = (transformers.SiglipTextModel._from_config if siglip else auto_class.from_config)(config, dtype=dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(_QUERY_OR_KEY):
@@ -177,9 +226,24 @@ def sharp(
     return model.eval()
 
 
+TWO_TOWERS = {"clip": "CLIP", "siglip": "Siglip"}
+"""Families with a text tower of their own beside one of images."""
+
+
+def sharp_two_towers(family: str, **changes: Any) -> Any:
+    """A model of images and texts, with the sharp text tower of its family."""
+    text = sharp(f"{family}_text_model", **changes)
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 28, "patch_size": 14}
+    config = getattr(transformers, f"{TWO_TOWERS[family]}Config")(text_config=text.config, vision_config=vision)
+    model = getattr(transformers, f"{TWO_TOWERS[family]}Model")(config)
+    model.text_model.load_state_dict(text.state_dict())
+    return model.eval()
+
+
 def checkpoint_of(
     kind: str, dtype: torch.dtype = torch.float32, auto_class: Any = AutoModel, **changes: Any
 ) -> Checkpoint:
-    converted = kind in KINDS  # others would round their rotary frequencies
+    converted = kind in (*KINDS, "gptj")  # others would round their rotary frequencies
     model = sharp(kind, auto_class=auto_class, dtype=None if converted else dtype, **changes)
     return from_loaded(model.to(dtype) if converted else model, RELATIVES[kind].tokenizer)

@@ -157,7 +157,8 @@ def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, fused_
         sizes = [steps[name].shape[-1] for name in names]
         if sum(sizes) != tensor.shape[-1]:
             raise VerificationError(f"{place} is {tensor.shape[-1]} wide; expected {' + '.join(map(str, sizes))}.")
-        in_order = heads_apart(tensor.T, len(steps["scores"])).T if fused_by_head else tensor
+        n_heads = len(steps["scores"])
+        in_order = heads_apart(tensor.T, n_heads, n_heads * sizes[-1] // sizes[0]).T if fused_by_head else tensor
         parts = torch.split(in_order, sizes, dim=-1)
         apart |= {name: (place, part) for name, part in zip(names, parts, strict=True)}
     if of.head_norms:

@@ -282,7 +282,7 @@ def read_configuration(file: Source) -> Configuration:
         CheckpointError: the file cannot be read, or is not a transformers model's.
     """
     from attnviz.models.configs import read_config
-    from attnviz.models.families import ARCHITECTURES
+    from attnviz.models.families import ARCHITECTURES, REFUSED
     from attnviz.models.libraries import calling_transformers
 
     model_type = read_json(file.folder / CONFIG).get("model_type")
@@ -294,7 +294,8 @@ def read_configuration(file: Source) -> Configuration:
     model = Configuration(file.name, file.kind, file.revision, model_type)
     family = ARCHITECTURES.usable([model_type]).get(model_type)
     if family is None:
-        return replace(model, reason=f"architecture {model_type!r}")
+        known = f": {REFUSED[model_type]}" if model_type in REFUSED else ""
+        return replace(model, reason=f"architecture {model_type!r}{known}")
     config = read_config(file.folder)
     with calling_transformers(f"transformers cannot tell the sizes in {file.folder / CONFIG}"):
         model = _with_sizes(model, config, family)
@@ -360,7 +361,7 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
         setting = _SHORT.search(str(error))
         reason = str(error) if setting is None else setting[1]
     try:
-        empty = empty_model(config)
+        empty = empty_model(config, None if architecture is None else architecture.bare_class)
     except CheckpointError as error:
         why = shorten(str(error), _LONGEST, placeholder=" …")
         counted = () if reason is None else (f"parameters not counted: {why}",)

@@ -149,7 +149,7 @@ def _on_models(models: Sequence[Configuration]) -> list[str]:
 
 def families_document(version: str) -> dict[str, Any]:
     """The document of families: each one's level, and by command the part of its models that is measured."""
-    from attnviz.models.families import ARCHITECTURES, commands_of
+    from attnviz.models.families import ARCHITECTURES, REFUSED, commands_of
     from attnviz.trace.checks import Verification
 
     plugins = ARCHITECTURES.plugins
@@ -159,7 +159,7 @@ def families_document(version: str) -> dict[str, Any]:
         | ({"plugin": plugins[name].origin} if name in plugins else {})
         for name, architecture in sorted(ARCHITECTURES.usable().items())
     ]
-    return {"attnviz": version, "families": families}
+    return {"attnviz": version, "families": families, "refused": dict(sorted(REFUSED.items()))}
 
 
 def families_report(document: dict[str, Any]) -> RenderableType:
@@ -172,14 +172,16 @@ def families_report(document: dict[str, Any]) -> RenderableType:
     columns += [Field(name, partial(_part, command=name)) for name in families[0]["commands"]]
     title = "Families that attnviz reproduces"
     plugged = ", ".join(f"{each['architecture']} ({each['plugin']})" for each in families if "plugin" in each)
+    refused = ", ".join(document["refused"])
     also = [f"From plug-ins: {visible(plugged)}. ?: not tried; each run verifies them."] if plugged else []
-    return spaced([RowTable(title, columns, families), notes(*also, *_FAMILY_NOTES)])
+    return spaced([RowTable(title, columns, families), notes(*also, _FAMILY_NOTE, f"{_OTHERS} {refused}.")])
 
 
-_FAMILY_NOTES = (
-    f"model_type: as config.json has it. {_LEVEL}",
+_FAMILY_NOTE = f"model_type: as config.json has it. {_LEVEL}"
+
+_OTHERS = (
     "encoder: of an encoder-decoder its encoder alone. –: refused, in one line. All other architectures are refused by "
-    "name; so is Whisper, whose encoder reads sound.",
+    "name, these with the reason and what to do instead:"
 )
 
 

@@ -52,7 +52,7 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     model_type = getattr(config, "model_type", None)
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
-            f"the reference attention does not reproduce the architecture {model_type!r}{instead_of()}."
+            f"the reference attention does not reproduce the architecture {model_type!r}{instead_of(model_type)}."
         )
     config = getattr(config, "text_config", config)  # of a model that also reads images
     for size, what in SIZES.items():
@@ -92,8 +92,36 @@ def _refuse_out_of_range(config: Any) -> None:
             raise ArchitectureError(f"the config has {name}={value!r}; expected a number from {least}{upto}.")
 
 
-def instead_of() -> str:
-    """The end of a message about an unknown architecture: those that are reproduced."""
+_DRAWN = (
+    "In Python attnviz.draw(output.attentions, TOKENS) draws what such a model returns with output_attentions=True and "
+    'attn_implementation="eager", unverified'
+)
+_TOWER = (
+    "Its text model alone, which then reads what precedes alone: tower = model.model.language_model; "
+    "tower.config.use_bidirectional_attention = False; tower.save_pretrained(FOLDER), and the tokenizer, too"
+)
+_LAYERS = f"some of its layers do not attend. {_DRAWN}"
+_LATENT = f"its queries, keys and values are made of shared, narrower vectors (MLA). {_DRAWN}"
+_CONTENT = f"its scores also depend on content and relative position together. {_DRAWN}"
+_CHUNKS = f"it attends within chunks of the text, and scales queries by their position. {_DRAWN}"
+_STREAMS = f"it has four residual streams, and layers that share keys and values. {_DRAWN}"
+
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("deberta", "deberta-v2"), _CONTENT),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
+    **dict.fromkeys(("falcon_h1", "granitemoehybrid", "jamba", "lfm2", "qwen3_next"), _LAYERS),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
+    **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
+    "paligemma": f"it reads a prompt both ways, behind an image. {_TOWER}",
+    "whisper": f"it reads sound. {_DRAWN}; its output.cross_attentions, too (keys=FRAMES)",
+}
+"""Architectures that are not reproduced, with the reason and what to do instead."""
+
+
+def instead_of(model_type: object) -> str:
+    """The end of a message about an architecture that is not reproduced: why, or those that are."""
+    if isinstance(model_type, str) and model_type in REFUSED:
+        return f": {REFUSED[model_type]}"
     return f"; expected one of: {', '.join(sorted(ARCHITECTURES))}"
 
 

@@ -232,12 +232,14 @@ class Architecture:
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
     learned_sinks: bool = False  # whether rows of attention may sum to less than 1
-    fused_by_head: bool = False  # whether one map gives a head's query, key and value, then the next head's (GPT-NeoX)
+    # whether one map gives the queries, key and value of the first heads that share a key, then of the next (GPT-NeoX)
+    fused_by_head: bool = False
     resumable: bool = True  # whether a pass can begin at any layer: not where layers share modules (ALBERT)
     explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
-    # whether its attention goes through transformers' attention interface; else it is run whole, and has to give
-    # (.., pattern) with ``output_attentions``, of queries, keys and values as its linear maps give them
-    through_interface: bool = True
+    # the method of its attention that bypasses transformers' attention interface, and is run for all queries at once:
+    # ``_attn`` takes queries, keys, values and mask, and returns weighted values [batch, n_heads, n, d_head] and the
+    # pattern; ``forward`` returns (.., pattern) with ``output_attentions``, of what its linear maps give, rotated
+    bypassing: str = ""
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
     def __init_subclass__(cls, name: str = "", prefix: str = "") -> None:
@@ -296,11 +298,15 @@ class Architecture:
 
         A user's own class may lack ``base_model_prefix``, so the name is that of transformers' class.
         """
+        base: nn.Module = self.declared("text_tower_at", getattr(model, self.bare_class.base_model_prefix, model))
+        return base
+
+    @property
+    def bare_class(self) -> Any:
+        """Transformers' class of the bare model."""
         import transformers
 
-        name = self.declared("class_prefix", transformers, f"{self.class_prefix}Model").base_model_prefix
-        base: nn.Module = self.declared("text_tower_at", getattr(model, name, model))
-        return base
+        return self.declared("class_prefix", transformers, f"{self.class_prefix}Model")
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes logits [.., vocabulary] of the last hidden state; None without one."""
@@ -472,7 +478,9 @@ class Architecture:
                     self.name, self.projection_names[0], f"{found} rows", f"{sum(rows)}, of Q, K and V"
                 )
             if self.fused_by_head:
-                weight, bias = (None if part is None else heads_apart(part, n_heads) for part in (weight, bias))
+                weight, bias = (
+                    None if part is None else heads_apart(part, n_heads, n_shared) for part in (weight, bias)
+                )
             biases = [None] * 3 if bias is None else bias.split(rows)
             maps = list(zip(weight.split(rows), biases, strict=True))
         query, key, value = (_projection(*each, n) for each, n in zip(maps, heads, strict=True))
@@ -512,9 +520,13 @@ def _projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection
     return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))
 
 
-def heads_apart(fused: Tensor, n_heads: int) -> Tensor:
-    """From query, key and value of the first head, then the next, [3 * n_heads * d_head, ..], to all queries first."""
-    return fused.reshape(n_heads, 3, -1, *fused.shape[1:]).transpose(0, 1).flatten(0, 2)
+def heads_apart(fused: Tensor, n_heads: int, n_shared: int) -> Tensor:
+    """From queries, key and value of the first heads that share a key, then of the next, to all queries first.
+
+    Of [(n_heads + 2 * n_shared) * d_head, ..]: ``n_shared`` keys and as many values.
+    """
+    groups = fused.reshape(n_shared, n_heads // n_shared + 2, -1, *fused.shape[1:])
+    return torch.cat([part.flatten(0, 2) for part in (groups[:, :-2], groups[:, -2:-1], groups[:, -1:])])
 
 
 def not_reproduced(kind: str, setting: str, value: object, expected: str) -> ArchitectureError:

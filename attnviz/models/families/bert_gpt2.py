@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) and its relatives, and GPT-2, under transformers' names: layer norms, learned positions."""
+"""BERT (Devlin et al. 2019) and its relatives, GPT-2 and its successors, under transformers' names: layer norms."""
 
 from dataclasses import replace
 from functools import partial
@@ -11,7 +11,7 @@ from attnviz.errors import ArchitectureError
 from attnviz.models.families.base import Architecture, Embeddings, LayerModules, PositionBias, not_reproduced
 from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import Scoring
-from attnviz.reference.positions import bucketed_bias
+from attnviz.reference.positions import Rotary, alibi_slopes, bucketed_bias, default_frequencies, linear_bias
 
 
 class Bert(Architecture, name="bert", prefix="Bert"):
@@ -23,10 +23,10 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     segments_at = "embeddings.token_type_embeddings"
     embedding_norm_at = "embeddings.LayerNorm"
     attention_at = "attention"
-    projection_names = ("self.query", "self.key", "self.value", "output.dense")
+    projection_names: tuple[str, ...] = ("self.query", "self.key", "self.value", "output.dense")
     norm_names = ("attention.output.LayerNorm", None, "output.LayerNorm", None)
     network_at = ""
-    network_names = ("intermediate.dense", None, None, "output.dense")
+    network_names: tuple[str | None, ...] = ("intermediate.dense", None, None, "output.dense")
     language_steps: tuple[str | nn.Module, ...] = ("cls.predictions",)
     class_steps: tuple[str | nn.Module, ...] = ("base.pooler.dense", "base.pooler.activation", "classifier")
     head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
@@ -171,7 +171,7 @@ class MPNet(Roberta, name="mpnet", prefix="MPNet"):
     layer_modules = Architecture.layer_modules
     # as in transformers' class, whatever the config says
     only = (*Roberta.only, ("pad_token_id", 1), ("relative_attention_num_buckets", 32))
-    through_interface = False
+    bypassing = "forward"
 
     def position_bias(self, base_model: Any, layer: int) -> PositionBias:
         """The encoder's bias by distance, which is the same from 128 tokens on."""
@@ -180,23 +180,28 @@ class MPNet(Roberta, name="mpnet", prefix="MPNet"):
         return partial(bucketed_bias, table, max_distance=128, causal=False)
 
 
-class GPT2(Architecture, name="gpt2", prefix="GPT2"):
-    """Radford et al. 2019: causal attention; pre-norm; Q, K and V in one Conv1D (weight [in, out])."""
+class GPT(Architecture):
+    """What GPT-2 and its successors share: causal attention, pre-norm, names."""
 
     layers_at = "h"
     words_at = "wte"
-    positions_at = "wpe"
     final_norm_at = "ln_f"
     attention_at = "attn"
-    projection_names = ("c_attn", "c_proj")
-    norm_names = ("ln_1", None, "ln_2", None)
-    network_names = ("c_fc", None, None, "c_proj")
-    head_weights = (*Architecture.head_weights, "multiple_choice_head")
-    old_buffers = (".attn.bias", ".attn.masked_bias")
-    only = (("add_cross_attention", False),)
+    norm_names: tuple[str | None, ...] = ("ln_1", None, "ln_2", None)
+    network_names: tuple[str | None, ...] = ("c_fc", None, None, "c_proj")
     causal = True
     pre_norm = True
     activation_setting = "activation_function"
+
+
+class GPT2(GPT, name="gpt2", prefix="GPT2"):
+    """Radford et al. 2019: Q, K and V in one Conv1D (weight [in, out])."""
+
+    positions_at = "wpe"
+    projection_names = ("c_attn", "c_proj")
+    head_weights = (*Architecture.head_weights, "multiple_choice_head")
+    old_buffers = (".attn.bias", ".attn.masked_bias")
+    only = (("add_cross_attention", False),)
     language_class = "GPT2LMHeadModel"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
@@ -220,3 +225,80 @@ class GPT2(Architecture, name="gpt2", prefix="GPT2"):
     def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """With ``reorder_and_upcast_attn``."""
         return replace(super().scoring(base_model, layer, d_head), upcast=base_model.config.reorder_and_upcast_attn)
+
+
+class GPTNeo(GPT, name="gpt_neo", prefix="GPTNeo"):
+    """Black et al. 2021: three projections, scores without a scale, windows in every other layer."""
+
+    positions_at = "wpe"
+    attention_at = "attn.attention"
+    projection_names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    old_buffers = (".attention.bias", ".attention.masked_bias")
+    linear_biases = False
+    float32_steps = True
+    bypassing = "_attn"
+
+    def window(self, config: Any, layer: int) -> int | None:
+        """``window_size`` in layers that are ``local``."""
+        return int(config.window_size) if config.attention_layers[layer] == "local" else None
+
+    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
+        """Scores in float32, as they are."""
+        return replace(super().scoring(base_model, layer, d_head), scale=1.0, upcast=True)
+
+
+class GPTJ(GPT, name="gptj", prefix="GPTJ"):
+    """Wang & Komatsuzaki 2021: both halves read one norm; neighbours are pairs of rotary positions."""
+
+    projection_names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    norm_names = ("ln_1", None, None, None)
+    network_names = ("fc_in", None, None, "fc_out")
+    old_buffers = (".attn.bias", ".attn.masked_bias", ".attn.embed_positions")
+    linear_biases = False
+    parallel = True
+    float32_steps = True
+    bypassing = "_attn"
+
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary:  # noqa: ARG002 - all are alike
+        """Of ``rotary_dim`` numbers of each head."""
+        return Rotary(default_frequencies(base_model.config.rotary_dim, 10000.0), interleaved=True)
+
+    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
+        """Scores in float32."""
+        return replace(super().scoring(base_model, layer, d_head), upcast=True)
+
+
+class Bloom(GPT, name="bloom", prefix="Bloom"):
+    """Scao et al. 2022: no positions but a linear bias of scores; one map for Q, K and V, head by head."""
+
+    words_at = "word_embeddings"
+    embedding_norm_at = "word_embeddings_layernorm"
+    attention_at = "self_attention"
+    projection_names = ("query_key_value", "dense")
+    norm_names = ("input_layernorm", None, "post_attention_layernorm", None)
+    network_names = ("dense_h_to_4h", None, None, "dense_4h_to_h")
+    only = (("apply_residual_connection_post_layernorm", False), ("slow_but_exact", False))
+    fused_by_head = True
+    float32_steps = True
+    softmax_in_float32 = True
+    bypassing = "forward"
+    resumable = False  # its attention adds the residual stream
+
+    def activation(self, config: Any) -> object:  # noqa: ARG002 - the config names none
+        """GELU, nearly."""
+        return "gelu_new"
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """The output is that of W_O alone."""
+        modules = super().layer_modules(layer)
+        return replace(modules, output=modules.o_proj)
+
+    def position_bias(self, base_model: Any, layer: int) -> PositionBias:
+        """By slopes that the number of heads gives."""
+        o_proj = self.modules_of(base_model, layer).o_proj
+        slopes = alibi_slopes(base_model.config.num_attention_heads).to(running_device(o_proj))
+        return partial(linear_bias, slopes, parameter_of(o_proj, "weight").dtype)
+
+    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
+        """Scores and their bias are rounded together."""
+        return replace(super().scoring(base_model, layer, d_head), rounded_once=True)

@@ -1,4 +1,4 @@
-"""BERT's and GPT-2's successors with norms before attention and feed-forward network: ModernBERT, OPT, ESM."""
+"""BERT's and GPT-2's successors, most with norms before attention and feed-forward network: ModernBERT, OPT, ESM."""
 
 from copy import copy
 from dataclasses import replace
@@ -9,7 +9,7 @@ from torch import nn
 
 from attnviz.models.families.base import Architecture, Embeddings, not_reproduced
 from attnviz.models.families.bert_gpt2 import Bert, Roberta
-from attnviz.models.families.llama import refuse_rope, rotary_of
+from attnviz.models.families.llama import refuse_rope, rotary_of, with_images
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.positions import Rotary
 
@@ -137,3 +137,62 @@ class Esm(Bert, name="esm", prefix="Esm"):
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary:  # noqa: ARG002 - all are alike
         """Frequencies are those of the checkpoint, which it may have rounded."""
         return Rotary(base_model.rotary_embeddings.inv_freq.float(), in_float32=True, rounded=True)
+
+
+class NomicBert(Bert, name="nomic_bert", prefix="NomicBert"):
+    """Nussbaum et al. 2024: BERT with rotary positions, a gate, and biases in its norms and heads alone."""
+
+    layers_at = "layers"
+    positions_at = ""
+    attention_at = "self_attn"
+    projection_names = Architecture.projection_names
+    norm_names = ("post_attention_layernorm", None, "post_mlp_layernorm", None)
+    network_at = "mlp"
+    network_names = Architecture.network_names
+    layer_modules = Architecture.layer_modules
+    old_buffers = (*Bert.old_buffers, "embeddings.token_type_ids")
+    states_d_head = True
+    linear_biases = False
+    float32_steps = True
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse kinds of rotary positions that are not reproduced."""
+        super().refuse(config, dtype)
+        refuse_rope(config, partial=False)
+
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary:  # noqa: ARG002 - all are alike
+        """As the config says."""
+        return rotary_of(base_model.config, d_head)
+
+
+class ClipText(Architecture, name="clip_text_model", prefix="CLIPText"):
+    """Radford et al. 2021, "Learning Transferable Visual Models": a GPT-2 that predicts no words."""
+
+    language_task = "Model"
+    layers_at = "encoder.layers"
+    words_at = "embeddings.token_embedding"
+    positions_at = "embeddings.position_embedding"
+    final_norm_at = "final_layer_norm"
+    projection_names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    norm_names = ("layer_norm1", None, "layer_norm2", None)
+    network_names = ("fc1", None, None, "fc2")
+    language_steps = ()
+    class_steps = ()
+    head_weights = ("text_projection",)
+    old_buffers = ("embeddings.position_ids",)
+    causal = True
+    pre_norm = True
+    float32_steps = True
+    softmax_in_float32 = True
+    epsilon_setting = "layer_norm_eps"
+
+
+class SiglipText(ClipText, name="siglip_text_model", prefix="SiglipText"):
+    """Zhai et al. 2023: CLIP's, both ways."""
+
+    optional_weights = ("head",)
+    causal = False
+
+
+Clip = with_images("clip", "CLIP", ClipText, "text_model", "Model")
+Siglip = with_images("siglip", "Siglip", SiglipText, "text_model", "Model")

@@ -5,8 +5,9 @@ They differ in windows, biases, and norms of queries and keys.
 
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ from attnviz.reference.positions import (
     longrope_frequencies,
     yarn_frequencies,
 )
+
+Family = TypeVar("Family", bound=Architecture)
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
@@ -43,7 +46,7 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     rotary_in_float32 = False  # whether queries and keys are turned in float32
     rotary_interleaved = False  # whether neighbours are pairs, not halves of what is rotated
     softmax_in_float32 = True
-    only = (("use_bidirectional_attention", False),)
+    only: tuple[tuple[str, object], ...] = (("use_bidirectional_attention", False),)
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
         """Refuse also rotary positions, types of layers and groups of heads that are not reproduced."""
@@ -199,6 +202,38 @@ class Phi3(Mistral, name="phi3", prefix="Phi3"):
     network_names = ("gate_up_proj", "gate_up_proj", "activation_fn", "down_proj")
 
 
+class Glm(Llama, name="glm", prefix="Glm"):
+    """GLM Team 2024: neighbours are pairs of rotary positions; a part of a head is rotated."""
+
+    partial_rotary = True
+    rotary_interleaved = True
+    network_names = Phi3.network_names
+
+
+class Glm4(Glm, name="glm4", prefix="Glm4"):
+    """GLM-4-0414: norms of outputs, too."""
+
+    norm_names = (
+        "input_layernorm",
+        "post_self_attn_layernorm",
+        "post_attention_layernorm",
+        "post_mlp_layernorm",
+    )
+
+
+class Exaone4(Qwen2, name="exaone4", prefix="Exaone4"):
+    """LG AI Research 2025: outputs alone are normed; in a model with windows, no positions in layers without one."""
+
+    norm_names = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+    heads_first = True
+
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
+        """In layers with a window, or if none has one."""
+        config = base_model.config
+        nowhere = config.sliding_window is not None and self.window(config, layer) is None
+        return None if nowhere else super().rotary(base_model, layer, d_head)
+
+
 class Gemma(Llama, name="gemma", prefix="Gemma"):
     """Gemma Team 2024: norms whose stored weights are less 1, and larger embeddings."""
 
@@ -239,27 +274,40 @@ class Gemma3(Gemma2, name="gemma3_text", prefix="Gemma3Text"):
     """Queries and keys normed a head at a time instead of capped scores; rotary positions by type of layer."""
 
     language_class = "Gemma3ForCausalLM"
+    only = ()
     heads_first = True
 
     def cap(self, config: Any) -> None:
         """None: transformers does not cap, whatever the config says."""
 
+    def variant(self, config: Any) -> Architecture:
+        """EmbeddingGemma (Vera et al. 2025) attends both ways, also in windows, and predicts no words."""
+        if not config.use_bidirectional_attention:
+            return self
+        both_ways = copy(self)
+        both_ways.causal, both_ways.language_steps, both_ways.class_steps = False, (), ()
+        return both_ways
 
-def _with_images(name: str, prefix: str, text: type[Llama], tower: str = "language_model") -> type[Llama]:
+
+def with_images(
+    name: str, prefix: str, text: type[Family], tower: str = "language_model", task: str = "ForConditionalGeneration"
+) -> type[Family]:
     """A family that reads images, too: here its text tower, on text alone."""
-    parts = {"name": name, "class_prefix": prefix, "text_tower_at": tower}
-    parts["language_class"] = f"{prefix}ForConditionalGeneration"
+    parts = {"name": name, "class_prefix": prefix, "text_tower_at": tower, "language_class": prefix + task}
     return type(prefix, (text,), parts | {"old_buffers": (*text.old_buffers, "language_model.lm_head.weight")})
 
 
-Gemma3WithImages = _with_images("gemma3", "Gemma3", Gemma3)
-Llava = _with_images("llava", "Llava", Llama)
-LlavaNext = _with_images("llava_next", "LlavaNext", Llama)
-LlavaOnevision = _with_images("llava_onevision", "LlavaOnevision", Qwen2)
-InternVL = _with_images("internvl", "InternVL", Qwen2)
-Mistral3 = _with_images("mistral3", "Mistral3", Mistral)
-Idefics3 = _with_images("idefics3", "Idefics3", Llama, "text_model")
-SmolVLM = _with_images("smolvlm", "SmolVLM", Llama, "text_model")
+Gemma3WithImages = with_images("gemma3", "Gemma3", Gemma3)
+Llava = with_images("llava", "Llava", Llama)
+LlavaNext = with_images("llava_next", "LlavaNext", Llama)
+LlavaOnevision = with_images("llava_onevision", "LlavaOnevision", Qwen2)
+InternVL = with_images("internvl", "InternVL", Qwen2)
+Mistral3 = with_images("mistral3", "Mistral3", Mistral)
+Idefics3 = with_images("idefics3", "Idefics3", Llama, "text_model")
+SmolVLM = with_images("smolvlm", "SmolVLM", Llama, "text_model")
+Qwen2VL = with_images("qwen2_vl", "Qwen2VL", Qwen2)  # of text alone all three positions of a token are one
+Qwen25VL = with_images("qwen2_5_vl", "Qwen2_5_VL", Qwen2)
+Qwen3VL = with_images("qwen3_vl", "Qwen3VL", Llama)
 
 
 class Granite(Llama, name="granite", prefix="Granite"):

@@ -1,8 +1,9 @@
 """GPT-NeoX (Black et al. 2022) and its kin: layer norms with rotary positions, and halves of a layer in parallel."""
 
+from copy import copy
 from typing import Any
 
-from attnviz.models.families.base import NormKind
+from attnviz.models.families.base import Architecture, NormKind
 from attnviz.models.families.llama import Llama, Qwen2
 from attnviz.reference.positions import Rotary
 
@@ -68,3 +69,38 @@ class Cohere2(Cohere, Qwen2, name="cohere2", prefix="Cohere2"):
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
         """In layers with a window alone."""
         return super().rotary(base_model, layer, d_head) if self.window(base_model.config, layer) else None
+
+
+class Falcon(Llama, name="falcon", prefix="Falcon"):
+    """Almazrouei et al. 2023: GPT-NeoX with shared keys; both halves read the same, through one norm or two."""
+
+    layers_at = "h"
+    final_norm_at = "ln_f"
+    states_d_head = False
+    norm_kind: NormKind = "layer"
+    epsilon_setting = "layer_norm_epsilon"
+    activation_setting = "activation"
+    fused_by_head = True
+    words_at = "word_embeddings"
+    attention_at = "self_attention"
+    projection_names = ("query_key_value", "dense")
+    norm_names: tuple[str | None, ...] = ("input_layernorm", None, None, None)
+    network_names = ("dense_h_to_4h", None, None, "dense_4h_to_h")
+    parallel = True
+    softmax_in_float32 = False
+    bypassing = "forward"
+    only = (("alibi", False), ("bias", False), ("parallel_attn", True))
+
+    def variant(self, config: Any) -> Architecture:
+        """With two norms in newer ones."""
+        if not config.new_decoder_architecture or config.num_ln_in_parallel_attn == 1:
+            return self
+        newer = copy(self)
+        newer.norm_names = ("ln_attn", None, "ln_mlp", None)
+        return newer
+
+    def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
+        """``num_kv_heads`` in newer ones; else one for all, or one each."""
+        if config.new_decoder_architecture or not config.multi_query:
+            return config.num_attention_heads, config.num_kv_heads
+        return config.num_attention_heads, 1
