@@ -147,11 +147,11 @@ def test_both_prompts_are_verified_and_what_does_not_verify_is_refused(monkeypat
     model, tokenizer, _ = make()
     verify, seen = PassVerifier.verify, []
 
-    def spoiled(self: Any, inputs: Any, kept: Any) -> None:
+    def spoiled(self: Any, inputs: Any, kept: Any, resumed: bool) -> None:
         seen.append(inputs.inputs[0].item.source.text)
         if len(seen) > 1:
             kept.o_proj[1][0, 2] += 0.1
-        verify(self, inputs, kept)
+        verify(self, inputs, kept, resumed)
 
     assert attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt).verified.n_inputs == 2
     monkeypatch.setattr(PassVerifier, "verify", spoiled)
