@@ -89,8 +89,9 @@ class BatchMetrics:
         ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model].
         """
         sums, copies = [], final.reshape(-1, self._n_rows, *final.shape[1:])
-        for some in copies.split(max(1, self._at_once // len(self._row))):
-            changes = self._changes(some[:, self._row, self._position])
+        step = max(1, self._at_once // len(self._row))
+        for first in range(0, len(copies), step):
+            changes = self._changes(copies[first : first + step, self._row, self._position])
             refuse_not_finite(changes, "change without some of its heads")
             sums.append(self._by_row(changes))
         return torch.cat(sums)
