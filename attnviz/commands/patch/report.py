@@ -47,8 +47,8 @@ def direction_text(result: Patching) -> str:
     tokens = ["the last token" if each == "last" else quoted(str(each)) for each in result.options["at"]]
     at = f", at {' and '.join(tokens)} alone" if tokens else ""
     if result.denoises:
-        return f"a head’s output on the clean prompt goes into the corrupt run{at}; 1: all is restored"
-    return f"a head’s output on the corrupt prompt goes into the clean run{at}; 1: as bad as the corrupt prompt"
+        return f"a head’s clean output goes into the corrupt run{at}; 1: all is restored"
+    return f"a head’s corrupt output goes into the clean run{at}; 1: as bad as the corrupt prompt"
 
 
 def metric_text(result: Patching) -> str:
@@ -73,13 +73,10 @@ def interval_text(result: Patching) -> str:
         return f"{counted(n, 'pair')}: a first look, without intervals (from {ENOUGH_TEXTS} on)."
     clear = [str(head.id) for head in result.heads if head.excludes_zero]
     which = f": {', '.join(clear)}" if 0 < len(clear) <= _NAMED else ""
-    return (
-        f"{counted(len(clear), 'head')} with an interval that excludes 0, at {ERROR_RATE} over all heads together "
-        f"(Bonferroni){which}."
-    )
+    return f"{counted(len(clear), 'head')} with an interval without 0, at {ERROR_RATE} over all heads together{which}."
 
 
-_NAMED = 12
+_NAMED = 6
 """Heads that a sentence names."""
 
 
@@ -87,10 +84,8 @@ def unrelated_text(result: Patching) -> str:
     """What the column of unrelated pairs is, or ''."""
     if not result.n_unrelated:
         return ""
-    return (
-        f"Unrelated: a control, the output comes from another pair’s prompt of as many tokens, which "
-        f"{result.n_unrelated} of {counted(len(result.pairs), 'pair')} have."
-    )
+    pairs = f"{result.n_unrelated} of {counted(len(result.pairs), 'pair')}"
+    return f"Unrelated: a control, from another pair’s prompt of as many tokens ({pairs} have one)."
 
 
 def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
@@ -131,7 +126,14 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
     if result.n_unrelated:
         columns += pick(_FIELDS, "unrelated")
     order = "the effect furthest from 0 first"
-    yield first_rows("Heads patched one at a time", columns, result.heads, choices.rows(8), "patch.csv", order=order)
+    yield first_rows(
+        "Heads patched one at a time",
+        columns,
+        result.heads,
+        choices.rows(8 if result.file is None else 6),
+        "patch.csv",
+        order=order,
+    )
     yield notes(f"{capital(direction_text(result))}.", interval_text(result), unrelated_text(result))
 
 
