@@ -127,6 +127,39 @@ def chat_rows(path: Path) -> Iterator[tuple[Place, Mapping[str, Any], str | None
         yield place, row, _word_in(place, row, _known(list(row), _ID))
 
 
+class PromptPair(NamedTuple):
+    """Two prompts, and what may follow both: tokens, or classes where ``labelled``; ``place`` is its row in a table."""
+
+    clean: str
+    corrupt: str
+    answer: str | int | None = None
+    foil: str | int | None = None
+    labelled: bool = False
+    place: Place | None = None
+
+
+def prompt_pairs(path: Path) -> Iterator[PromptPair]:
+    """Rows with the columns ``clean`` and ``corrupt``, and perhaps ``answer`` or ``label``, and ``foil``.
+
+    Raises:
+        CorpusError: no such columns, or a row without one of its cells; it names the column.
+    """
+    columns: dict[str, str | None] = {}
+    for place, row in _rows(path):
+        columns = columns or {name: _known(list(row), [name]) for name in ("clean", "corrupt", *_CONTRAST, *_LABEL)}
+        clean, corrupt, answer, foil, label = columns.values()
+        if clean is None or corrupt is None:
+            raise broken(path, "the columns clean and corrupt (and answer and foil, or label)", _listed(list(row)))
+        labelled = answer is None and label is not None
+        followed = _word_in(place, row, label) if labelled else _token_in(place, row, answer)
+        against = _token_in(place, row, foil)
+        for column, cell in ((answer or label, followed), (foil, against)):
+            if column is not None and cell is None:
+                raise broken(place, f"one in column {column!r}", "none")
+        prompts = _text_in(place, row, clean), _text_in(place, row, corrupt)
+        yield PromptPair(*prompts, followed, against, labelled, place)
+
+
 def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:
     value = row.get(column)
     if not isinstance(value, str) or not value.strip():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, nll_loss, normalize
+from torch.nn.functional import log_softmax, normalize
 
 from attnviz.commands.ablate.inputs import (
     ANSWER,
@@ -82,21 +82,23 @@ class BatchMetrics:
         self._losses = self._loss(self._predicted, slice(None))
         if labels:
             found = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
-            self.clean = self._by_row(found)[:, 0].T
+            self.clean = self._by_row(found[None])[0, :, 0].T
 
     def changes(self, final: Tensor) -> Tensor:
         """The metrics of :func:`metrics_of`, summed over each row, [copies, rows, n_sums, n_metrics], float64.
 
         ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model].
         """
-        sums = []
-        for copy in final.reshape(-1, self._n_rows, *final.shape[1:]):
-            changes = self._changes(copy[self._row, self._position])
+        sums, copies = [], final.reshape(-1, self._n_rows, *final.shape[1:])
+        step = max(1, self._at_once // len(self._row))
+        for first in range(0, len(copies), step):
+            changes = self._changes(copies[first : first + step, self._row, self._position])
             refuse_not_finite(changes, "change without some of its heads")
             sums.append(self._by_row(changes))
-        return torch.stack(sums)
+        return torch.cat(sums)
 
     def _changes(self, states: Tensor) -> Tensor:
+        """The metrics of each position, [copies, positions, n_metrics]."""
         if self._labels is None:
             before, after = upcast(self._states), upcast(states)
             towards = normalize(after, dim=-1) - normalize(before, dim=-1)
@@ -104,7 +106,7 @@ class BatchMetrics:
             return torch.stack([cosine, (after - before).norm(dim=-1)], dim=-1)
         changes = []
         for part in self._parts():
-            predicted, before = self._predict(states[part]), self._predicted[part]
+            predicted, before = self._predict(states[:, part]), self._predicted[part]
             divergence = (before.exp() * (before - predicted)).sum(-1).clamp_min(0)  # negative only by rounding
             labels = self._labels[part]
             if self._labelled:
@@ -114,7 +116,7 @@ class BatchMetrics:
             if self._checkpoint.classifier is not None and self._foils is None:
                 each.append(_margin(before, labels) - _margin(predicted, labels))
             changes.append(torch.stack(each, dim=-1))
-        return torch.cat(changes)
+        return torch.cat(changes, dim=1)
 
     def loss_gradient(self, final: Tensor, weights: Tensor) -> Tensor:
         """Gradient by the unchanged model's final states, of the sum of each row's losses times its weight, [rows]."""
@@ -131,11 +133,8 @@ class BatchMetrics:
     def _loss(self, predicted: Tensor, part: slice) -> Tensor:
         """The loss of the labels of a part, or where these have foils the logit of the foil less that of the label."""
         assert self._labels is not None
-        labels = self._labels[part]
-        if self._foils is None:
-            return nll_loss(predicted, labels, reduction="none")
-        answers, foils = (predicted.gather(-1, each[:, None])[:, 0] for each in (labels, self._foils[part]))
-        return foils - answers
+        answers = _at(predicted, self._labels[part])
+        return -answers if self._foils is None else _at(predicted, self._foils[part]) - answers
 
     def _predict(self, states: Tensor) -> Tensor:
         """Log-probabilities, [.., vocabulary] or of classes, in float32 at least."""
@@ -145,21 +144,31 @@ class BatchMetrics:
         refuse_not_finite(predicted, f"prediction of {'tokens' if self._checkpoint.classifier is None else 'classes'}")
         return predicted
 
+    @property
+    def _at_once(self) -> int:
+        """Positions at which tokens are predicted at a time."""
+        return max(1, _CHUNK // int(self._checkpoint.config.vocab_size))
+
     def _parts(self) -> Iterator[slice]:
-        step = max(1, _CHUNK // int(self._checkpoint.config.vocab_size))
-        for first in range(0, len(self._row), step):
-            yield slice(first, first + step)
+        for first in range(0, len(self._row), self._at_once):
+            yield slice(first, first + self._at_once)
 
     def _by_row(self, values: Tensor) -> Tensor:
-        sums = torch.zeros(self._n_rows, self._counts.shape[1], values.shape[1], dtype=torch.float64)
-        counted = self._counts[..., None] * values.detach().double().cpu()[:, None]
-        return sums.index_add_(0, self._row.cpu(), counted)
+        """Sums over each row, [copies, rows, n_sums, n_metrics], of [copies, positions, n_metrics]."""
+        counted = self._counts[..., None] * values.detach().double().cpu()[:, :, None]
+        sums = torch.zeros(len(values), self._n_rows, *counted.shape[2:], dtype=torch.float64)
+        return sums.index_add_(1, self._row.cpu(), counted)
+
+
+def _at(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Log-probability of each label, [.., positions], of [.., positions, vocabulary]."""
+    return predicted.gather(-1, labels.expand(predicted.shape[:-1])[..., None])[..., 0]
 
 
 def _margin(predicted: Tensor, labels: Tensor) -> Tensor:
     """Log-probability of each label less the largest other one: the same of logits."""
-    others = predicted.scatter(-1, labels[:, None], -torch.inf)
-    return predicted.gather(-1, labels[:, None])[:, 0] - others.amax(-1)
+    others = predicted.scatter(-1, labels.expand(predicted.shape[:-1])[..., None], -torch.inf)
+    return _at(predicted, labels) - others.amax(-1)
 
 
 @dataclass(frozen=True)
@@ -340,27 +349,12 @@ class SampleVerification:
     tolerance: float  # of both errors
 
 
-class Passes:
-    """Measures sets of heads on the inputs of texts, batch by batch.
+class PassVerifier:
+    """Compares a sample of unchanged passes with the reference attention, and with passes resumed at every layer."""
 
-    Attributes:
-        counts: measured positions of each text in each sum, [n_texts, n_sums], float64, the first of all.
-        clean: as of :class:`BatchMetrics`, by text, [2, n_texts]; None before the first run, too.
-    """
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        inputs: Sequence[ModelInput],
-        batch_size: int,
-        weights: Sequence[Tensor],
-        kind: str,
-    ) -> None:
-        self._checkpoint, self._inputs, self._batch_size, self._weights = checkpoint, inputs, batch_size, weights
-        self._n_metrics = len(metrics_of(kind))
-        self.counts = torch.stack([each.sum(0) for each in weights])
-        self.clean: Tensor | None = None
-        self._attention, self._tolerance = SampledAttention(checkpoint), checkpoint.tolerance.output
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint, self._attention = checkpoint, SampledAttention(checkpoint)
+        self._tolerance = checkpoint.tolerance.output
         self._errors = {"values_error": 0.0, "resumed_error": 0.0}
 
     @property
@@ -371,65 +365,12 @@ class Passes:
             attention.verification, attention.texts_verified, **self._errors, tolerance=self._tolerance
         )
 
-    def run(
-        self,
-        replacement: removal.Replacement,
-        wanted: Sequence[HeadSet],
-        tell: Tell,
-        on_batch: Callable[[InputBatch, removal.KeptPass, BatchMetrics], None] = lambda *_: None,
-    ) -> dict[HeadSet, Tensor]:
-        """The metrics without each set of heads, in sums: [n_texts, n_sums, n_metrics], float64.
+    def is_sampled(self, number: int) -> bool:
+        """Whether the batch of this number, of those in a drawn order, is to be compared."""
+        return self._attention.texts_verified < _VERIFIED or number % EVERY == 0
 
-        All share the unchanged passes, which ``on_batch`` gets. The first run verifies a sample of the batches.
-        """
-        sums = torch.zeros(len(wanted), *self.counts.shape, self._n_metrics, dtype=torch.float64)
-        clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
-        first = not self._attention.texts_verified
-        done = 0
-        tell(done, len(self._inputs))
-        with removal.running(self._checkpoint):
-            for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
-                texts = torch.tensor([each.text for each in inputs.inputs])
-                few = self._attention.texts_verified < _VERIFIED
-                verifying = first and (few or number % EVERY == 0)  # in a drawn order: a sample
-                kept = removal.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
-                if verifying:
-                    self._verify(inputs, kept)
-                metrics = BatchMetrics(self._checkpoint, inputs, kept.final, self._weights)
-                for numbers, changes in self._changes(replacement, wanted, inputs, kept, metrics):
-                    sums[numbers] = sums[numbers].index_add(1, texts, changes)
-                on_batch(inputs, kept, metrics)
-                if metrics.clean is not None:
-                    self.clean = clean.index_add_(1, texts, metrics.clean)
-                done += len(inputs.inputs)
-                tell(done, len(self._inputs))
-        return dict(zip(wanted, sums, strict=True))
-
-    def _changes(
-        self,
-        replacement: removal.Replacement,
-        wanted: Sequence[HeadSet],
-        inputs: InputBatch,
-        kept: removal.KeptPass,
-        metrics: BatchMetrics,
-    ) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield numbers of sets and their changes per row; sets of one first layer share passes."""
-        by_layer: dict[int, list[int]] = {}
-        for number, heads in enumerate(wanted):
-            by_layer.setdefault(min(heads).layer, []).append(number)
-        tensors = inputs.batch.inputs
-        masks = [tensors[name] for name in ("attention_mask", "decoder_attention_mask") if name in tensors]
-        copies = max(1, _AT_ONCE // masks[0].numel())
-        for layer, numbers in by_layer.items():
-            for first in range(0, len(numbers), copies):
-                some = numbers[first : first + copies]
-                variants = [wanted[number] for number in some]
-                with removal.removed_heads(self._checkpoint, variants, replacement, *masks):
-                    final = removal.resume(self._checkpoint, kept, layer, len(some))
-                yield some, metrics.changes(final)
-
-    def _verify(self, inputs: InputBatch, kept: removal.KeptPass) -> None:
-        """Compare an unchanged pass with the reference and with resumed passes, and its logits with the model's."""
+    def verify(self, inputs: InputBatch, kept: removal.KeptPass, resumed: bool = True) -> None:
+        """Compare an unchanged pass with the reference, its logits with the model's, and passes ``resumed`` from it."""
         values: dict[int, Tensor] = {}  # of the layer that attends
 
         def compare(rows: VerifiedRows) -> None:
@@ -445,7 +386,7 @@ class Passes:
             at = list(inputs.inputs[0].positions[-_LOGITS_COMPARED:])
             alone = {name: tensor[:1] for name, tensor in inputs.batch.inputs.items()}
             check_logits(self._checkpoint, alone, kept.final[0, at], at)
-        for layer in self._checkpoint.layers:
+        for layer in self._checkpoint.layers if resumed else ():
             again = removal.resume(self._checkpoint, kept, layer)[inputs.batch.predicting]
             what = (
                 f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states: "
@@ -475,6 +416,93 @@ class Passes:
             raise VerificationError(
                 f"{what} by {error:.1e} of {largest} (tolerance {self._tolerance:g}). Nothing was written."
             )
+
+
+def resumed_passes(
+    checkpoint: Checkpoint,
+    inputs: InputBatch,
+    kept: removal.KeptPass,
+    replacement: removal.Replacement,
+    wanted: Sequence[HeadSet],
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Yield numbers of sets of heads, and the final states of the batch without each, [n_sets * rows, n, d_model].
+
+    Sets of one first layer share passes.
+    """
+    by_layer: dict[int, list[int]] = {}
+    for number, heads in enumerate(wanted):
+        by_layer.setdefault(min(heads).layer, []).append(number)
+    tensors = inputs.batch.inputs
+    masks = [tensors[name] for name in ("attention_mask", "decoder_attention_mask") if name in tensors]
+    copies = max(1, _AT_ONCE // masks[0].numel())
+    for layer, numbers in by_layer.items():
+        for first in range(0, len(numbers), copies):
+            some = numbers[first : first + copies]
+            variants = [wanted[number] for number in some]
+            with removal.removed_heads(checkpoint, variants, replacement, *masks):
+                final = removal.resume(checkpoint, kept, layer, len(some))
+            yield some, final
+
+
+class Passes:
+    """Measures sets of heads on the inputs of texts, batch by batch.
+
+    Attributes:
+        counts: measured positions of each text in each sum, [n_texts, n_sums], float64, the first of all.
+        clean: as of :class:`BatchMetrics`, by text, [2, n_texts]; None before the first run, too.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        inputs: Sequence[ModelInput],
+        batch_size: int,
+        weights: Sequence[Tensor],
+        kind: str,
+    ) -> None:
+        self._checkpoint, self._inputs, self._batch_size, self._weights = checkpoint, inputs, batch_size, weights
+        self._n_metrics = len(metrics_of(kind))
+        self.counts = torch.stack([each.sum(0) for each in weights])
+        self.clean: Tensor | None = None
+        self._verifier = PassVerifier(checkpoint)
+
+    @property
+    def verified(self) -> SampleVerification:
+        """Errors of what was compared so far."""
+        return self._verifier.verified
+
+    def run(
+        self,
+        replacement: removal.Replacement,
+        wanted: Sequence[HeadSet],
+        tell: Tell,
+        on_batch: Callable[[InputBatch, removal.KeptPass, BatchMetrics], None] = lambda *_: None,
+    ) -> dict[HeadSet, Tensor]:
+        """The metrics without each set of heads, in sums: [n_texts, n_sums, n_metrics], float64.
+
+        All share the unchanged passes, which ``on_batch`` gets. The first run verifies a sample of the batches.
+        """
+        sums = torch.zeros(len(wanted), *self.counts.shape, self._n_metrics, dtype=torch.float64)
+        clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
+        first = not self._verifier.verified.n_inputs
+        done = 0
+        tell(done, len(self._inputs))
+        with removal.running(self._checkpoint):
+            for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
+                texts = torch.tensor([each.text for each in inputs.inputs])
+                verifying = first and self._verifier.is_sampled(number)
+                kept = removal.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
+                if verifying:
+                    self._verifier.verify(inputs, kept)
+                metrics = BatchMetrics(self._checkpoint, inputs, kept.final, self._weights)
+                for numbers, final in resumed_passes(self._checkpoint, inputs, kept, replacement, wanted):
+                    sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(final))
+                on_batch(inputs, kept, metrics)
+                if metrics.clean is not None:
+                    self.clean = clean.index_add_(1, texts, metrics.clean)
+                done += len(inputs.inputs)
+                tell(done, len(self._inputs))
+        return dict(zip(wanted, sums, strict=True))
 
 
 def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: Tell) -> list[Tensor]:
