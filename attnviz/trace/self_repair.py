@@ -106,9 +106,10 @@ class _Reading:
         weight = head.weight.double()
         self._of_final = weight[answers] - weight[foils]  # [rows, d_model]
         mapped = checkpoint.architecture.output_map(model)
-        self._norm_module: Any = checkpoint.architecture.final_norm(model)
+        final_norm = checkpoint.architecture.final_norm(model)
+        assert final_norm is not None
         of_norm = self._of_final if mapped is None else self._of_final @ parameter_of(mapped, "weight").double()
-        self._norm = checkpoint.norm(self._norm_module)
+        self._final_norm, self._norm = final_norm, checkpoint.norm(final_norm)
         self._at_scale_one = self._norm.read_by(of_norm.T).T  # of the stream, [rows, d_model]
 
     def without(self, other: KeptPass, heads: Sequence[HeadId], at: Tensor | None) -> Iterator[Repair]:
@@ -143,7 +144,7 @@ class _Reading:
 
     def _sites_after(self, layer: int) -> dict[tuple[int, str], Site]:
         """Where heads and networks after a layer's heads write, and the stream that the final norm reads."""
-        sites: dict[tuple[int, str], Site] = {(_END, "stream"): Site(self._norm_module, "input")}
+        sites: dict[tuple[int, str], Site] = {(_END, "stream"): Site(self._final_norm, "input")}
         for later in range(layer, self._checkpoint.n_layers):
             of = self._checkpoint.modules[later]
             sites[later, "network"] = Site(of.feed_forward_output_norm or of.network_output, "output", of)
