@@ -121,28 +121,29 @@ def along_paths(
     receiver: Receiver,
     senders: Sequence[HeadId],
     at: Tensor | None = None,
-) -> Iterator[tuple[Sequence[HeadId], Tensor]]:
+) -> Iterator[tuple[list[int], Tensor]]:
     """Patch the path from each sender to a receiver, inside :func:`attnviz.trace.removal.running`.
 
     ``at``: as of :func:`sent`.
 
     Yields:
-        some of the senders, and the final states with the path of each patched, [n_senders, rows, n, d_model].
+        numbers of senders, and the final states with the path of each patched, [n_senders * rows, n, d_model].
 
     Raises:
         VerificationError: with nothing sent these are not the final states of the base.
     """
     step = max(1, AT_ONCE // base.final[..., 0].numel())
     for first in range(0, len(senders), step):
-        some = senders[first : first + step]
-        changes = [sent(checkpoint, base, other, sender, at) for sender in some]
+        numbers = list(range(len(senders)))[first : first + step]
+        changes = [sent(checkpoint, base, other, senders[number], at) for number in numbers]
         together = torch.stack([torch.zeros_like(changes[0]), *changes])
         if receiver.head is None:
-            final = _at_the_end(checkpoint, base, together)
+            stream = last_stream(checkpoint, base)
+            final = checkpoint.architecture.final_states(checkpoint.model, (stream + together).to(stream.dtype))
         else:
             final = resumed_with(checkpoint, base, receiver.head.layer, _received(checkpoint, base, receiver, together))
         check_unchanged(checkpoint, base, final[0], f"the path to {receiver} with nothing sent along it")
-        yield some, final[1:]
+        yield numbers, final[1:].flatten(0, 1)
 
 
 def check_unchanged(checkpoint: Checkpoint, base: KeptPass, final: Tensor, what: str) -> None:
@@ -181,11 +182,10 @@ def resumed_with(checkpoint: Checkpoint, base: KeptPass, layer: int, weighted: T
     return final.reshape(*weighted.shape[:2], *final.shape[1:])
 
 
-def _at_the_end(checkpoint: Checkpoint, base: KeptPass, changes: Tensor) -> Tensor:
-    """Final states of the base with changes of the last layer's stream, [copies, rows, n, d_model]."""
+def last_stream(checkpoint: Checkpoint, base: KeptPass) -> Tensor:
+    """The residual stream after the last layer of a kept pass, [rows, n, d_model]."""
     last = checkpoint.n_layers - 1
-    stream = run_block(checkpoint.modules[last].block, base, last, base.calls[last][0][0])
-    return checkpoint.architecture.final_states(checkpoint.model, (stream + changes).to(stream.dtype))
+    return run_block(checkpoint.modules[last].block, base, last, base.calls[last][0][0])
 
 
 def _received(checkpoint: Checkpoint, base: KeptPass, receiver: Receiver, changes: Tensor) -> Tensor:

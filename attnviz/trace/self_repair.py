@@ -26,7 +26,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
 from attnviz.trace.contributions import why_not_linear
-from attnviz.trace.paths import AT_ONCE, check_unchanged, columns_of, resumed_with, sent
+from attnviz.trace.paths import AT_ONCE, check_unchanged, columns_of, last_stream, resumed_with, sent
 from attnviz.trace.removal import KeptPass
 from attnviz.trace.residual_parts import Source
 from attnviz.trace.taps import Site, taps
@@ -101,16 +101,16 @@ class _Reading:
     def __init__(self, checkpoint: Checkpoint, base: KeptPass, read: Tensor, answers: Tensor, foils: Tensor) -> None:
         self._checkpoint, self._base = checkpoint, base
         self._rows, self._read = torch.arange(len(read), device=read.device), read
-        model: Any = checkpoint.model
-        head: Any = checkpoint.language_head
-        weight = head.weight.double()
-        self._of_final = weight[answers] - weight[foils]  # [rows, d_model]
-        mapped = checkpoint.architecture.output_map(model)
-        final_norm = checkpoint.architecture.final_norm(model)
+        model, head = checkpoint.model, checkpoint.language_head
+        weight: Any = getattr(head, "weight", None)
+        self._of_final = weight[answers].double() - weight[foils].double()  # [rows, d_model]
+        mapped, final_norm = checkpoint.architecture.output_map(model), checkpoint.architecture.final_norm(model)
         assert final_norm is not None
         of_norm = self._of_final if mapped is None else self._of_final @ parameter_of(mapped, "weight").double()
-        self._final_norm, self._norm = final_norm, checkpoint.norm(final_norm)
-        self._at_scale_one = self._norm.read_by(of_norm.T).T  # of the stream, [rows, d_model]
+        self._final_norm, norm = final_norm, checkpoint.norm(final_norm)
+        self._stream = last_stream(checkpoint, base)[self._rows, read].double()
+        self._gradient = norm.read_by(of_norm.T).T / norm.scale(self._stream)  # by the stream, [rows, d_model]
+        self._by_head: dict[int, Tensor] = {}  # of a layer's weighted values, [rows, n_heads, d_head]
 
     def without(self, other: KeptPass, heads: Sequence[HeadId], at: Tensor | None) -> Iterator[Repair]:
         """Remove heads of one layer, each from a copy; the first copy of the pass is unchanged."""
@@ -130,16 +130,15 @@ class _Reading:
             final = resumed_with(checkpoint, base, layer, weighted)
         check_unchanged(checkpoint, base, final[0], f"a pass resumed at layer {layer} with no head removed")
         stream = seen.pop((_END, "stream"))
-        gradient = self._at_scale_one / self._norm.scale(stream[0])
-        changes = self._changes(seen, gradient)
+        changes = self._changes(seen)
         logits = (final[:, self._rows, self._read].double() * self._of_final).sum(-1)  # [copies, rows]
-        linear = ((stream - stream[0]) * gradient).sum(-1)
+        linear = ((stream - self._stream) * self._gradient).sum(-1)
         for copy, each in enumerate(heads, start=1):
             added = sent(checkpoint, base, other, each, at)[self._rows, self._read].double()
-            direct = -(added * gradient).sum(-1)
+            direct = -(added * self._gradient).sum(-1)
             total = logits[0] - logits[copy]
             of_head = {source: change[copy] for source, change in changes.items()}
-            self._check(each, linear[copy], sum(of_head.values(), -direct), gradient * stream[0])
+            self._check(each, linear[copy], sum(of_head.values(), -direct))
             yield Repair(each, direct, total, -total - linear[copy], of_head)
 
     def _sites_after(self, layer: int) -> dict[tuple[int, str], Site]:
@@ -152,24 +151,27 @@ class _Reading:
                 sites[later, "heads"] = Site(of.o_proj, "input", of)
         return sites
 
-    def _changes(self, seen: dict[tuple[int, str], Tensor], gradient: Tensor) -> dict[Source, Tensor]:
+    def _changes(self, seen: dict[tuple[int, str], Tensor]) -> dict[Source, Tensor]:
         """By head or network what its direct effect gains in each copy, [copies, rows]."""
         checkpoint = self._checkpoint
         factor, changes = checkpoint.architecture.residual_multiplier(checkpoint.config), dict[Source, Tensor]()
         for (layer, kind), values in seen.items():
             gained = factor * (values - values[0])
             if kind == "network":
-                changes["feed-forward", layer] = (gained * gradient).sum(-1)
+                changes["feed-forward", layer] = (gained * self._gradient).sum(-1)
                 continue
-            weight = checkpoint.architecture.parameters(checkpoint.model, layer).output_weight.double()
-            read = torch.einsum("hdm,rm->rhd", weight, gradient)
-            by_head = (gained.reshape(*gained.shape[:2], len(weight), -1) * read).sum(-1)
-            changes |= {HeadId(layer, head): by_head[..., head] for head in range(len(weight))}
+            if layer not in self._by_head:
+                weight = checkpoint.architecture.parameters(checkpoint.model, layer).output_weight.double()
+                self._by_head[layer] = torch.einsum("hdm,rm->rhd", weight, self._gradient)
+            read = self._by_head[layer]
+            of_heads = (gained.reshape(*gained.shape[:2], *read.shape[1:]) * read).sum(-1)
+            changes |= {HeadId(layer, head): of_heads[..., head] for head in range(read.shape[1])}
         return changes
 
-    def _check(self, head: HeadId, whole: Tensor, parts: Tensor, written: Tensor) -> None:
+    def _check(self, head: HeadId, whole: Tensor, parts: Tensor) -> None:
         """Raise VerificationError unless the parts sum to the change of the stream, but for its roundings."""
-        rounding = _ROUNDINGS * torch.finfo(self._base.final.dtype).eps * written.norm(dim=-1)
+        spread = (self._gradient * self._stream).norm(dim=-1)
+        rounding = _ROUNDINGS * torch.finfo(self._base.final.dtype).eps * spread
         limit = self._checkpoint.tolerance.output * torch.maximum(whole.abs(), parts.abs()) + rounding
         if not bool(((whole - parts).abs() <= limit).all()):
             raise VerificationError(

@@ -36,9 +36,10 @@ def logits_along(checkpoint: Checkpoint, name: str, base: Tensor = BASE, other: 
     with running(checkpoint):
         receiver = paths.receiver_named(name, checkpoint)
         runs = both_runs(checkpoint, base, other)
+        senders = receiver.senders(checkpoint)
         found: dict[HeadId, Tensor] = {}
-        for senders, final in paths.along_paths(checkpoint, *runs, receiver, receiver.senders(checkpoint)):
-            found |= dict(zip(senders, checkpoint.language_head(final[:, 0]), strict=True))  # type: ignore[misc]
+        for numbers, final in paths.along_paths(checkpoint, *runs, receiver, senders):
+            found |= dict(zip([senders[number] for number in numbers], checkpoint.language_head(final), strict=True))  # type: ignore[misc]
         return found
 
 
