@@ -40,6 +40,12 @@ PLUGIN = "plugin"
 METHODS = ("zero", "mean", "uniform")
 """What can take the place of a removed head; see :class:`attnviz.trace.removal.Replacement`."""
 
+PATCH_DIRECTIONS = ("denoise", "noise")
+"""From which of two prompts into which a head's output is patched; see :mod:`attnviz.commands.patch.measure`."""
+
+PATCH_METRICS = ("logit_difference", "loss", "kl")
+"""By what a patched prediction is measured."""
+
 MOST_EXAMPLES = 100
 """Examples of a kind that can be asked for, of each role of each head: all are in memory."""
 
@@ -447,6 +453,39 @@ COMMANDS = {
         ),
         pictures=_figures("ablate"),
         output=(_top("Number of heads in the table and in ablate-heads. Default: 12."), _TABLE, *_FILES),
+    ),
+    "patch": Command(
+        ("patch",),
+        text=(
+            Option("clean", str, "The prompt whose prediction is right; or a table (.csv, .tsv, .jsonl, .json) with "
+                   "the columns clean, corrupt, answer and foil, or label. Write - to read standard input.", REQUIRED,
+                   "CLEAN|TABLE", positional=True),
+            Option("corrupt", str, "The other prompt, of as many tokens.", None, "TEXT", any_language=True),
+            *_MODEL,
+            *_DEVICE,
+        ),
+        measurement=(
+            replace(_ANSWER, help="The token that follows the clean prompt, or stands at BERT's mask; of a classifier "
+                    "a class."),
+            replace(_FOIL, help="The token or class that the answer, or --label, is compared with."),
+            Option("label", str, "Classifiers: the class of the clean prompt, by its name or number.", None, "CLASS",
+                   any_language=True),
+            Option("direction", str, "denoise: outputs of the clean run go into the corrupt run; noise: those of the "
+                   "corrupt run into the clean one.", "denoise", choices=PATCH_DIRECTIONS),
+            Option("at", list[str], "Patch at these tokens of the clean prompt alone: last, a stretch such as 3:7, or "
+                   "a token (cat, cat#2, #3). May be given more than once. Default: all.", (), "TOKEN",
+                   any_language=True),
+            Option("metric", str, "logit_difference, loss of the answer, or kl: divergence from the prediction after "
+                   "the clean prompt. Default: the first with a foil, the second with an answer alone, else kl.",
+                   choices=PATCH_METRICS),
+            replace(_SELECT, help="Heads to patch: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8. May be "
+                    "given more than once. Default: all heads."),
+            replace(_CORPORA[0], help="Read only the first N pairs of the table. Default: all."),
+            replace(_CORPORA[1], help="How many pairs the model reads at once."),
+            _seed("Random seed of the bootstrap over pairs."),
+        ),
+        pictures=_figures("patch"),
+        output=(_top("Number of heads in the table. Default: 12."), _TABLE, *_FILES),
     ),
     "rollout": Command(
         ("rollout",),

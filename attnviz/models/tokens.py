@@ -340,7 +340,7 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
     raise UsageError(_unknown(units, token))
 
 
-def find_queries(units: Positions, queries: str | int) -> tuple[int, ...]:
+def find_queries(units: Positions, queries: str | int, option: str = "--queries") -> tuple[int, ...]:
     """The positions of some queries, in order: ``last``, a stretch such as ``-64:`` or ``100:200``, or one token.
 
     A stretch is a Python slice; a token is named as for :func:`find_positions`.
@@ -355,11 +355,11 @@ def find_queries(units: Positions, queries: str | int) -> tuple[int, ...]:
         first, last = (int(end) if end else None for end in ends.groups())
         if positions := tuple(range(n)[first:last]):
             return positions
-        raise UsageError(f"--queries {visible(queries)} holds none of the positions 0 to {n - 1} of the text.")
+        raise UsageError(f"{option} {visible(queries)} holds none of the positions 0 to {n - 1} of the text.")
     try:
         return find_positions(units, queries)
     except UsageError as error:
-        raise UsageError(f"{error} --queries also takes last, or a stretch such as -64: or 100:200.") from error
+        raise UsageError(f"{error} {option} also takes last, or a stretch such as -64: or 100:200.") from error
 
 
 def text_at(units: Positions, positions: Sequence[int]) -> str:

@@ -115,6 +115,39 @@ def chat_rows(path: Path) -> Iterator[tuple[Place, Mapping[str, Any], str | None
         yield place, row, _word_in(place, row, _known(list(row), _ID))
 
 
+class PromptPair(NamedTuple):
+    """Two prompts of a row, and what is compared after them; None for what the table has no column for."""
+
+    place: Place
+    clean: str
+    corrupt: str
+    answer: str | int | None
+    foil: str | int | None
+    label: str | None
+
+
+def prompt_pairs(path: Path) -> Iterator[PromptPair]:
+    """Rows with the columns ``clean`` and ``corrupt``, and any of ``answer``, ``foil`` and ``label``.
+
+    Raises:
+        CorpusError: no such columns, or a row without one of its cells; it names the column.
+    """
+    columns: dict[str, str] = {}
+    for place, row in _rows(path):
+        if not columns:
+            found = {name: _known(list(row), [name]) for name in PromptPair._fields[1:]}
+            columns = {name: column for name, column in found.items() if column is not None}
+            if missing := [name for name in ("clean", "corrupt") if name not in columns]:
+                raise broken(path, f"a column {missing[0]!r} (clean, corrupt, answer, foil)", _listed(list(row)))
+        cells: dict[str, Any] = dict.fromkeys(PromptPair._fields[1:])
+        for name, column in columns.items():
+            read = _text_in if name in ("clean", "corrupt") else _word_in if name == "label" else _token_in
+            cells[name] = read(place, row, column)
+            if cells[name] is None:
+                raise broken(place, f"one in column {column!r}", "none")
+        yield PromptPair(place, **cells)
+
+
 def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:
     value = row.get(column)
     if not isinstance(value, str) or not value.strip():

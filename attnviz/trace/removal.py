@@ -23,16 +23,21 @@ from attnviz.trace.taps import at_site, sites_of, taps
 
 @dataclass(frozen=True)
 class Replacement:
-    """Replaces a removed head's weighted values by one of :data:`attnviz.options.METHODS`.
+    """Replaces a removed head's weighted values, by one of :data:`attnviz.options.METHODS` or ``patch``.
 
     ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
     head's mean weighted value, the same for every token, of ``means``, a layer each [n_heads, d_head]; of
     the text itself where there are none. ``uniform``:
-    what the head would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019).
+    what the head would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019). ``patch``:
+    what it gives in another pass over as many rows and tokens, ``values``, by layer [rows, n, n_heads * d_head].
+
+    ``positions``: where it is replaced, [rows, n]; None for all tokens.
     """
 
     method: str
     means: Sequence[Tensor] | None = None
+    values: Mapping[int, Tensor] | None = None
+    positions: Tensor | None = None
 
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -184,7 +189,9 @@ def removed_heads(
         missing = [[HeadId(layer, head) in heads for head in range(n_heads)] for heads in variants]
         copies = values.reshape(len(variants), -1, values.shape[1], n_heads, values.shape[2] // n_heads)
         instead = torch.zeros((), dtype=values.dtype, device=values.device)
-        if replacement.means is not None:
+        if replacement.values is not None:
+            instead = replacement.values[layer].reshape(copies.shape[1:])
+        elif replacement.means is not None:
             instead = replacement.means[layer].to(values)
         elif replacement.method == "mean":
             instead = copies.mean(2, keepdim=True)
@@ -194,6 +201,8 @@ def removed_heads(
             uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), mask)
             instead = uniform.reshape(*copies.shape[:2], -1, *copies.shape[3:])  # of cross-attention for all queries
         where = torch.tensor(missing, device=values.device)[:, None, None, :, None]
+        if replacement.positions is not None:
+            where = where & replacement.positions[:, :, None, None]
         replaced = torch.where(where, instead, copies)
         return replaced.reshape(values.shape).contiguous()
 

@@ -90,7 +90,7 @@ OF_THE_COMMAND_LINE = (
 )
 USES = {
     "heads": "TEXT -m bert --no-syntax", "compare": "TEXT OTHER -m bert --no-syntax", "explain": "TEXT -m bert",
-    "rollout": "TEXT -m bert",
+    "rollout": "TEXT -m bert", "patch": "'the cat' --corrupt 'the dog' -m gpt2",
     "why": "TEXT -m bert --head L2H1",
     "circuits": "-m bert", "check": "claims.toml -m bert", "card": "L2H1 TEXT -m bert",
     "outputs": "TEXT -m loud-bert", "ablate": "TEXT -m gpt2", "profile": "trees.conllu -m bert", "models": "",
@@ -144,6 +144,17 @@ REFUSED: list[tuple[str, int, str]] = [
     ("rollout ... --token '#9'", 2, "#8"),
     ("rollout ... --residual 2", 2, "--residual"),
     ("ablate ... --method magic", 2, "magic"),
+    ("patch cat -m gpt2", 2, "--corrupt"),
+    ("patch TEXT --corrupt '  ' -m gpt2", 1, "blank"),
+    ("patch 'the cat' --corrupt 'the dog ran' -m gpt2", 1, "“ran”"),
+    ("patch cat --corrupt cat -m gpt2", 2, "0"),
+    ("patch ... --foil ' dog'", 2, "--answer"),
+    ("patch ... --metric loss", 2, "--answer"),
+    ("patch ... --label good", 2, "classification"),
+    ("patch ... --at zebra", 2, "zebra"),
+    ("patch ... --direction up", 2, "up"),
+    ("patch 'the cat' --corrupt 'the dog' -m bert", 2, "predict"),
+    ("patch lines.txt -m gpt2", 1, "columns"),
     *((f"heads ... --{option}", 2, f"--{option.partition(' ')[0]}") for option in
       ("generate 0", "top -1", "no-such-option")),
     ("profile ... --limit 0", 2, "greater"),
@@ -203,11 +214,12 @@ NEEDED = {
     "explain": "TEXT",
     "outputs": "TEXT",
     "rollout": "TEXT",
+    "patch": "TEXT",
     "ablate": "TEXT",
     "profile": "trees.conllu",
 }
 VALUES = {"select": ["L0"], "residual": 0.25, "method": "zero", "dtype": "float64", "role": ["x"], "memory": "64M"}
-VALUES["spans"] = ["end=away"]
+VALUES |= {"spans": ["end=away"], "at": ["last"], "direction": "noise", "metric": "kl"}
 """What is typed for options that do not take every number or text."""
 
 
@@ -248,6 +260,7 @@ RUNS = {
     "outputs": ("loud-bert", [SENTENCE]),
     "profile": ("bert", ["trees.conllu", "--limit", "9", "--no-control"]),
     "rollout": ("bert", [TEXT]),
+    "patch": ("loud-gpt2", ["the cat ran", "--corrupt", "the dog ran"]),
     "why": ("bert", [TEXT, "--head", "L2H1", "--depth", "2"]),
 }
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from attnviz.cli.program import app
 from attnviz.options import GROUPS, MEASUREMENT, PICTURES
 
-COMMANDS = tuple("heads compare profile explain outputs ablate rollout why circuits check card models".split())
+COMMANDS = tuple("heads compare profile explain outputs ablate patch rollout why circuits check card models".split())
 OF_MODELS = ("Text and model", "Output")
 """The groups of ``models``, which neither measures nor draws."""
 

@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "examples" / "guide"
 PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))]}
 README = PAGES[ROOT / "README.md"]
-KINDS = "heads compare profile explain outputs ablate rollout why circuits check card models".split()
+KINDS = "heads compare profile explain outputs ablate patch rollout why circuits check card models".split()
 
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```(?:\n\n```text\n(?P<output>.*?)^```)?", re.M | re.S)
 BLOCKS = [(path.stem, block) for path, page in PAGES.items() for block in BLOCK.finditer(page)]
@@ -109,6 +109,8 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     (folder / "chats.jsonl").write_text(f"{' '.join(chat.split())}\n" * 2, encoding="utf-8")
     save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
     (folder / "reviews.csv").write_text("review,label\nthe cat ran away,good\nit was in the house,bad\n")
+    pairs = "one two three four one two,one two four three one two, three, four\n"
+    (folder / "pairs.csv").write_text(f"clean,corrupt,answer,foil\n{pairs}")
     pair = {"premise": "the cat ran away", "hypothesis": "a cat ran", "gold": 1}
     (folder / "mnli.jsonl").write_text(json.dumps(pair) + "\n")
     save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), folder / "my-gpt2")

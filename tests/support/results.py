@@ -1,5 +1,6 @@
 """Of every command a result of a small model, measured once."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -15,8 +16,9 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.present.result import Result
 from attnviz.profiles.examples import Example, RoleExamples, Unit
+from tests.support.ablations import next_token_model
 from tests.support.corpora import sentences, treebank
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.models import WORDS, bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.stored import profile_of, role
 
 TEXT = "the cat that i saw ran away"
@@ -64,6 +66,15 @@ def cards_with_roles() -> Any:
     return replace(found, cards=tuple(replace(card, **shared) for card in found.cards))
 
 
+def _pairs() -> Path:
+    """Forty pairs of prompts, with answers and foils."""
+    path, draw = Path(mkdtemp()) / "pairs.csv", random.Random(0)
+    rows = [[draw.choice(WORDS[:20]) for _ in range(4)] for _ in range(40)]
+    lines = [f"the {a} {c},the {b} {c}, {c}, {d}" for a, b, c, d in rows if c != d]
+    path.write_text("\n".join(["clean,corrupt,answer,foil", *lines]))
+    return path
+
+
 MEASURES: dict[str, Callable[[], Any]] = {
     "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
     "heads": lambda: attnviz.analyze(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False),
@@ -85,6 +96,9 @@ MEASURES: dict[str, Callable[[], Any]] = {
     ),
     "check": lambda: attnviz.check(_claims(), from_loaded(sharp_bert(), bert_tokenizer())),
     "card": lambda: cards_with_roles().cards[0],
+    "patch": lambda: attnviz.patch(
+        _pairs(), next_token_model()[0], tokenizer=gpt2_tokenizer(), select="L0-1", metric="kl"
+    ),
     "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""

@@ -338,27 +338,12 @@ class SampleVerification:
     tolerance: float  # of both errors
 
 
-class Passes:
-    """Measures sets of heads on the inputs of texts, batch by batch.
+class PassVerifier:
+    """Compares a sample of unchanged passes with the reference attention, and with passes resumed at every layer."""
 
-    Attributes:
-        counts: measured positions of each text in each sum, [n_texts, n_sums], float64, the first of all.
-        clean: as of :class:`BatchMetrics`, by text, [2, n_texts]; None before the first run, too.
-    """
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        inputs: Sequence[ModelInput],
-        batch_size: int,
-        weights: Sequence[Tensor],
-        kind: str,
-    ) -> None:
-        self._checkpoint, self._inputs, self._batch_size, self._weights = checkpoint, inputs, batch_size, weights
-        self._n_metrics = len(metrics_of(kind))
-        self.counts = torch.stack([each.sum(0) for each in weights])
-        self.clean: Tensor | None = None
-        self._attention, self._tolerance = SampledAttention(checkpoint), checkpoint.tolerance.output
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint, self._attention = checkpoint, SampledAttention(checkpoint)
+        self._tolerance = checkpoint.tolerance.output
         self._errors = {"values_error": 0.0, "resumed_error": 0.0}
 
     @property
@@ -369,64 +354,11 @@ class Passes:
             attention.verification, attention.texts_verified, **self._errors, tolerance=self._tolerance
         )
 
-    def run(
-        self,
-        replacement: removal.Replacement,
-        wanted: Sequence[HeadSet],
-        tell: Tell,
-        on_batch: Callable[[InputBatch, removal.KeptPass, BatchMetrics], None] = lambda *_: None,
-    ) -> dict[HeadSet, Tensor]:
-        """The metrics without each set of heads, in sums: [n_texts, n_sums, n_metrics], float64.
+    def is_sampled(self, number: int) -> bool:
+        """Whether the batch of this number, of those in a drawn order, is to be compared."""
+        return self._attention.texts_verified < _VERIFIED or number % EVERY == 0
 
-        All share the unchanged passes, which ``on_batch`` gets. The first run verifies a sample of the batches.
-        """
-        sums = torch.zeros(len(wanted), *self.counts.shape, self._n_metrics, dtype=torch.float64)
-        clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
-        first = not self._attention.texts_verified
-        done = 0
-        tell(done, len(self._inputs))
-        with removal.running(self._checkpoint):
-            for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
-                texts = torch.tensor([each.text for each in inputs.inputs])
-                few = self._attention.texts_verified < _VERIFIED
-                verifying = first and (few or number % EVERY == 0)  # in a drawn order: a sample
-                kept = removal.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
-                if verifying:
-                    self._verify(inputs, kept)
-                metrics = BatchMetrics(self._checkpoint, inputs, kept.final, self._weights)
-                for numbers, changes in self._changes(replacement, wanted, inputs, kept, metrics):
-                    sums[numbers] = sums[numbers].index_add(1, texts, changes)
-                on_batch(inputs, kept, metrics)
-                if metrics.clean is not None:
-                    self.clean = clean.index_add_(1, texts, metrics.clean)
-                done += len(inputs.inputs)
-                tell(done, len(self._inputs))
-        return dict(zip(wanted, sums, strict=True))
-
-    def _changes(
-        self,
-        replacement: removal.Replacement,
-        wanted: Sequence[HeadSet],
-        inputs: InputBatch,
-        kept: removal.KeptPass,
-        metrics: BatchMetrics,
-    ) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield numbers of sets and their changes per row; sets of one first layer share passes."""
-        by_layer: dict[int, list[int]] = {}
-        for number, heads in enumerate(wanted):
-            by_layer.setdefault(min(heads).layer, []).append(number)
-        tensors = inputs.batch.inputs
-        masks = [tensors[name] for name in ("attention_mask", "decoder_attention_mask") if name in tensors]
-        copies = max(1, _AT_ONCE // masks[0].numel())
-        for layer, numbers in by_layer.items():
-            for first in range(0, len(numbers), copies):
-                some = numbers[first : first + copies]
-                variants = [wanted[number] for number in some]
-                with removal.removed_heads(self._checkpoint, variants, replacement, *masks):
-                    final = removal.resume(self._checkpoint, kept, layer, len(some))
-                yield some, metrics.changes(final)
-
-    def _verify(self, inputs: InputBatch, kept: removal.KeptPass) -> None:
+    def verify(self, inputs: InputBatch, kept: removal.KeptPass) -> None:
         """Compare an unchanged pass with the reference and with resumed passes, and its logits with the model's."""
         values: dict[int, Tensor] = {}  # of the layer that attends
 
@@ -473,6 +405,93 @@ class Passes:
             raise VerificationError(
                 f"{what} by {error:.1e} of {largest} (tolerance {self._tolerance:g}). Nothing was written."
             )
+
+
+def resumed_passes(
+    checkpoint: Checkpoint,
+    inputs: InputBatch,
+    kept: removal.KeptPass,
+    replacement: removal.Replacement,
+    wanted: Sequence[HeadSet],
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Yield numbers of sets of heads, and the final states of the batch without each, [n_sets * rows, n, d_model].
+
+    Sets of one first layer share passes.
+    """
+    by_layer: dict[int, list[int]] = {}
+    for number, heads in enumerate(wanted):
+        by_layer.setdefault(min(heads).layer, []).append(number)
+    tensors = inputs.batch.inputs
+    masks = [tensors[name] for name in ("attention_mask", "decoder_attention_mask") if name in tensors]
+    copies = max(1, _AT_ONCE // masks[0].numel())
+    for layer, numbers in by_layer.items():
+        for first in range(0, len(numbers), copies):
+            some = numbers[first : first + copies]
+            variants = [wanted[number] for number in some]
+            with removal.removed_heads(checkpoint, variants, replacement, *masks):
+                final = removal.resume(checkpoint, kept, layer, len(some))
+            yield some, final
+
+
+class Passes:
+    """Measures sets of heads on the inputs of texts, batch by batch.
+
+    Attributes:
+        counts: measured positions of each text in each sum, [n_texts, n_sums], float64, the first of all.
+        clean: as of :class:`BatchMetrics`, by text, [2, n_texts]; None before the first run, too.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        inputs: Sequence[ModelInput],
+        batch_size: int,
+        weights: Sequence[Tensor],
+        kind: str,
+    ) -> None:
+        self._checkpoint, self._inputs, self._batch_size, self._weights = checkpoint, inputs, batch_size, weights
+        self._n_metrics = len(metrics_of(kind))
+        self.counts = torch.stack([each.sum(0) for each in weights])
+        self.clean: Tensor | None = None
+        self._verifier = PassVerifier(checkpoint)
+
+    @property
+    def verified(self) -> SampleVerification:
+        """Errors of what was compared so far."""
+        return self._verifier.verified
+
+    def run(
+        self,
+        replacement: removal.Replacement,
+        wanted: Sequence[HeadSet],
+        tell: Tell,
+        on_batch: Callable[[InputBatch, removal.KeptPass, BatchMetrics], None] = lambda *_: None,
+    ) -> dict[HeadSet, Tensor]:
+        """The metrics without each set of heads, in sums: [n_texts, n_sums, n_metrics], float64.
+
+        All share the unchanged passes, which ``on_batch`` gets. The first run verifies a sample of the batches.
+        """
+        sums = torch.zeros(len(wanted), *self.counts.shape, self._n_metrics, dtype=torch.float64)
+        clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
+        first = not self._verifier.verified.n_inputs
+        done = 0
+        tell(done, len(self._inputs))
+        with removal.running(self._checkpoint):
+            for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
+                texts = torch.tensor([each.text for each in inputs.inputs])
+                verifying = first and self._verifier.is_sampled(number)
+                kept = removal.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
+                if verifying:
+                    self._verifier.verify(inputs, kept)
+                metrics = BatchMetrics(self._checkpoint, inputs, kept.final, self._weights)
+                for numbers, final in resumed_passes(self._checkpoint, inputs, kept, replacement, wanted):
+                    sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(final))
+                on_batch(inputs, kept, metrics)
+                if metrics.clean is not None:
+                    self.clean = clean.index_add_(1, texts, metrics.clean)
+                done += len(inputs.inputs)
+                tell(done, len(self._inputs))
+        return dict(zip(wanted, sums, strict=True))
 
 
 def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: Tell) -> list[Tensor]:

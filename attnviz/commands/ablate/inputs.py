@@ -287,7 +287,7 @@ def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> 
         return [ModelInput(item, text, tuple(range(len(item))), ())]
     if kind == ANSWER:
         answer, foil = _answer_and_foil(checkpoint, item.source)
-        return [ModelInput(item, text, (_answer_position(checkpoint, item),), (answer,), (foil,))]
+        return [ModelInput(item, text, (answer_position(checkpoint, item),), (answer,), (foil,))]
     if kind in CLASSES:
         assert checkpoint.classifier is not None
         labels = () if kind == CLASS else (_class_of(item.source, checkpoint.classifier),)
@@ -317,7 +317,7 @@ def _answer_and_foil(checkpoint: Checkpoint, text: Text) -> tuple[int, int]:
     return answer, foil
 
 
-def _answer_position(checkpoint: Checkpoint, item: EncodedText) -> int:
+def answer_position(checkpoint: Checkpoint, item: EncodedText) -> int:
     """Where the answer is predicted: at the last token, or the mask; of a classifier where it reads."""
     if checkpoint.classifier is not None:
         return checkpoint.classifier.position(item.ids)

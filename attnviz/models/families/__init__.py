@@ -97,7 +97,7 @@ def instead_of() -> str:
     return f"; expected one of: {', '.join(sorted(ARCHITECTURES))}"
 
 
-COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "explain", "why", "circuits", "card")
+COMMANDS = tuple("heads compare outputs ablate patch rollout profile explain why circuits card".split())
 """The commands that run a model."""
 
 
@@ -105,4 +105,6 @@ def commands_of(architecture: Architecture) -> dict[str, str | None]:
     """What each command measures: the ``model``, its ``encoder`` alone, or None; ``untried`` for a plug-in's family."""
     parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "untried" if look_again(architecture) else "model")
     parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
+    if architecture.encoder_commands:  # an encoder-decoder
+        parts["patch"] = None
     return parts if architecture.explained else parts | {"explain": None}

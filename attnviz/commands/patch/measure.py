@@ -1,0 +1,320 @@
+"""Take each head's output from the run of another prompt, and measure how far the prediction moves towards it.
+
+With m the metric, a head's clean output in the corrupt run (denoising) has the effect
+
+    (m patched - m corrupt) / (m clean - m corrupt),     1: it restores all that the prompts differ by
+
+and its corrupt output in the clean run (noising) the mirrored one
+
+    (m patched - m clean) / (m corrupt - m clean),       1: it does as much harm as the whole corrupt prompt
+
+(Meng et al. 2022, Wang et al. 2022; Heimersheim & Nanda 2024). Of several pairs m is the mean over them. KL is the
+divergence of the clean run's prediction from another one, so that m clean is 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.ablate.effects import BatchMetrics, PassVerifier, SampleVerification, resumed_passes
+from attnviz.commands.ablate.inputs import InputBatch, ModelInput, Tell, input_batches
+from attnviz.commands.patch.pairs import (
+    DIFFERENCE,
+    KL,
+    UNITS,
+    PairedInputs,
+    PairFile,
+    PromptPair,
+    metric_named,
+    paired_inputs,
+    partners,
+    read_pairs,
+)
+from attnviz.errors import UsageError
+from attnviz.judge.roles import ERROR_RATE
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
+from attnviz.measures.estimates import Interval, cosine_evidence
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId, select_heads, selection_texts
+from attnviz.models.opening import Model, open_checkpoint
+from attnviz.models.wording import amount, counted
+from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
+from attnviz.present.result import Result
+from attnviz.progress import Progress
+from attnviz.texts.batches import collate
+from attnviz.trace.removal import KeptPass, Replacement, run_and_keep, running
+
+DENOISE, NOISE = PATCH_DIRECTIONS
+
+_LEAST = 1e-3
+"""Least difference of the metric of both prompts, in its unit and as a share of it: effects are shares of that."""
+
+
+@dataclass(frozen=True)
+class PatchEffect:
+    """Effect of patching one head.
+
+    Attributes:
+        rank: 1 for the effect furthest from 0.
+        effect: share of the difference between both prompts; see the module.
+        interval: of the effect, at 0.05 over all patched heads together (Bonferroni), by a bootstrap over pairs; None
+            where there are too few pairs.
+        unrelated: effect of patching from another pair's prompt, over the pairs that have one of as many tokens; None
+            where none has.
+    """
+
+    id: HeadId
+    rank: int
+    effect: float
+    interval: Interval | None
+    unrelated: float | None
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether it has an interval without 0."""
+        return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Patching(Result):
+    """What :func:`patch` measured.
+
+    Attributes:
+        pairs: prompts, in the order of the file.
+        file: the table that they are from; None for a single pair.
+        options: arguments of :func:`patch` by name; the metric is filled in.
+        clean, corrupt: the metric on both prompts, in logits or nats, means over pairs.
+        n_unrelated: pairs with another one of as many tokens.
+        heads: that were patched, the effect furthest from 0 first.
+    """
+
+    command: ClassVar[str] = "patch"
+
+    checkpoint: Checkpoint
+    pairs: tuple[PromptPair, ...]
+    file: PairFile | None
+    options: dict[str, Any]
+    clean: float
+    corrupt: float
+    n_unrelated: int
+    verified: SampleVerification
+    heads: tuple[PatchEffect, ...]
+
+    @property
+    def metric(self) -> str:
+        """One of :data:`attnviz.options.PATCH_METRICS`."""
+        return str(self.options["metric"])
+
+    @property
+    def denoises(self) -> bool:
+        """Whether clean outputs go into the corrupt run; else corrupt ones into the clean run."""
+        return bool(self.options["direction"] == DENOISE)
+
+    def head(self, head: str | HeadId) -> PatchEffect:
+        """Effect of patching one head; UsageError where it was not patched."""
+        wanted, patched = HeadId.parse(str(head)), {each.id: each for each in self.heads}
+        if wanted not in patched:
+            raise UsageError(f"head {wanted} was not patched; {counted(len(patched), 'other head')} were.")
+        return patched[wanted]
+
+    def __repr__(self) -> str:
+        most = self.heads[0]
+        return (
+            f"<Patching ({self.options['direction']}) of {self.checkpoint.short_name}: "
+            f"{counted(len(self.heads), 'head')} on {counted(len(self.pairs), 'pair')}, {most.id} first "
+            f"({most.effect:.3g})>"
+        )
+
+
+@checked
+def patch(
+    clean: str | Path,
+    model: Model | None = None,
+    *,
+    corrupt: str | None = None,
+    answer: str | int | None = None,
+    foil: str | int | None = None,
+    label: str | int | None = None,
+    direction: str = DENOISE,
+    at: str | int | Sequence[str | int] = (),
+    metric: str | None = None,
+    select: str | HeadId | Sequence[str | HeadId] = (),
+    limit: int | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **opening: Unpack[ModelOptions],
+) -> Patching:
+    """Take every head's output, one head at a time, from the run of another prompt, and measure what that changes.
+
+    >>> attnviz.patch("one two one", "tiny-gpt2", corrupt="one two two", answer=" two").heads[0]  # doctest: +SKIP
+
+    Args:
+        clean: the prompt whose prediction is right; or a table of pairs (``.csv``, ``.jsonl``, …) with the columns
+            ``clean``, ``corrupt``, and any of ``answer``, ``foil`` and ``label``.
+        model: see :data:`attnviz.models.opening.Model`; a decoder, a BERT with its head, or a classifier.
+        corrupt: the other prompt, of as many tokens.
+        answer: the token that follows the clean prompt, or stands at its mask; of a classifier a class.
+        foil: the token, or class, that it is compared with.
+        label: of a classifier the class of the clean prompt, in the place of an answer.
+        direction: ``denoise``: clean outputs into the corrupt run; ``noise``: corrupt ones into the clean run.
+        at: tokens at which heads are patched, named as for :func:`attnviz.models.tokens.find_queries` in the clean
+            prompt; default all.
+        metric: ``logit_difference`` (default with a foil), ``loss`` (with an answer alone), or ``kl`` (without).
+        select: heads to patch (``L2H8``, ``L0-3``, …); default all.
+        limit: pairs of a table that are read; default all.
+        batch_size: pairs that the model reads at once.
+        seed: of the bootstrap.
+        progress: callback for the pairs that are done.
+        opening: see :class:`attnviz.options.ModelOptions`.
+
+    Raises:
+        AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
+            not reproduce the model on either prompt.
+    """
+    tell: Progress = progress or (lambda *_: None)
+    tokens = [at] if isinstance(at, str | int) else list(at)
+    options: dict[str, Any] = {
+        "direction": direction, "at": tokens, "metric": metric, "select": selection_texts(select), "answer": answer,
+        "foil": foil, "label": None if label is None else str(label), "limit": limit, "seed": seed,
+    }  # fmt: skip
+    pairs, file = read_pairs(clean, corrupt, answer, foil, label, limit)
+    options["metric"] = metric_named(metric, pairs[0])
+    checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
+    heads = select_heads(options["select"], checkpoint.n_layers, checkpoint.n_heads)
+    inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens)
+    with torch.inference_mode(mode=False):
+        passes = _PatchedPasses(checkpoint, inputs, options["metric"], direction == DENOISE)
+        passes.run(heads, batch_size, partial(tell, "patching"))
+    clean_metric, corrupt_metric = passes.metric_of_prompts()
+    _refuse_equal(options["metric"], clean_metric, corrupt_metric)
+    return Patching(
+        checkpoint=checkpoint,
+        pairs=tuple(pairs),
+        file=file,
+        options=options,
+        clean=clean_metric,
+        corrupt=corrupt_metric,
+        n_unrelated=int(passes.has_partner.sum()),
+        verified=passes.verifier.verified,
+        heads=passes.ranked(heads, seed),
+    )
+
+
+def _refuse_equal(metric: str, clean: float, corrupt: float) -> None:
+    if abs(corrupt - clean) >= _LEAST * max(1.0, abs(clean), abs(corrupt)):
+        return
+    named = f"{metric.replace('_', ' ')} is {amount(clean)} {UNITS[metric]} on the clean and {amount(corrupt)}"
+    raise UsageError(
+        f"the {named} on the corrupt prompt: there is no difference that a head could carry. Expected prompts after "
+        "which the model predicts otherwise."
+    )
+
+
+class _PatchedPasses:
+    """Passes over both prompts of each pair, and passes of one with heads of the other.
+
+    Attributes:
+        verifier: of a sample of both prompts' passes.
+        has_partner: whether a pair has an unrelated one, [n_pairs].
+    """
+
+    def __init__(self, checkpoint: Checkpoint, inputs: PairedInputs, metric: str, denoises: bool) -> None:
+        self._checkpoint, self._inputs, self._denoises = checkpoint, inputs, denoises
+        self.verifier = PassVerifier(checkpoint)
+        self._sign = -1.0 if metric == DIFFERENCE else 1.0  # what is computed is the foil less the answer
+        self._is_kl = metric == KL
+        self._into, self._from = (inputs.corrupt, inputs.clean) if denoises else (inputs.clean, inputs.corrupt)
+        self._partners = partners(self._from)
+        self.has_partner = torch.tensor([partner is not None for partner in self._partners])
+        self._clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
+        self._corrupt_change = torch.zeros_like(self._clean)
+        self._weights = [torch.ones(len(each.item), 1, dtype=torch.float64) for each in inputs.clean]
+
+    def run(self, heads: Sequence[HeadId], batch_size: int, tell: Tell) -> None:
+        """Patch every head alone in all pairs."""
+        wanted, n_pairs, done = [frozenset([head]) for head in heads], len(self._into), 0
+        self._changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)  # from the own pair, and another
+        tell(done, n_pairs)
+        with running(self._checkpoint):
+            for number, into in enumerate(input_batches(self._checkpoint, self._into, batch_size)):
+                of = [each.text for each in into.inputs]
+                source = self._batch([self._from[pair] for pair in of])
+                sampled = self.verifier.is_sampled(number)
+                kept_into, kept_source = self._run(into, sampled), self._run(source, sampled)
+                clean, corrupt = (kept_source, kept_into) if self._denoises else (kept_into, kept_source)
+                inputs = source if self._denoises else into
+                metrics = BatchMetrics(self._checkpoint, inputs, clean.final, self._weights)
+                if metrics.clean is not None:
+                    self._clean[of] = metrics.clean[0]
+                self._corrupt_change[of] = self._measured(metrics, corrupt.final)[0]
+                donors = [(0, kept_source)]
+                if self.has_partner[of].any():
+                    others = [self._from[pair if (other := self._partners[pair]) is None else other] for pair in of]
+                    donors.append((1, self._run(self._batch(others), False)))
+                for at, donor in donors:
+                    replacement = Replacement("patch", values=donor.o_proj, positions=self._mask(of, into))
+                    for some, final in resumed_passes(self._checkpoint, into, kept_into, replacement, wanted):
+                        rows = torch.tensor(some)[:, None]
+                        self._changes[at, rows, torch.tensor(of)] = self._measured(metrics, final)
+                done += len(of)
+                tell(done, n_pairs)
+
+    def _run(self, inputs: InputBatch, sampled: bool) -> KeptPass:
+        kept = run_and_keep(self._checkpoint, inputs.batch.inputs, inside=sampled)
+        if sampled:
+            self.verifier.verify(inputs, kept)
+        return kept
+
+    def _batch(self, inputs: Sequence[ModelInput]) -> InputBatch:
+        return InputBatch(inputs, collate(self._checkpoint, [each.item for each in inputs]))
+
+    def _mask(self, of: Sequence[int], into: InputBatch) -> Tensor | None:
+        """Where heads are patched, [rows, n]; None for all tokens."""
+        if not self._inputs.positions:
+            return None
+        mask = torch.zeros_like(into.batch.valid)
+        for row, pair in enumerate(of):
+            mask[row, list(self._inputs.positions[pair])] = True
+        return mask
+
+    def _measured(self, metrics: BatchMetrics, final: Tensor) -> Tensor:
+        """Change of the metric from the clean run's, [copies, rows]; its sign cancels in effects."""
+        return metrics.changes(final)[:, :, 0, 0]
+
+    def metric_of_prompts(self) -> tuple[float, float]:
+        """The metric on clean and corrupt prompts, means over pairs."""
+        clean = 0.0 if self._is_kl else float(self._clean.mean())
+        corrupt = clean + float(self._corrupt_change.mean())
+        return self._sign * clean, self._sign * corrupt
+
+    def ranked(self, heads: Sequence[HeadId], seed: int) -> tuple[PatchEffect, ...]:
+        """The effects of the heads, that furthest from 0 first."""
+        n_pairs = len(self._into)
+        enough = n_pairs >= ENOUGH_TEXTS
+        weights = text_weights(seed, range(n_pairs), *([] if enough else [0]))
+        effects = self._effects(self._changes[0], weights)
+        unrelated = None
+        if self.has_partner.any():
+            unrelated = self._effects(self._changes[1], self.has_partner.double()[None])[0]
+        errors = standard_error(effects[1:]) if enough else None
+        order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects[0, at])), heads[at]))
+        found = []
+        for rank, at in enumerate(order, start=1):
+            effect, interval = float(effects[0, at]), None
+            if errors is not None:
+                error = float(errors[at])
+                interval = cosine_evidence(effect, 0.0, (error, error), n_pairs, ERROR_RATE / len(heads)).difference
+            control = None if unrelated is None else float(unrelated[at])
+            found.append(PatchEffect(heads[at], rank, effect, interval, control))
+        return tuple(found)
+
+    def _effects(self, changes: Tensor, weights: Tensor) -> Tensor:
+        """Effects from the changes of each pair, [n_heads, n_pairs], by weights of pairs: [n_weights, n_heads]."""
+        share = (weights @ changes.T) / (weights @ self._corrupt_change)[:, None]
+        return 1 - share if self._denoises else share

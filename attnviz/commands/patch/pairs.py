@@ -1,0 +1,204 @@
+"""Pairs of prompts that a model reads token by token alike, and where and by what its predictions are compared."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from attnviz.commands.ablate.inputs import METRICS, STATES, ModelInput, answer_position, kind_of, source_kind
+from attnviz.errors import CorpusError, TextError, UsageError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.tokens import find_queries, merge_subwords
+from attnviz.models.wording import counted, quoted
+from attnviz.options import PATCH_METRICS
+from attnviz.texts.batches import EncodedText, encode
+from attnviz.texts.lines import Place
+from attnviz.texts.reading import Text, is_table_folder
+from attnviz.texts.tables import TABLES, prompt_pairs, table_files
+from attnviz.trace.direct_effects import named_ids
+
+DIFFERENCE, LOSS, KL = PATCH_METRICS
+
+
+class PromptPair(NamedTuple):
+    """Two prompts, and what may follow both: tokens, or classes where ``labelled``; ``place`` is its row in a file."""
+
+    clean: str
+    corrupt: str
+    answer: str | int | None
+    foil: str | int | None
+    labelled: bool = False
+    place: Place | None = None
+
+
+class PairedInputs(NamedTuple):
+    """What the model reads of the pairs.
+
+    Attributes:
+        clean, corrupt: one input a pair, of as many tokens; the prediction at one position of each is compared.
+        positions: by pair, the tokens at which heads are patched; empty for all.
+    """
+
+    clean: list[ModelInput]
+    corrupt: list[ModelInput]
+    positions: list[tuple[int, ...]]
+
+
+class PairFile(NamedTuple):
+    """A table of pairs."""
+
+    path: Path
+    sha256: str
+
+
+def read_pairs(
+    clean: str | Path,
+    corrupt: str | None,
+    answer: str | int | None,
+    foil: str | int | None,
+    label: str | int | None,
+    limit: int | None,
+) -> tuple[list[PromptPair], PairFile | None]:
+    """One pair, or the pairs of a table with the columns clean, corrupt, answer and foil, or label.
+
+    Raises:
+        UsageError: a prompt, or what is compared, is missing or given twice.
+        TextError: a prompt is blank.
+        CorpusError: the table, or a row of it, cannot be read.
+    """
+    if source_kind(clean) == "text":
+        if corrupt is None:
+            raise UsageError(
+                "expected a second prompt as --corrupt (corrupt=...), or a table of pairs, found one text."
+            )
+        if answer is not None and label is not None:
+            raise UsageError("--answer and --label (answer=..., label=...) were given; expected one of them.")
+        for name, prompt in (("clean", clean), ("corrupt", corrupt)):
+            if not str(prompt).strip():
+                raise TextError(f"the {name} prompt is empty or blank; expected a text.")
+        followed = label if answer is None else answer
+        return [PromptPair(str(clean), corrupt, followed, foil, label is not None)], None
+    path = Path(clean)
+    if any(each is not None for each in (corrupt, answer, foil, label)):
+        raise UsageError(
+            f"{path} is a table, whose columns are clean, corrupt, answer and foil (or label); expected no --corrupt, "
+            "--answer, --foil or --label beside it."
+        )
+    if path.suffix.lower() not in TABLES and not is_table_folder(path):
+        raise CorpusError(f"expected a table ({', '.join(TABLES)}) with the columns clean and corrupt, found {path}.")
+    rows = [
+        PromptPair(
+            clean=row.clean,
+            corrupt=row.corrupt,
+            answer=row.label if row.answer is None else row.answer,
+            foil=row.foil,
+            labelled=row.answer is None and row.label is not None,
+            place=row.place,
+        )
+        for row in islice(prompt_pairs(path), limit)
+    ]
+    if not rows:
+        raise CorpusError(f"{path} is empty: expected a pair of prompts, found no row; give another file.")
+    digest = hashlib.sha256(b"".join(each.read_bytes() for each in table_files(path)))
+    return rows, PairFile(path, digest.hexdigest())
+
+
+def metric_named(metric: str | None, pair: PromptPair) -> str:
+    """The metric to use for pairs like this one; UsageError where it needs an answer or a foil that is not given."""
+    if pair.foil is not None and pair.answer is None:
+        raise UsageError("expected an answer beside the foil: --answer (answer=...), or of classifiers --label.")
+    if metric is None:
+        return KL if pair.answer is None else LOSS if pair.foil is None else DIFFERENCE
+    needed = {DIFFERENCE: ("answer", "foil"), LOSS: ("answer",), KL: ()}[metric]
+    for name in needed:
+        if getattr(pair, name) is None:
+            raise UsageError(f"the metric {metric} needs --{name} ({name}=...), or a column {name} of the table.")
+    return metric
+
+
+def paired_inputs(
+    checkpoint: Checkpoint, pairs: Sequence[PromptPair], metric: str, at: Sequence[str | int]
+) -> PairedInputs:
+    """Tokenize the pairs.
+
+    Raises:
+        UsageError: the model predicts nothing, or has no such token or class.
+        TextError, CorpusError: two prompts do not align, are too long, or lack the mask or a token of ``at``.
+    """
+    if kind_of(checkpoint, wanted=pairs[0].labelled) == STATES:
+        why = checkpoint.why_no_classes if checkpoint.classifier else "this model predicts no tokens"
+        raise UsageError(
+            f"patch compares predictions, of a decoder, a BERT with its masked-LM head, a classifier; {why}."
+        )
+    made = PairedInputs([], [], [])
+    sides = [
+        encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs])
+        for side in ("clean", "corrupt")
+    ]
+    for number, (pair, clean, corrupt) in enumerate(zip(pairs, *sides, strict=True)):
+        with _naming_row(pair):
+            _check_aligned(checkpoint, pair, clean, corrupt)
+            answer, foil = None, None
+            if metric != KL:
+                answer, foil = named_ids(checkpoint, pair.answer, pair.foil if metric == DIFFERENCE else None)
+            where = {answer_position(checkpoint, item) for item in (clean, corrupt)}
+            if len(where) > 1:
+                raise TextError(f"expected the mask at one position of both prompts, found {sorted(where)}.")
+            labels = () if answer is None else (answer,)
+            foils = () if foil is None else (foil,)
+            for side, item in ((made.clean, clean), (made.corrupt, corrupt)):
+                side.append(ModelInput(item, number, tuple(where), labels, foils))
+            if at:
+                tokens = merge_subwords(checkpoint.tokenize(pair.clean), words=False)
+                found = {position for token in at for position in find_queries(tokens, token, "--at")}
+                made.positions.append(tuple(sorted(found)))
+    return made
+
+
+@contextmanager
+def _naming_row(pair: PromptPair) -> Iterator[None]:
+    """Name the row of a table in what is raised inside the block."""
+    try:
+        yield
+    except (TextError, UsageError) as error:
+        if pair.place is None or str(pair.place) in str(error):
+            raise
+        raise CorpusError(f"{pair.place}: {error}") from error
+
+
+def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText, corrupt: EncodedText) -> None:
+    """Raise TextError for prompts of other numbers of tokens; it names the first word of more or fewer."""
+    if len(clean) == len(corrupt):
+        return
+    words = []
+    for prompt in (pair.clean, pair.corrupt):
+        tokens = checkpoint.tokenize(prompt)
+        pieces = Counter(tokens.words)
+        words.append([(label, pieces[word]) for word, label in enumerate(tokens.word_labels)])
+    first = next(both for both in zip_longest(*words, fillvalue=("its end", 0)) if both[0][1] != both[1][1])
+    one, other = (f"{quoted(word)} ({counted(n, 'token')})" if n else word for word, n in first)
+    raise TextError(
+        f"expected two prompts of as many tokens, which are patched token by token, found {len(clean)} and "
+        f"{len(corrupt)}: where the clean one has {one}, the corrupt one has {other}; choose words of as many tokens."
+    )
+
+
+def partners(donors: Sequence[ModelInput]) -> list[int | None]:
+    """For each pair another one, whose prompt has as many tokens and is a different one; None where none has."""
+    by_length: dict[int, list[int]] = {}
+    for number, donor in enumerate(donors):
+        by_length.setdefault(len(donor.item), []).append(number)
+    found: list[int | None] = []
+    for number, donor in enumerate(donors):
+        same = by_length[len(donor.item)]
+        after = same.index(number) + 1
+        others = (each for each in same[after:] + same[:after] if donors[each].item.ids != donor.item.ids)
+        found.append(next(others, None))
+    return found
+
+
+UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}
+"""Units of the metrics."""
