@@ -24,7 +24,7 @@ from torch import Tensor
 from attnviz.arguments import as_found
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, all_heads, head_named
+from attnviz.models.head_ids import HeadId, all_heads, head_named, select_heads
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.trace.contributions import check_total
@@ -51,18 +51,30 @@ class Receiver:
     def __str__(self) -> str:
         return LOGITS if self.head is None else f"{self.head}.{self.reads}"
 
-    def senders(self, checkpoint: Checkpoint) -> list[HeadId]:
-        """The heads that write into the stream before it is read here, layer by layer."""
-        layers = checkpoint.n_layers if self.head is None else self.head.layer
-        return all_heads(layers, checkpoint.n_heads)
+    def senders(self, checkpoint: Checkpoint, selections: Sequence[str] = ()) -> list[HeadId]:
+        """The heads that write into the stream before it is read here, layer by layer; all, or those of selections.
+
+        Raises:
+            UsageError: a selection cannot be read, or names a head that does not write before.
+        """
+        n_layers = checkpoint.n_layers if self.head is None else self.head.layer
+        before = all_heads(n_layers, checkpoint.n_heads)
+        chosen = select_heads(selections, checkpoint.n_layers, checkpoint.n_heads) if selections else before
+        late = [head for head in chosen if head not in before]
+        if late or not chosen:
+            sender = late[0] if late else "any head"
+            raise UsageError(f"no path leads from {sender} to {self}: expected a sender in an earlier layer.")
+        return chosen
 
 
 def receiver_named(name: str, checkpoint: Checkpoint) -> Receiver:
     """A receiver from ``L10H7.q``, ``10.7.k`` or ``logits``.
 
     Raises:
-        UsageError: it names none, a head that the model lacks, or one of the first layer, before which no head is.
+        UsageError: it names none, a head that the model lacks, or the model has no direct paths.
     """
+    if why := why_no_paths(checkpoint):
+        raise UsageError(f"leave out --to (receiver=...): {why}.")
     if name.strip().lower() == LOGITS:
         return Receiver(None, "")
     head, _, reads = name.strip().rpartition(".")
@@ -71,10 +83,7 @@ def receiver_named(name: str, checkpoint: Checkpoint) -> Receiver:
             f"expected the end of a path such as L2H1.q, L2H1.k, L2H1.v (queries, keys or values of a head) or logits, "
             f"found {as_found(name)}."
         )
-    receiver = Receiver(head_named(head, checkpoint.n_layers, checkpoint.n_heads), reads.lower())
-    if not receiver.senders(checkpoint):
-        raise UsageError(f"no path ends at {receiver}: no head writes before the first layer; name a later head.")
-    return receiver
+    return Receiver(head_named(head, checkpoint.n_layers, checkpoint.n_heads), reads.lower())
 
 
 def why_no_paths(checkpoint: Checkpoint) -> str:
@@ -99,7 +108,7 @@ def sent(checkpoint: Checkpoint, base: KeptPass, other: KeptPass, head: HeadId, 
     """
     of = checkpoint.modules[head.layer]
     weight = checkpoint.architecture.parameters(checkpoint.model, head.layer).output_weight[head.head]
-    own, instead = (upcast(kept.o_proj[head.layer][..., columns_of(head, len(weight))]) for kept in (base, other))
+    own, instead = (upcast(kept.o_proj[head.layer][..., _columns(head, len(weight))]) for kept in (base, other))
     added = (instead - own) @ upcast(weight)
     if of.attention_output_norm is not None:
         written = of.o_proj(base.o_proj[head.layer])
@@ -109,7 +118,7 @@ def sent(checkpoint: Checkpoint, base: KeptPass, other: KeptPass, head: HeadId, 
     return added * checkpoint.architecture.residual_multiplier(checkpoint.config)
 
 
-def columns_of(head: HeadId, d_head: int) -> slice:
+def _columns(head: HeadId, d_head: int) -> slice:
     """Where its weighted values stand among those of its layer, side by side."""
     return slice(head.head * d_head, (head.head + 1) * d_head)
 
@@ -141,7 +150,9 @@ def along_paths(
             stream = last_stream(checkpoint, base)
             final = checkpoint.architecture.final_states(checkpoint.model, (stream + together).to(stream.dtype))
         else:
-            final = resumed_with(checkpoint, base, receiver.head.layer, _received(checkpoint, base, receiver, together))
+            final = _resumed_with(
+                checkpoint, base, receiver.head.layer, _received(checkpoint, base, receiver, together)
+            )
         check_unchanged(checkpoint, base, final[0], f"the path to {receiver} with nothing sent along it")
         yield numbers, final[1:].flatten(0, 1)
 
@@ -156,7 +167,7 @@ def check_unchanged(checkpoint: Checkpoint, base: KeptPass, final: Tensor, what:
     )
 
 
-def resumed_with(checkpoint: Checkpoint, base: KeptPass, layer: int, weighted: Tensor) -> Tensor:
+def _resumed_with(checkpoint: Checkpoint, base: KeptPass, layer: int, weighted: Tensor) -> Tensor:
     """Resume copies of a run at a layer whose heads give other weighted values.
 
     ``weighted``: [copies, rows, n, n_heads * d_head].
@@ -207,5 +218,5 @@ def _received(checkpoint: Checkpoint, base: KeptPass, receiver: Receiver, change
     value = attention.values(inputs["v"], parameters)[:, head]
     given = pattern[:, 0] @ value  # [copies * rows, n, d_head]
     weighted = base.o_proj[layer].repeat(len(changes), 1, 1, 1)
-    weighted[..., columns_of(receiver.head, given.shape[-1])] = given.reshape(*weighted.shape[:3], -1)
+    weighted[..., _columns(receiver.head, given.shape[-1])] = given.reshape(*weighted.shape[:3], -1)
     return weighted

@@ -26,8 +26,8 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
 from attnviz.trace.contributions import why_not_linear
-from attnviz.trace.paths import AT_ONCE, check_unchanged, columns_of, last_stream, resumed_with, sent
-from attnviz.trace.removal import KeptPass
+from attnviz.trace.paths import AT_ONCE, check_unchanged, last_stream, sent
+from attnviz.trace.removal import KeptPass, Replacement, removed_heads, resume
 from attnviz.trace.residual_parts import Source
 from attnviz.trace.taps import Site, taps
 
@@ -115,19 +115,17 @@ class _Reading:
     def without(self, other: KeptPass, heads: Sequence[HeadId], at: Tensor | None) -> Iterator[Repair]:
         """Remove heads of one layer, each from a copy; the first copy of the pass is unchanged."""
         checkpoint, base, layer = self._checkpoint, self._base, heads[0].layer
-        weighted = base.o_proj[layer].repeat(1 + len(heads), 1, 1, 1)
-        where = torch.ones_like(base.final[..., 0], dtype=torch.bool) if at is None else at
-        for of_copy, head in zip(weighted[1:], heads, strict=True):
-            columns = columns_of(head, weighted.shape[-1] // checkpoint.n_heads_of(layer))
-            of_copy[..., columns][where] = other.o_proj[layer][..., columns][where]
+        replacement = Replacement("patch", values=other.o_proj, positions=at)
+        variants: list[list[HeadId]] = [[], *([head] for head in heads)]
         seen: dict[tuple[int, str], Tensor] = {}
 
         def keep(key: tuple[int, str], tensor: Tensor) -> None:
-            at_all = tensor.reshape(*weighted.shape[:3], -1)
+            at_all = tensor.reshape(len(variants), *base.final.shape[:2], -1)
             seen[key] = at_all[:, self._rows, self._read].double()  # [copies, rows, width]
 
-        with taps(self._sites_after(layer), keep):
-            final = resumed_with(checkpoint, base, layer, weighted)
+        removed = removed_heads(checkpoint, variants, replacement, base.inputs["attention_mask"])
+        with taps(self._sites_after(layer), keep), removed:
+            final = resume(checkpoint, base, layer, len(variants)).reshape(len(variants), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"a pass resumed at layer {layer} with no head removed")
         stream = seen.pop((_END, "stream"))
         changes = self._changes(seen)
