@@ -28,6 +28,13 @@ def _interval(ends: Sequence[float]) -> str:
     return "[" + ", ".join(rounded(end, 3) for end in ends) + "]"
 
 
+def _repair_entry(head: PatchEffect) -> dict[str, Any] | None:
+    if (repair := head.repair) is None:
+        return None
+    changed = [asdict(each) for each in repair.changed]
+    return asdict(repair) | {"interval": repair.interval and list(repair.interval), "changed": changed}
+
+
 _FIELDS: tuple[Field[PatchEffect], ...] = (
     *HEAD,
     Field("Rank", name="rank"),
@@ -42,7 +49,7 @@ _FIELDS: tuple[Field[PatchEffect], ...] = (
     ),
     Field("Unrelated", name="unrelated", write=_three),
     Field(
-        value=lambda head: head.repair and asdict(head.repair),
+        value=_repair_entry,
         name="self_repair",
         csv={name: (name,) for name in ("direct_effect", "total_effect", "repaired")}
         | {"repaired_low": ("interval", 0), "repaired_high": ("interval", 1)}

@@ -23,8 +23,8 @@ def _plan_effects(result: Patching, choices: ViewOptions) -> Iterator[HeadMapPla
     left = values.size - n_patched
     hatched = f"hatched: {counted(left, 'head')} not patched" if left else ""
     facts = (metric_text(result), direction_text(result), hatched, interval_text(result))
-    what = f"each head’s path to {end_text(result)}" if result.receiver else "each head"
-    title = f"{model.short_name}: effect of patching {what}"
+    what = f"each head’s path to {end_text(result)}" if result.receiver else "patching each head"
+    title = f"{model.short_name}: effect of {what}"
     yield HeadMapPlan(
         stem="patch",
         caption=caption_of(
