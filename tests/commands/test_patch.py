@@ -1,0 +1,292 @@
+"""patch: the output of a head on one prompt in the run of another, beside plain hooks on transformers' own models."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import kl_div
+from transformers import BertForMaskedLM
+
+import attnviz
+from attnviz.commands.ablate.effects import PassVerifier
+from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError, VerificationError
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.head_ids import HeadId
+from attnviz.models.opening import open_checkpoint
+from attnviz.trace.removal import Replacement, removed_heads, resume, run_and_keep, running
+from tests.support import models
+from tests.support.ablations import copying_gpt2, next_token_model
+from tests.support.classifiers import sharp_classifier
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.support.models import bert_tokenizer, sharp_bert
+
+Paired = tuple[str, str, str, str]
+"""Clean and corrupt prompt, answer and foil."""
+
+
+def tiny_gpt2() -> tuple[Any, Any, Any]:
+    checkpoint, _ = open_checkpoint("tiny-gpt2", device="cpu", dtype="float64")
+    model: Any = checkpoint.whole
+    return model, checkpoint.tokenizer, [block.attn.c_proj for block in model.transformer.h]
+
+
+def llama() -> tuple[Any, Any, Any]:
+    model = sharp_llama().double()
+    return model, sentencepiece_tokenizer(), [layer.self_attn.o_proj for layer in model.model.layers]
+
+
+def bert() -> tuple[Any, Any, Any]:
+    model = sharp_bert(model_class=BertForMaskedLM).double()
+    return model, bert_tokenizer(), [layer.attention.output.dense for layer in model.bert.encoder.layer]
+
+
+def classifier() -> tuple[Any, Any, Any]:
+    model, tokenizer = sharp_classifier("bert")
+    return model.double(), tokenizer, [layer.attention.output.dense for layer in model.bert.encoder.layer]
+
+
+KINDS: dict[str, tuple[Callable[[], tuple[Any, Any, Any]], Paired]] = {
+    "tiny-gpt2": (
+        tiny_gpt2, ("one two three four five one two three", "one two three five four one two three", " four", " five")
+    ),
+    "llama": (llama, ("the cat ran to the", "the dog ran to the", "house", "dog")),
+    "bert": (bert, ("the cat [MASK] away", "the dog [MASK] away", "ran", "saw")),
+    "classifier": (classifier, ("the cat ran away", "the dog ran away", "good", "bad")),
+}  # fmt: skip
+
+
+def log_probabilities(kind: str, model: Any, tokenizer: Any, text: str) -> torch.Tensor:
+    inputs = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs).logits[0]
+    ids = inputs["input_ids"][0].tolist()
+    at = ids.index(tokenizer.mask_token_id) if kind == "bert" else -1
+    return (logits if kind == "classifier" else logits[at]).log_softmax(-1)
+
+
+def id_of(kind: str, model: Any, tokenizer: Any, name: str) -> int:
+    if kind == "classifier":
+        return int(model.config.label2id[name])
+    return int(tokenizer(name, add_special_tokens=False)["input_ids"][0])
+
+
+@pytest.mark.parametrize("metric", ["logit_difference", "loss", "kl"])
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_effects_are_those_of_a_plain_hook(
+    kind: str, direction: str, metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every head, in float64, at all tokens and at two."""
+    monkeypatch.setattr("attnviz.commands.patch.measure._LEAST", 0.0)  # untrained models hardly tell prompts apart
+    make, (clean, corrupt, answer, foil) = KINDS[kind]
+    model, tokenizer, outputs = make()
+    right, wrong = (id_of(kind, model, tokenizer, name) for name in (answer, foil))
+    reference = log_probabilities(kind, model, tokenizer, clean)
+
+    def measured(found: torch.Tensor) -> float:
+        if metric == "kl":
+            return float(kl_div(found, reference, reduction="sum", log_target=True))
+        return float(-found[right] if metric == "loss" else found[right] - found[wrong])
+
+    into, source = (corrupt, clean) if direction == "denoise" else (clean, corrupt)
+    saved: dict[int, torch.Tensor] = {}
+    hooks = [
+        module.register_forward_pre_hook(lambda _, given, layer=layer: saved.update({layer: given[0].clone()}))
+        for layer, module in enumerate(outputs)
+    ]
+    log_probabilities(kind, model, tokenizer, source)
+    for hook in hooks:
+        hook.remove()
+    unpatched, whole = (measured(log_probabilities(kind, model, tokenizer, text)) for text in (into, source))
+    d_head = saved[0].shape[2] // model.config.num_attention_heads
+    prompts: dict[str, Any] = {"corrupt": corrupt, "answer": answer, "foil": foil}
+    for at, tokens in (([], slice(None)), (["#1", "last"], [1, saved[0].shape[1] - 1])):
+        result = attnviz.patch(clean, model, tokenizer=tokenizer, **prompts, direction=direction, metric=metric, at=at)
+        if not at:
+            pair = (unpatched, whole) if direction == "noise" else (whole, unpatched)
+            assert (result.clean, result.corrupt) == pytest.approx(pair, abs=1e-9)
+        for head in result.heads:
+            where = slice(d_head * head.id.head, d_head * (head.id.head + 1))
+
+            def patched(_: Any, given: Any, layer: int = head.id.layer, where: slice = where, at: Any = tokens) -> Any:
+                values = given[0].clone()
+                values[:, at, where] = saved[layer][:, at, where]
+                return (values,)
+
+            hook = outputs[head.id.layer].register_forward_pre_hook(patched)
+            found = measured(log_probabilities(kind, model, tokenizer, into))
+            hook.remove()
+            assert head.effect == pytest.approx((found - unpatched) / (whole - unpatched), abs=1e-5), head.id
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_heads_and_the_embeddings_of_the_other_prompt_are_its_run(kind: str) -> None:
+    make, (clean, corrupt, *_) = KINDS[kind]
+    model, tokenizer, _ = make()
+    checkpoint = from_loaded(model, tokenizer)
+    inputs = [checkpoint.tokenize(text).model_inputs(checkpoint.device) for text in (clean, corrupt)]
+    with running(checkpoint):
+        source, into = (run_and_keep(checkpoint, each) for each in inputs)
+        every = frozenset(
+            HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))
+        )
+        replacement = Replacement("patch", values=source.o_proj)
+        for embeddings, same in ((source, True), (into, False)):
+            begun = replace(into, calls={**into.calls, 0: embeddings.calls[0]})
+            with removed_heads(checkpoint, [every], replacement, inputs[0]["attention_mask"]):
+                final = resume(checkpoint, begun, 0)
+            assert torch.allclose(final, source.final, atol=1e-9, rtol=0) == same
+
+
+def test_both_prompts_are_verified_and_what_does_not_verify_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, (clean, corrupt, *_) = KINDS["tiny-gpt2"]
+    model, tokenizer, _ = make()
+    verify, seen = PassVerifier.verify, []
+
+    def spoiled(self: Any, inputs: Any, kept: Any) -> None:
+        seen.append(inputs.inputs[0].item.source.text)
+        if len(seen) > 1:
+            kept.o_proj[1][0, 2] += 0.1
+        verify(self, inputs, kept)
+
+    assert attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt).verified.n_inputs == 2
+    monkeypatch.setattr(PassVerifier, "verify", spoiled)
+    with pytest.raises(VerificationError, match="L1H"):
+        attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt)
+    assert set(seen) == {clean, corrupt}
+
+
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_the_head_that_alone_decides_carries_all(direction: str) -> None:
+    model, tokenizer = copying_gpt2()  # it predicts the token before the last one, by L0H0
+    prompts = {"clean": "the cat ran", "corrupt": "the dog ran", "answer": " cat", "foil": " dog"}
+    result = attnviz.patch(model=model, tokenizer=tokenizer, direction=direction, **prompts)
+    assert result.clean > 1
+    assert result.corrupt < -1
+    assert str(result.heads[0].id) == "L0H0"
+    assert result.heads[0].effect == pytest.approx(1, abs=0.05)
+    assert max(abs(head.effect) for head in result.heads[1:]) < 0.05
+
+
+WORDS = [word for word in models.WORDS[:30] if word not in ("the", "in")]
+
+
+def table(folder: Path, n: int = 40) -> tuple[Path, list[dict[str, str]]]:
+    """Pairs of two lengths; of one length a single pair."""
+    rows = []
+    for number in range(n):
+        one, other, last = (WORDS[(number * step + step) % len(WORDS)] for step in (1, 3, 7))
+        start = "the " if number else "in the "
+        other = "i" if one == other else other
+        rows.append(
+            {
+                "clean": f"{start}{one} {last}",
+                "corrupt": f"{start}{other} {last}",
+                "answer": f" {one}",
+                "foil": f" {other}",
+            }
+        )
+    path = folder / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path, rows
+
+
+def test_of_many_pairs_effects_are_of_the_mean_with_intervals_and_a_control(tmp_path: Path) -> None:
+    model, tokenizer = copying_gpt2()
+    path, rows = table(tmp_path)
+    result = attnviz.patch(path, model, tokenizer=tokenizer, batch_size=7)
+    alone = [attnviz.patch(**row, model=model, tokenizer=tokenizer, select="L0H0") for row in rows]
+    clean, corrupt = (sum(getattr(each, side) for each in alone) / len(rows) for side in ("clean", "corrupt"))
+    assert (result.clean, result.corrupt) == pytest.approx((clean, corrupt), abs=1e-3)
+    moved = sum(each.heads[0].effect * (each.clean - each.corrupt) for each in alone) / len(rows)
+    carrier = result.head("L0H0")
+    assert carrier.effect == pytest.approx(moved / (clean - corrupt), abs=1e-4)
+    assert carrier.interval is not None
+    assert carrier.interval[0] < carrier.effect < carrier.interval[1]
+    assert [str(head.id) for head in result.heads if head.excludes_zero and abs(head.effect) > 0.1] == ["L0H0"]
+    assert carrier.unrelated is not None
+    assert carrier.unrelated < 0.75 * carrier.effect  # another prompt's token takes the foil away, and no more
+    assert result.n_unrelated == len(rows) - 1  # none has as many tokens as the first
+    first = attnviz.patch(path, model, tokenizer=tokenizer, limit=9)
+    assert first.heads[0].interval is None
+    assert len(first.pairs) == 9
+
+
+def test_batches_and_copies_change_nothing_but_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = next_token_model()
+    path, _ = table(tmp_path, 12)
+    found = attnviz.patch(path, model.double(), tokenizer=tokenizer, metric="kl")
+    monkeypatch.setattr("attnviz.commands.ablate.effects._AT_ONCE", 1)
+    one = attnviz.patch(path, model, tokenizer=tokenizer, metric="kl", batch_size=1)
+    for head in found.heads:
+        assert one.head(head.id).effect == pytest.approx(head.effect, abs=1e-9)
+        assert one.head(head.id).unrelated == pytest.approx(head.unrelated, abs=1e-9)
+
+
+def test_a_pair_with_its_own_prompt_is_no_control(tmp_path: Path) -> None:
+    path, rows = table(tmp_path, 3)
+    path.write_text("\n".join(json.dumps(rows[1]) for _ in range(2)))
+    model, tokenizer = copying_gpt2()
+    result = attnviz.patch(path, model, tokenizer=tokenizer)
+    assert (result.n_unrelated, result.heads[0].unrelated) == (0, None)
+
+
+HEADER = "clean,corrupt,answer,foil\n"
+BAD: list[tuple[str, type[AttnvizError], str]] = [
+    ("", CorpusError, "empty"),
+    ("clean,answer\na,b\n", CorpusError, "corrupt"),
+    (HEADER + "the cat,the dog, cat, dog\nthe cat,, cat, dog\n", CorpusError, r"pairs.csv:3: .*'corrupt'"),
+    (HEADER + "the cat,the dog, cat,\n", CorpusError, r"pairs.csv:2: .*'foil'"),
+    (HEADER + "the cat,the dog, cat, zzzq\n", CorpusError, r"pairs.csv:2: .*foil"),
+    (HEADER + "the cat,the dog ran, cat, dog\n", CorpusError, r"pairs.csv:2: .*“ran”"),
+    ("clean,corrupt,foil\nthe cat,the dog, dog\n", UsageError, "answer"),
+    ("clean,corrupt,label\nthe cat,the dog,good\n", UsageError, "classification"),
+]
+
+
+@pytest.mark.parametrize(("content", "kind", "word"), BAD)
+def test_a_bad_table_is_one_line_with_row_and_column(
+    content: str, kind: type[AttnvizError], word: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pairs.csv").write_text(content)
+    model, tokenizer = next_token_model()
+    with pytest.raises(kind, match=word) as raised:
+        attnviz.patch(tmp_path / "pairs.csv", model, tokenizer=tokenizer)
+    assert "\n" not in str(raised.value)
+
+
+def test_prompts_that_do_not_align_name_the_first_word_of_other_tokens() -> None:
+    model, tokenizer = next_token_model()
+    for corrupt, named in (
+        ("the zebra cat ran", "“house” \\(1 token\\).*“zebra” \\([2-9]"),
+        ("the house cat", "“ran” .*its end"),
+    ):
+        with pytest.raises(TextError, match=named):
+            attnviz.patch("the house cat ran", model, tokenizer=tokenizer, corrupt=corrupt)
+    masked = sharp_bert(model_class=BertForMaskedLM)
+    with pytest.raises(TextError, match="mask"):
+        attnviz.patch("the [MASK] ran", masked, tokenizer=bert_tokenizer(), corrupt="[MASK] cat ran")
+
+
+def test_prompts_with_equal_predictions_are_refused_with_both_numbers() -> None:
+    model, tokenizer = copying_gpt2()
+    with pytest.raises(UsageError, match=r"(\d+\.\d+) logits on the clean and \1 on the corrupt"):
+        attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the cat ran", answer=" cat", foil=" dog")
+
+
+def test_classes_of_a_table_and_a_label_in_the_place_of_an_answer(tmp_path: Path) -> None:
+    model, tokenizer, _ = classifier()
+    clean, corrupt, answer, foil = KINDS["classifier"][1]
+    found = attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt, answer=answer)
+    assert found.metric == "loss"
+    labelled = attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt, label=answer)
+    (tmp_path / "pairs.csv").write_text(f"clean,corrupt,label\n{clean},{corrupt},{answer}\n")
+    of_table = attnviz.patch(tmp_path / "pairs.csv", model, tokenizer=tokenizer)
+    for other in (labelled, of_table):
+        assert [head.effect for head in other.heads] == [head.effect for head in found.heads]
+    with pytest.raises(UsageError, match="one of them"):
+        attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt, label=answer, answer=foil)
