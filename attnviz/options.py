@@ -572,6 +572,8 @@ COMMANDS = {
             _CORPORA[0],
             _switch("circuits", "Also read from the weights which heads it composes with, and what it copies.", True),
             _switch("ablate", "Also remove the head, on the corpus or the text, and with --repeats on these."),
+            Option("patch", Path, "Also show the effect of the head in a run of attnviz patch: its patch.json.", None,
+                   "FILE"),
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
         ),
         pictures=_figures("card"),

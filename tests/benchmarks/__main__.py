@@ -292,6 +292,15 @@ def ablation() -> Iterator[Row]:
     yield _speed_up(f"with sets by two methods, curve and gradients: {what}", *ablation_seconds(), 1.5)
 
 
+def patching() -> Iterator[Row]:
+    """All heads of GPT-2 small's size on one pair of prompts, against as many plain passes, 16 at once."""
+    from tests.benchmarks.patching import BATCH, HEADS, patching_seconds
+
+    ours, theirs = patching_seconds()
+    rival = f"{HEADS} plain passes in batches of {BATCH}"
+    yield _ratio(f"patch: {HEADS} heads of GPT-2 small's size", ours, rival, theirs, "s", 1.2)
+
+
 def circuits() -> Iterator[Row]:
     """Composition and copying of GPT-2 small's size, against full products; memory against the weights."""
     done = subprocess.run([PYTHON, "-m", "tests.benchmarks.circuits"], capture_output=True, text=True, check=True)
@@ -313,7 +322,7 @@ def main() -> None:
     matplotlib.use("Agg")
     calls = (
         start_up, whole_command, head_pictures, overview_picture, interactive_page, long_text, growth, longest_text,
-        peers, whole_treebank, examples, ablation, circuits,
+        peers, whole_treebank, examples, ablation, patching, circuits,
     )  # fmt: skip
     known = {call.__name__: call for call in calls}
     wanted = sys.argv[1:] or list(known)

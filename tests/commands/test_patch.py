@@ -1,6 +1,7 @@
 """patch: the output of a head on one prompt in the run of another, beside plain hooks on transformers' own models."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -147,11 +148,11 @@ def test_both_prompts_are_verified_and_what_does_not_verify_is_refused(monkeypat
     model, tokenizer, _ = make()
     verify, seen = PassVerifier.verify, []
 
-    def spoiled(self: Any, inputs: Any, kept: Any) -> None:
+    def spoiled(self: Any, inputs: Any, kept: Any, resumed: bool) -> None:
         seen.append(inputs.inputs[0].item.source.text)
         if len(seen) > 1:
             kept.o_proj[1][0, 2] += 0.1
-        verify(self, inputs, kept)
+        verify(self, inputs, kept, resumed)
 
     assert attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt).verified.n_inputs == 2
     monkeypatch.setattr(PassVerifier, "verify", spoiled)
@@ -233,6 +234,25 @@ def test_a_pair_with_its_own_prompt_is_no_control(tmp_path: Path) -> None:
     model, tokenizer = copying_gpt2()
     result = attnviz.patch(path, model, tokenizer=tokenizer)
     assert (result.n_unrelated, result.heads[0].unrelated) == (0, None)
+
+
+def test_a_card_shows_the_effect_of_its_head_in_a_run_of_the_same_model(tmp_path: Path) -> None:
+    _, (clean, corrupt, answer, foil) = KINDS["tiny-gpt2"]
+    result = attnviz.patch(clean, "tiny-gpt2", corrupt=corrupt, answer=answer, foil=foil, device="cpu")
+    result.save(tmp_path / "run", figures=[])
+    file = tmp_path / "run" / "patch.json"
+    plain: dict[str, Any] = {"circuits": False, "syntax": False, "patch": file}
+    card = attnviz.card("L1H1", clean, "tiny-gpt2", **plain, device="cpu")
+    assert card.patched is not None
+    assert card.patched["effect"] == result.head("L1H1").effect
+    assert re.search(rf"carries +denoise, 1 pair +{result.head('L1H1').effect:.2f}", card.report())
+    model, tokenizer = next_token_model()
+    with pytest.raises(UsageError, match="other weights"):
+        attnviz.card("L1H1", "the cat", model, tokenizer=tokenizer, **plain)
+    for content in ("{}", "[]", "no JSON"):
+        file.write_text(content)
+        with pytest.raises(UsageError, match=r"patch\.json"):
+            attnviz.card("L1H1", clean, "tiny-gpt2", **plain, device="cpu")
 
 
 HEADER = "clean,corrupt,answer,foil\n"

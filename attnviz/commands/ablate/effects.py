@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, nll_loss, normalize
+from torch.nn.functional import log_softmax, normalize
 
 from attnviz.commands.ablate.inputs import (
     STATES,
@@ -81,21 +81,23 @@ class BatchMetrics:
         self._losses = self._loss(self._predicted, slice(None))
         if labels:
             found = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
-            self.clean = self._by_row(found)[:, 0].T
+            self.clean = self._by_row(found[None])[0, :, 0].T
 
     def changes(self, final: Tensor) -> Tensor:
         """The metrics of :func:`metrics_of`, summed over each row, [copies, rows, n_sums, n_metrics], float64.
 
         ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model].
         """
-        sums = []
-        for copy in final.reshape(-1, self._n_rows, *final.shape[1:]):
-            changes = self._changes(copy[self._row, self._position])
+        sums, copies = [], final.reshape(-1, self._n_rows, *final.shape[1:])
+        step = max(1, self._at_once // len(self._row))
+        for first in range(0, len(copies), step):
+            changes = self._changes(copies[first : first + step, self._row, self._position])
             refuse_not_finite(changes, "change without some of its heads")
             sums.append(self._by_row(changes))
-        return torch.stack(sums)
+        return torch.cat(sums)
 
     def _changes(self, states: Tensor) -> Tensor:
+        """The metrics of each position, [copies, positions, n_metrics]."""
         if self._labels is None:
             before, after = upcast(self._states), upcast(states)
             towards = normalize(after, dim=-1) - normalize(before, dim=-1)
@@ -103,7 +105,7 @@ class BatchMetrics:
             return torch.stack([cosine, (after - before).norm(dim=-1)], dim=-1)
         changes = []
         for part in self._parts():
-            predicted, before = self._predict(states[part]), self._predicted[part]
+            predicted, before = self._predict(states[:, part]), self._predicted[part]
             divergence = (before.exp() * (before - predicted)).sum(-1).clamp_min(0)  # negative only by rounding
             labels = self._labels[part]
             if self._labelled:
@@ -113,7 +115,7 @@ class BatchMetrics:
             if self._checkpoint.classifier is not None and self._foils is None:
                 each.append(_margin(before, labels) - _margin(predicted, labels))
             changes.append(torch.stack(each, dim=-1))
-        return torch.cat(changes)
+        return torch.cat(changes, dim=1)
 
     def loss_gradient(self, final: Tensor, weights: Tensor) -> Tensor:
         """Gradient by the unchanged model's final states, of the sum of each row's losses times its weight, [rows]."""
@@ -130,11 +132,8 @@ class BatchMetrics:
     def _loss(self, predicted: Tensor, part: slice) -> Tensor:
         """The loss of the labels of a part, or where these have foils the logit of the foil less that of the label."""
         assert self._labels is not None
-        labels = self._labels[part]
-        if self._foils is None:
-            return nll_loss(predicted, labels, reduction="none")
-        answers, foils = (predicted.gather(-1, each[:, None])[:, 0] for each in (labels, self._foils[part]))
-        return foils - answers
+        answers = _at(predicted, self._labels[part])
+        return -answers if self._foils is None else _at(predicted, self._foils[part]) - answers
 
     def _predict(self, states: Tensor) -> Tensor:
         """Log-probabilities, [.., vocabulary] or of classes, in float32 at least."""
@@ -144,21 +143,31 @@ class BatchMetrics:
         refuse_not_finite(predicted, f"prediction of {'tokens' if self._checkpoint.classifier is None else 'classes'}")
         return predicted
 
+    @property
+    def _at_once(self) -> int:
+        """Positions at which tokens are predicted at a time."""
+        return max(1, _CHUNK // int(self._checkpoint.config.vocab_size))
+
     def _parts(self) -> Iterator[slice]:
-        step = max(1, _CHUNK // int(self._checkpoint.config.vocab_size))
-        for first in range(0, len(self._row), step):
-            yield slice(first, first + step)
+        for first in range(0, len(self._row), self._at_once):
+            yield slice(first, first + self._at_once)
 
     def _by_row(self, values: Tensor) -> Tensor:
-        sums = torch.zeros(self._n_rows, self._counts.shape[1], values.shape[1], dtype=torch.float64)
-        counted = self._counts[..., None] * values.detach().double().cpu()[:, None]
-        return sums.index_add_(0, self._row.cpu(), counted)
+        """Sums over each row, [copies, rows, n_sums, n_metrics], of [copies, positions, n_metrics]."""
+        counted = self._counts[..., None] * values.detach().double().cpu()[:, :, None]
+        sums = torch.zeros(len(values), self._n_rows, *counted.shape[2:], dtype=torch.float64)
+        return sums.index_add_(1, self._row.cpu(), counted)
+
+
+def _at(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Log-probability of each label, [.., positions], of [.., positions, vocabulary]."""
+    return predicted.gather(-1, labels.expand(predicted.shape[:-1])[..., None])[..., 0]
 
 
 def _margin(predicted: Tensor, labels: Tensor) -> Tensor:
     """Log-probability of each label less the largest other one: the same of logits."""
-    others = predicted.scatter(-1, labels[:, None], -torch.inf)
-    return predicted.gather(-1, labels[:, None])[:, 0] - others.amax(-1)
+    others = predicted.scatter(-1, labels.expand(predicted.shape[:-1])[..., None], -torch.inf)
+    return _at(predicted, labels) - others.amax(-1)
 
 
 @dataclass(frozen=True)
@@ -358,8 +367,8 @@ class PassVerifier:
         """Whether the batch of this number, of those in a drawn order, is to be compared."""
         return self._attention.texts_verified < _VERIFIED or number % EVERY == 0
 
-    def verify(self, inputs: InputBatch, kept: removal.KeptPass) -> None:
-        """Compare an unchanged pass with the reference and with resumed passes, and its logits with the model's."""
+    def verify(self, inputs: InputBatch, kept: removal.KeptPass, resumed: bool = True) -> None:
+        """Compare an unchanged pass with the reference, its logits with the model's, and passes ``resumed`` from it."""
         values: dict[int, Tensor] = {}  # of the layer that attends
 
         def compare(rows: VerifiedRows) -> None:
@@ -375,7 +384,7 @@ class PassVerifier:
             at = list(inputs.inputs[0].positions[-_LOGITS_COMPARED:])
             alone = {name: tensor[:1] for name, tensor in inputs.batch.inputs.items()}
             check_logits(self._checkpoint, alone, kept.final[0, at], at)
-        for layer in self._checkpoint.layers:
+        for layer in self._checkpoint.layers if resumed else ():
             again = removal.resume(self._checkpoint, kept, layer)[inputs.batch.predicting]
             what = (
                 f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states: "

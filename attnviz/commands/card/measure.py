@@ -1,5 +1,6 @@
 """Gather what the other commands measure of one head, or of every head with a role."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -60,6 +61,7 @@ class Card(TextResult):
     circuits: Circuits | None
     ablation: Ablation | None
     on_repeats: Ablation | None
+    patched: dict[str, Any] | None  # its entry in patch.json, with the run's direction, metric and number of pairs
     corpus: Path | None
     texts: tuple[str, ...]
     options: dict[str, Any]
@@ -136,6 +138,7 @@ def card(
     limit: int | None = None,
     circuits: bool = True,
     ablate: bool = False,
+    patch: str | Path | None = None,
     syntax: bool = True,
     truncate: bool = False,
     progress: Progress | None = None,
@@ -156,6 +159,7 @@ def card(
         limit: sentences, or rows, of the corpus that are read.
         circuits: also read from the weights which heads it composes with, and what it copies.
         ablate: also remove the head, on the corpus or the text, and with ``repeats`` on these.
+        patch: the patch.json of a run of :func:`attnviz.patch` on this model, which has the head's effect.
         syntax: parse the text, and ``.txt`` corpora, where spaCy and a pipeline are installed.
         truncate: cut a text that is longer than the model instead of raising.
         progress: callback for each step of each measurement.
@@ -181,6 +185,7 @@ def cards(
     limit: int | None = None,
     circuits: bool = True,
     ablate: bool = False,
+    patch: str | Path | None = None,
     syntax: bool = True,
     truncate: bool = False,
     progress: Progress | None = None,
@@ -207,6 +212,7 @@ def cards(
     sizes = checkpoint.n_layers, checkpoint.n_heads
     named = {head_named(name, *sizes, stacks=checkpoint.stacks): name for name in names}
     chosen = list(named)
+    patched = {} if patch is None else _patched(checkpoint, Path(patch))
     of_text = None if corpus is not None or source is None else str(source)
     stored, nearest = profile_of(checkpoint, found, warn), Nearest()
     if source is None:
@@ -235,7 +241,7 @@ def cards(
     given = tuple(each for each in (of_text, target) if each is not None)
     options = {
         "repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits, "ablate": ablate,
-        "syntax": syntax,
+        "patch": None if patch is None else str(patch), "syntax": syntax,
     }  # fmt: skip
 
     @cache
@@ -251,10 +257,28 @@ def cards(
         has_repeats = on_repeats is not None and any(each.id == head for each in on_repeats.heads)
         made.append(Card(
             texts[head], None, checkpoint, analysis.tokens, head, analysis, outputs, stored, nearest.get(head, ()),
-            of_weights if is_of_source(head.layer) else None, removed, on_repeats if has_repeats else None, corpus,
+            of_weights if is_of_source(head.layer) else None, removed, on_repeats if has_repeats else None,
+            patched.get(str(head)), corpus,
             (named.get(head, str(head)), *given), options,
         ))  # fmt: skip
     return Cards(checkpoint, tuple(made), (*(names or ["all"]), *given))
+
+
+def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, dict[str, Any]]:
+    """What a patch.json says of each head; UsageError where it is none, or of another model."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        run = {name: document["options"][name] for name in ("direction", "metric", "receiver")} | {
+            "pairs": document["pairs"]
+        }
+        found, entries = document["model"], {entry["id"]: {**entry, **run} for entry in document["heads"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"expected the patch.json of attnviz patch as --patch (patch=...), found {file}.") from error
+    if found["weights_sha256"] != checkpoint.weights_sha256:
+        raise UsageError(
+            f"{file} is of {found['name']}, with other weights than {checkpoint.short_name}; patch this one."
+        )
+    return entries
 
 
 def _first(checkpoint: Checkpoint, corpus: Path) -> str | None:

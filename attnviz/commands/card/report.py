@@ -87,6 +87,7 @@ def _head_content(card: Card) -> dict[str, Any]:
             **with_intervals(ablation.head(card.head).damage),
             "roles": [with_intervals(vars(role)) for role in ablation.head(card.head).roles],
         },
+        "patch": card.patched,
         "on_repeats": repeats and with_intervals(vars(repeats.head(card.head).roles[0])),
     }
 

@@ -292,7 +292,7 @@ class _PatchedPasses:
                 of = [each.text for each in into.inputs]
                 source = self._batch([self._from[pair] for pair in of])
                 sampled = self.verifier.is_sampled(number)
-                kept_into, kept_source = self._run(into, sampled), self._run(source, sampled)
+                kept_into, kept_source = self._run(into, sampled, resumed=True), self._run(source, sampled)
                 clean, corrupt = (kept_source, kept_into) if self._denoises else (kept_into, kept_source)
                 inputs = source if self._denoises else into
                 metrics = BatchMetrics(self._checkpoint, inputs, clean.final, self._weights)
@@ -302,7 +302,7 @@ class _PatchedPasses:
                 donors = [(0, kept_source)]
                 if self.has_partner[of].any():
                     others = [self._from[pair if (other := self._partners[pair]) is None else other] for pair in of]
-                    donors.append((1, self._run(self._batch(others), False)))
+                    donors.append((1, self._run(self._batch(others), sampled=False)))
                 mask = self._mask(of, into)
                 for at, donor in donors:
                     for some, final in self._patched(heads, into, kept_into, donor, mask):
@@ -322,10 +322,10 @@ class _PatchedPasses:
         replacement = Replacement("patch", values=donor.o_proj, positions=mask)
         return resumed_passes(self._checkpoint, into, kept, replacement, [frozenset([head]) for head in heads])
 
-    def _run(self, inputs: InputBatch, sampled: bool) -> KeptPass:
+    def _run(self, inputs: InputBatch, sampled: bool, resumed: bool = False) -> KeptPass:
         kept = run_and_keep(self._checkpoint, inputs.batch.inputs, inside=sampled)
         if sampled:
-            self.verifier.verify(inputs, kept)
+            self.verifier.verify(inputs, kept, resumed)
         return kept
 
     def _batch(self, inputs: Sequence[ModelInput]) -> InputBatch:
