@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from attnviz.arguments import as_found
-from attnviz.errors import UsageError, VerificationError
+from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, all_heads, head_named, select_heads
 from attnviz.reference import attention
@@ -30,7 +30,6 @@ from attnviz.reference.attention import upcast
 from attnviz.trace.contributions import check_total
 from attnviz.trace.patterns import LayerQK, of_heads
 from attnviz.trace.removal import KeptPass, resume, run_block
-from attnviz.trace.taps import sites_of, taps
 
 LOGITS = "logits"
 
@@ -150,9 +149,9 @@ def along_paths(
             stream = last_stream(checkpoint, base)
             final = checkpoint.architecture.final_states(checkpoint.model, (stream + together).to(stream.dtype))
         else:
-            final = _resumed_with(
-                checkpoint, base, receiver.head.layer, _received(checkpoint, base, receiver, together)
-            )
+            weighted = _received(checkpoint, base, receiver, together)
+            final = resume(checkpoint, base, receiver.head.layer, len(together), weighted)
+        final = final.reshape(len(together), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"the path to {receiver} with nothing sent along it")
         yield numbers, final[1:].flatten(0, 1)
 
@@ -161,36 +160,9 @@ def check_unchanged(checkpoint: Checkpoint, base: KeptPass, final: Tensor, what:
     """Raise VerificationError unless final states are those of a kept pass, where ``what`` was done."""
     mask = base.inputs.get("attention_mask")
     tokens = torch.ones_like(final[..., 0]).bool() if mask is None else mask.bool()
+    own, tolerance = upcast(base.final[tokens]), checkpoint.tolerance.output
     says = f"{what} does not give the model's own final states"
-    check_total(
-        upcast(final[tokens]), upcast(base.final[tokens]), checkpoint.tolerance.output, says, "at number {}".format
-    )
-
-
-def _resumed_with(checkpoint: Checkpoint, base: KeptPass, layer: int, weighted: Tensor) -> Tensor:
-    """Resume copies of a run at a layer whose heads give other weighted values.
-
-    ``weighted``: [copies, rows, n, n_heads * d_head].
-
-    Returns:
-        final states, [copies, rows, n, d_model].
-
-    Raises:
-        VerificationError: the layer did not run exactly once.
-    """
-    runs: list[torch.Size] = []
-
-    def replace(_: object, values: Tensor) -> Tensor:
-        runs.append(values.shape)
-        return weighted.reshape(values.shape).to(values)
-
-    with taps(sites_of(checkpoint, ("concatenated",), (layer,)), replace):
-        final = resume(checkpoint, base, layer, len(weighted))
-    if len(runs) != 1:
-        raise VerificationError(
-            f"expected layer {layer}, whose heads are replaced, to run once, found {len(runs)} runs."
-        )
-    return final.reshape(*weighted.shape[:2], *final.shape[1:])
+    check_total(upcast(final[tokens]), own, tolerance, says, "at number {}".format)
 
 
 def last_stream(checkpoint: Checkpoint, base: KeptPass) -> Tensor:
@@ -200,7 +172,7 @@ def last_stream(checkpoint: Checkpoint, base: KeptPass) -> Tensor:
 
 
 def _received(checkpoint: Checkpoint, base: KeptPass, receiver: Receiver, changes: Tensor) -> Tensor:
-    """Weighted values of the receiver's layer, where it reads changed streams, [copies, rows, n, n_heads * d_head]."""
+    """Weighted values of the receiver's layer, where it reads changed streams, [copies * rows, n, n_heads * d_head]."""
     assert receiver.head is not None
     layer, head = receiver.head
     stream = base.calls[layer][0][0]
@@ -216,7 +188,6 @@ def _received(checkpoint: Checkpoint, base: KeptPass, receiver: Receiver, change
     mask = None if mask is None or bool(mask.all()) else mask.repeat(len(changes), 1)
     pattern = of_heads(LayerQK(query, key, parameters, mask, False, {}), [head]).rows(0, query.shape[-2])
     value = attention.values(inputs["v"], parameters)[:, head]
-    given = pattern[:, 0] @ value  # [copies * rows, n, d_head]
-    weighted = base.o_proj[layer].repeat(len(changes), 1, 1, 1)
-    weighted[..., _columns(receiver.head, given.shape[-1])] = given.reshape(*weighted.shape[:3], -1)
+    weighted = base.o_proj[layer].repeat(len(changes), 1, 1)
+    weighted[..., _columns(receiver.head, value.shape[-1])] = pattern[:, 0] @ value
     return weighted

@@ -56,9 +56,6 @@ def test_batches_of_several_lengths_change_nothing_but_rounding(tmp_path, option
             direct, total = ([getattr(each, name) for each in repairs] for name in ("direct_effect", "total_effect"))
             assert direct == pytest.approx(direct[::-1], abs=1e-4)
             assert total == pytest.approx(total[::-1], abs=1e-4)
-    alone = [attnviz.patch(path, model, tokenizer=tokenizer, limit=limit, **options) for limit in (3, 4)]
-    assert alone[1].heads[0].effect == pytest.approx(one.heads[0].effect, abs=1e-3)
-    assert alone[0].heads[0].effect != pytest.approx(one.heads[0].effect, abs=1e-3)
 
 
 @pytest.mark.parametrize("at", [(), "last"])

@@ -65,12 +65,9 @@ def logits_by_hooks(
                 stack.enter_context(module.register_forward_hook(lambda m, _, result: out(m, result)))
             return model(ids).logits[0]
 
-    def recorded(ids: Tensor) -> dict[Any, Tensor]:
-        seen: dict[Any, Tensor] = {}
-        logits(ids, seen.setdefault, seen.setdefault)
-        return seen
-
-    base, other, frozen = recorded(BASE), recorded(OTHER), dict[Any, Tensor]()
+    base, other, frozen = dict[Any, Tensor](), dict[Any, Tensor](), dict[Any, Tensor]()
+    logits(BASE, base.setdefault, base.setdefault)
+    logits(OTHER, other.setdefault, other.setdefault)
     sends = layers[sender.layer].o_proj
     d_head = base[sends].shape[-1] // checkpoint.n_heads
     columns = slice(sender.head * d_head, (sender.head + 1) * d_head)
@@ -142,7 +139,8 @@ def test_paths_to_logits_are_those_of_plain_hooks(family):
         return
     assert differences(checkpoint, "logits", checkpoint) > 1e-4
     for name in ("L1H1.q", "L1H1.k", "L1H1.v"):
-        logits_along(checkpoint, name)
+        (one, *_, other) = logits_along(checkpoint, name).values()
+        assert family not in LLAMAS or float((one - other).abs().max()) > 1e-5
 
 
 # --- known by design -------------------------------------------------------------------------------------------------
@@ -171,28 +169,22 @@ def test_only_the_keys_carry_what_an_induction_head_needs():
     corrupt = torch.tensor([[30, 9, 11, 18, 25, 7]])  # nothing followed a 7 here
 
     def effects(name: str) -> dict[HeadId, float]:
-        metric = {ids: float(_difference(checkpoint, ids)) for ids in (clean, corrupt)}
-        assert metric[clean] > metric[corrupt] + 5
+        with torch.no_grad():
+            of_clean, of_corrupt = checkpoint.whole(torch.cat([clean, corrupt])).logits[:, -1]
         patched = logits_along(checkpoint, name, corrupt, clean)
-        whole = metric[clean] - metric[corrupt]
-        return {head: float(each[-1, 11] - each[-1, 18] - metric[corrupt]) / whole for head, each in patched.items()}
+        before, after = (float(each[11] - each[18]) for each in (of_corrupt, of_clean))
+        assert after > before + 5
+        return {head: float(each[-1, 11] - each[-1, 18] - before) / (after - before) for head, each in patched.items()}
 
     carrier = HeadId(0, 0)
     assert effects("L1H0.k")[carrier] == pytest.approx(1, abs=0.02)
     assert abs(effects("L1H0.q")[carrier]) < 0.01
     assert abs(effects("L1H0.v")[carrier]) < 0.01
     assert abs(effects("L1H1.k")[carrier]) < 1e-6  # the keys of others
-    others = [effect for head, effect in effects("L1H0.k").items() if head != carrier]
-    assert max(map(abs, others)) < 1e-6
+    assert max(abs(effect) for head, effect in effects("L1H0.k").items() if head != carrier) < 1e-6
     at_the_logits = effects("logits")
     assert at_the_logits[HeadId(1, 0)] == pytest.approx(1, abs=0.02)
     assert abs(at_the_logits[carrier]) < 0.01
-
-
-def _difference(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
-    with torch.no_grad():
-        logits = checkpoint.whole(ids).logits[0, -1]
-    return logits[11] - logits[18]
 
 
 BOS, SIGNAL, NOISE, ASKS, ANSWER, FOIL = range(10, 16)
