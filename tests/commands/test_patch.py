@@ -212,6 +212,10 @@ def test_of_many_pairs_effects_are_of_the_mean_with_intervals_and_a_control(tmp_
     assert carrier.unrelated is not None
     assert carrier.unrelated < 0.75 * carrier.effect  # another prompt's token takes the foil away, and no more
     assert result.n_unrelated == len(rows) - 1  # none has as many tokens as the first
+    (only,) = attnviz.patch(path, model, tokenizer=tokenizer, select="L0H0").heads
+    assert only.interval is not None
+    low, high = carrier.interval
+    assert only.interval[1] - only.interval[0] < 0.9 * (high - low)  # corrected for one head, not for all
     first = attnviz.patch(path, model, tokenizer=tokenizer, limit=9)
     assert first.heads[0].interval is None
     assert len(first.pairs) == 9
@@ -228,12 +232,16 @@ def test_batches_and_copies_change_nothing_but_rounding(tmp_path: Path, monkeypa
         assert one.head(head.id).unrelated == pytest.approx(head.unrelated, abs=1e-9)
 
 
-def test_a_pair_with_its_own_prompt_is_no_control(tmp_path: Path) -> None:
+def test_the_control_is_of_pairs_with_another_prompt_alone(tmp_path: Path) -> None:
     path, rows = table(tmp_path, 3)
-    path.write_text("\n".join(json.dumps(rows[1]) for _ in range(2)))
     model, tokenizer = copying_gpt2()
-    result = attnviz.patch(path, model, tokenizer=tokenizer)
-    assert (result.n_unrelated, result.heads[0].unrelated) == (0, None)
+    found = {}
+    for name, some in {"same": [rows[1], rows[1]], "all": rows, "without": rows[1:]}.items():
+        path.write_text("\n".join(map(json.dumps, some)))
+        found[name] = attnviz.patch(path, model, tokenizer=tokenizer)
+    assert (found["same"].n_unrelated, found["same"].heads[0].unrelated) == (0, None)
+    assert found["all"].n_unrelated == found["without"].n_unrelated == 2
+    assert found["all"].head("L0H0").unrelated == pytest.approx(found["without"].head("L0H0").unrelated, abs=1e-4)
 
 
 def test_a_card_shows_the_effect_of_its_head_in_a_run_of_the_same_model(tmp_path: Path) -> None:

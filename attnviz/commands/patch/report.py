@@ -121,7 +121,7 @@ def interval_text(result: Patching) -> str:
     """Which heads have intervals without 0, or why there are none."""
     n = len(result.pairs)
     if n < ENOUGH_TEXTS:
-        return f"{counted(n, 'pair')}: too few for intervals (at least {ENOUGH_TEXTS}), so this is a first look."
+        return f"{counted(n, 'pair')}: a first look, without intervals (from {ENOUGH_TEXTS} on)."
     clear = [str(head.id) for head in result.heads if head.excludes_zero]
     which = f": {', '.join(clear)}" if 0 < len(clear) <= _NAMED else ""
     return (
