@@ -190,7 +190,7 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
     yield notes(f"{capital(direction_text(result))}.", interval_text(result), unrelated_text(result))
     if result.options["self_repair"]:
         heads = sorted(result.heads, key=lambda head: -abs(_repair(head).direct_effect))
-        order, title = "the largest direct effect first", "Self-repair: heads removed from the clean run"
+        order, title = "the largest direct effect first", "Self-repair of removed heads"
         columns = [field for field in _REPAIR if field.name != "interval" or heads[0].interval is not None]
         yield first_rows(title, columns, heads, choices.rows(8), "patch.csv", order=order)
         yield notes(
