@@ -116,36 +116,36 @@ def chat_rows(path: Path) -> Iterator[tuple[Place, Mapping[str, Any], str | None
 
 
 class PromptPair(NamedTuple):
-    """Two prompts of a row, and what is compared after them; None for what the table has no column for."""
+    """Two prompts, and what may follow both: tokens, or classes where ``labelled``; ``place`` is its row in a table."""
 
-    place: Place
     clean: str
     corrupt: str
-    answer: str | int | None
-    foil: str | int | None
-    label: str | None
+    answer: str | int | None = None
+    foil: str | int | None = None
+    labelled: bool = False
+    place: Place | None = None
 
 
 def prompt_pairs(path: Path) -> Iterator[PromptPair]:
-    """Rows with the columns ``clean`` and ``corrupt``, and any of ``answer``, ``foil`` and ``label``.
+    """Rows with the columns ``clean`` and ``corrupt``, and perhaps ``answer`` or ``label``, and ``foil``.
 
     Raises:
         CorpusError: no such columns, or a row without one of its cells; it names the column.
     """
-    columns: dict[str, str] = {}
+    columns: dict[str, str | None] = {}
     for place, row in _rows(path):
-        if not columns:
-            found = {name: _known(list(row), [name]) for name in PromptPair._fields[1:]}
-            columns = {name: column for name, column in found.items() if column is not None}
-            if missing := [name for name in ("clean", "corrupt") if name not in columns]:
-                raise broken(path, f"a column {missing[0]!r} (clean, corrupt, answer, foil)", _listed(list(row)))
-        cells: dict[str, Any] = dict.fromkeys(PromptPair._fields[1:])
-        for name, column in columns.items():
-            read = _text_in if name in ("clean", "corrupt") else _word_in if name == "label" else _token_in
-            cells[name] = read(place, row, column)
-            if cells[name] is None:
+        columns = columns or {name: _known(list(row), [name]) for name in ("clean", "corrupt", *_CONTRAST, *_LABEL)}
+        clean, corrupt, answer, foil, label = columns.values()
+        if clean is None or corrupt is None:
+            raise broken(path, "the columns clean and corrupt (and answer and foil, or label)", _listed(list(row)))
+        labelled = answer is None and label is not None
+        followed = _word_in(place, row, label) if labelled else _token_in(place, row, answer)
+        against = _token_in(place, row, foil)
+        for column, cell in ((answer or label, followed), (foil, against)):
+            if column is not None and cell is None:
                 raise broken(place, f"one in column {column!r}", "none")
-        yield PromptPair(place, **cells)
+        prompts = _text_in(place, row, clean), _text_in(place, row, corrupt)
+        yield PromptPair(*prompts, followed, against, labelled, place)
 
 
 def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:

@@ -206,7 +206,7 @@ def removed_heads(
             instead = uniform.reshape(*copies.shape[:2], -1, *copies.shape[3:])  # of cross-attention for all queries
         where = torch.tensor(missing, device=values.device)[:, None, None, :, None]
         if replacement.positions is not None:
-            where = where & replacement.positions[:, :, None, None]
+            where = where & replacement.positions.to(values.device)[:, :, None, None]
         replaced = torch.where(where, instead, copies)
         return replaced.reshape(values.shape).contiguous()
 

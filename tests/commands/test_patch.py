@@ -223,10 +223,12 @@ def test_of_many_pairs_effects_are_of_the_mean_with_intervals_and_a_control(tmp_
 
 def test_batches_and_copies_change_nothing_but_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = next_token_model()
-    path, _ = table(tmp_path, 12)
-    found = attnviz.patch(path, model.double(), tokenizer=tokenizer, metric="kl")
+    path, rows = table(tmp_path, 12)
+    path.write_text("\n".join(json.dumps({side: row[side] for side in ("clean", "corrupt")}) for row in rows))
+    found = attnviz.patch(path, model.double(), tokenizer=tokenizer)
+    assert (found.metric, found.clean) == ("kl", 0)
     monkeypatch.setattr("attnviz.commands.ablate.effects._AT_ONCE", 1)
-    one = attnviz.patch(path, model, tokenizer=tokenizer, metric="kl", batch_size=1)
+    one = attnviz.patch(path, model, tokenizer=tokenizer, batch_size=1)
     for head in found.heads:
         assert one.head(head.id).effect == pytest.approx(head.effect, abs=1e-9)
         assert one.head(head.id).unrelated == pytest.approx(head.unrelated, abs=1e-9)
@@ -295,6 +297,8 @@ def test_prompts_that_do_not_align_name_the_first_word_of_other_tokens() -> None
     ):
         with pytest.raises(TextError, match=named):
             attnviz.patch("the house cat ran", model, tokenizer=tokenizer, corrupt=corrupt)
+    with pytest.raises(TextError, match="positions; shorten it"):
+        attnviz.patch("the cat " * 300, model, tokenizer=tokenizer, corrupt="the dog " * 300)
     masked = sharp_bert(model_class=BertForMaskedLM)
     with pytest.raises(TextError, match="mask"):
         attnviz.patch("the [MASK] ran", masked, tokenizer=bert_tokenizer(), corrupt="[MASK] cat ran")

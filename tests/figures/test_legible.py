@@ -145,7 +145,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "profile, hostile and whole": lambda: hostile_profile(HOSTILE_NAMES[2]),
     "patch, few": lambda: attnviz.patch("the cat", next_token_model()[0], corrupt="the dog", **GPT2),
     "patch, hostile": lambda: attnviz.patch(
-        f"{HOSTILE_TEXT} cat", next_token_model(n_positions=200)[0], corrupt=f"{HOSTILE_TEXT} dog", select="L0-1", **GPT2
+        f"{HOSTILE_TEXT} cat", next_token_model(n_positions=200)[0], corrupt=f"{HOSTILE_TEXT} dog", select="L1", **GPT2
     ),
     "ablate, few": lambda: measured(STATES, TEXTS, curve=True, select=["L0-1"]),
     "ablate, many": lambda: measured(NEXT, sentences(Path(mkdtemp()) / "s.txt", 30), curve=True),

@@ -29,7 +29,6 @@ from attnviz.commands.patch.pairs import (
     UNITS,
     PairedInputs,
     PairFile,
-    PromptPair,
     interval_over_pairs,
     metric_named,
     paired_inputs,
@@ -48,6 +47,7 @@ from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.texts.batches import collate
+from attnviz.texts.tables import PromptPair
 from attnviz.trace.paths import Receiver, along_paths, receiver_named
 from attnviz.trace.removal import KeptPass, Replacement, run_and_keep, running
 
@@ -246,7 +246,8 @@ def _path(checkpoint: Checkpoint, options: dict[str, Any]) -> Receiver | None:
 def _refuse_equal(metric: str, clean: float, corrupt: float) -> None:
     if abs(corrupt - clean) >= _LEAST * max(1.0, abs(clean), abs(corrupt)):
         return
-    named = f"{metric.replace('_', ' ')} is {amount(clean)} {UNITS[metric]} on the clean and {amount(corrupt)}"
+    name = "KL divergence" if metric == KL else metric.replace("_", " ")
+    named = f"{name} is {amount(clean)} {UNITS[metric]} on the clean and {amount(corrupt)}"
     raise UsageError(
         f"the {named} on the corrupt prompt: there is no difference that a head could carry. Expected prompts after "
         "which the model predicts otherwise."
@@ -277,7 +278,7 @@ class _PatchedPasses:
         self._is_kl = metric == KL
         self._into, self._from = (inputs.corrupt, inputs.clean) if denoises else (inputs.clean, inputs.corrupt)
         self._partners = partners(self._from)
-        self.has_partner = torch.tensor([partner is not None for partner in self._partners])
+        self.has_partner = torch.tensor([partner != pair for pair, partner in enumerate(self._partners)])
         self._clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
         self._corrupt_change = torch.zeros_like(self._clean)
         self._weights = [torch.ones(len(each.item), 1, dtype=torch.float64) for each in inputs.clean]
@@ -301,7 +302,7 @@ class _PatchedPasses:
                 self._corrupt_change[of] = self._measured(metrics, corrupt.final)[0]
                 donors = [(0, kept_source)]
                 if self.has_partner[of].any():
-                    others = [self._from[pair if (other := self._partners[pair]) is None else other] for pair in of]
+                    others = [self._from[self._partners[pair]] for pair in of]
                     donors.append((1, self._run(self._batch(others), sampled=False)))
                 mask = self._mask(of, into)
                 for at, donor in donors:

@@ -20,23 +20,11 @@ from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.models.wording import counted, quoted
 from attnviz.options import PATCH_METRICS
 from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.lines import Place
 from attnviz.texts.reading import Text, is_table_folder
-from attnviz.texts.tables import TABLES, prompt_pairs, table_files
+from attnviz.texts.tables import TABLES, PromptPair, prompt_pairs, table_files
 from attnviz.trace.direct_effects import named_ids
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
-
-
-class PromptPair(NamedTuple):
-    """Two prompts, and what may follow both: tokens, or classes where ``labelled``; ``place`` is its row in a file."""
-
-    clean: str
-    corrupt: str
-    answer: str | int | None
-    foil: str | int | None
-    labelled: bool = False
-    place: Place | None = None
 
 
 class PairedInputs(NamedTuple):
@@ -94,17 +82,7 @@ def read_pairs(
         )
     if path.suffix.lower() not in TABLES and not is_table_folder(path):
         raise CorpusError(f"expected a table ({', '.join(TABLES)}) with the columns clean and corrupt, found {path}.")
-    rows = [
-        PromptPair(
-            clean=row.clean,
-            corrupt=row.corrupt,
-            answer=row.label if row.answer is None else row.answer,
-            foil=row.foil,
-            labelled=row.answer is None and row.label is not None,
-            place=row.place,
-        )
-        for row in islice(prompt_pairs(path), limit)
-    ]
+    rows = list(islice(prompt_pairs(path), limit))
     if not rows:
         raise CorpusError(f"{path} is empty: expected a pair of prompts, found no row; give another file.")
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in table_files(path)))
@@ -136,11 +114,12 @@ def paired_inputs(
     if kind_of(checkpoint, wanted=pairs[0].labelled) == STATES:
         why = checkpoint.why_no_classes if checkpoint.classifier else "this model predicts no tokens"
         raise UsageError(
-            f"patch compares predictions, of a decoder, a BERT with its masked-LM head, a classifier; {why}."
+            f"patch compares predictions, of a decoder, a BERT with its masked-LM head, or a classifier; {why}: name "
+            "such a model with --model (model=...)."
         )
     made = PairedInputs([], [], [])
     sides = [
-        encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs])
+        encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse)
         for side in ("clean", "corrupt")
     ]
     for number, (pair, clean, corrupt) in enumerate(zip(pairs, *sides, strict=True)):
@@ -163,13 +142,18 @@ def paired_inputs(
     return made
 
 
+def _refuse(prompt: Text, why: str) -> None:
+    reason, _, _ = why.partition(";")  # what follows offers to cut it, and with it what it asks
+    raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {reason}; shorten it.")
+
+
 @contextmanager
 def _naming_row(pair: PromptPair) -> Iterator[None]:
     """Name the row of a table in what is raised inside the block."""
     try:
         yield
     except (TextError, UsageError) as error:
-        if pair.place is None or str(pair.place) in str(error):
+        if pair.place is None:
             raise
         raise CorpusError(f"{pair.place}: {error}") from error
 
@@ -191,17 +175,17 @@ def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText,
     )
 
 
-def partners(donors: Sequence[ModelInput]) -> list[int | None]:
-    """For each pair another one, whose prompt has as many tokens and is a different one; None where none has."""
+def partners(donors: Sequence[ModelInput]) -> list[int]:
+    """For each pair another one, whose prompt is a different one of as many tokens; itself where there is none."""
     by_length: dict[int, list[int]] = {}
     for number, donor in enumerate(donors):
         by_length.setdefault(len(donor.item), []).append(number)
-    found: list[int | None] = []
+    found = []
     for number, donor in enumerate(donors):
         same = by_length[len(donor.item)]
         after = same.index(number) + 1
         others = (each for each in same[after:] + same[:after] if donors[each].item.ids != donor.item.ids)
-        found.append(next(others, None))
+        found.append(next(others, number))
     return found
 
 

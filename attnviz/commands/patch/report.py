@@ -96,10 +96,10 @@ def direction_text(result: Patching) -> str:
     """Whose output goes where, and what an effect of 1 is."""
     tokens = ["the last token" if each == "last" else quoted(str(each)) for each in result.options["at"]]
     at = f", at {' and '.join(tokens)} alone" if tokens else ""
-    what = f"what {end_text(result)} read directly of a head’s output" if result.receiver else "a head’s output"
+    path = f", as {end_text(result)} read it directly," if result.receiver else ""
     if result.denoises:
-        return f"{what} on the clean prompt goes into the corrupt run{at}; 1: all is restored"
-    return f"{what} on the corrupt prompt goes into the clean run{at}; 1: as bad as the corrupt prompt"
+        return f"a head’s clean output{path} goes into the corrupt run{at}; 1: all is restored"
+    return f"a head’s corrupt output{path} goes into the clean run{at}; 1: as bad as the corrupt prompt"
 
 
 def metric_text(result: Patching) -> str:
@@ -124,16 +124,13 @@ def interval_text(result: Patching) -> str:
         return f"{counted(n, 'pair')}: a first look, without intervals (from {ENOUGH_TEXTS} on)."
     clear = [str(head.id) for head in result.heads if head.excludes_zero]
     which = f": {', '.join(clear)}" if 0 < len(clear) <= _NAMED else ""
-    return (
-        f"{counted(len(clear), 'head')} with an interval that excludes 0, at {ERROR_RATE} over all heads together "
-        f"(Bonferroni){which}."
-    )
+    return f"{counted(len(clear), 'head')} with an interval without 0, at {ERROR_RATE} over all heads together{which}."
 
 
 _READS = {"q": "queries", "k": "keys", "v": "values"}
 """What a head reads the residual stream for, by the letter after its id."""
 
-_NAMED = 12
+_NAMED = 6
 """Heads that a sentence names."""
 
 
@@ -141,10 +138,8 @@ def unrelated_text(result: Patching) -> str:
     """What the column of unrelated pairs is, or ''."""
     if not result.n_unrelated:
         return ""
-    return (
-        f"Unrelated: a control, the output comes from another pair’s prompt of as many tokens, which "
-        f"{result.n_unrelated} of {counted(len(result.pairs), 'pair')} have."
-    )
+    pairs = f"{result.n_unrelated} of {counted(len(result.pairs), 'pair')}"
+    return f"Unrelated: a control, from another pair’s prompt of as many tokens ({pairs} have one)."
 
 
 def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
@@ -186,7 +181,8 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
         columns += pick(_FIELDS, "unrelated")
     order = "the effect furthest from 0 first"
     title = f"Paths from heads to {end_text(result)}" if result.receiver else "Heads patched one at a time"
-    yield first_rows(title, columns, result.heads, choices.rows(8), "patch.csv", order=order)
+    top = choices.rows(8 if result.file is None else 6)
+    yield first_rows(title, columns, result.heads, top, "patch.csv", order=order)
     yield notes(f"{capital(direction_text(result))}.", interval_text(result), unrelated_text(result))
     if result.options["self_repair"]:
         heads = sorted(result.heads, key=lambda head: -abs(_repair(head).direct_effect))
