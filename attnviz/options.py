@@ -480,6 +480,12 @@ COMMANDS = {
                    choices=PATCH_METRICS),
             replace(_SELECT, help="Heads to patch: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8. May be "
                     "given more than once. Default: all heads."),
+            Option("receiver", str, "Patch only the direct path to this: L2H1.q, L2H1.k, L2H1.v (queries, keys or "
+                   "values of a head), or logits; all between is frozen.", None, "END", ("--to",)),
+            Option("sender", list[str], "With --to: heads that paths begin at, as for --select. Default: all of "
+                   "earlier layers.", (), "HEADS", ("--from",)),
+            _switch("self_repair", "Also measure how much of each head's direct effect later heads and networks make "
+                    "good, with its corrupt output in the clean run. Needs --answer and --foil."),
             replace(_CORPORA[0], help="Read only the first N pairs of the table. Default: all."),
             replace(_CORPORA[1], help="How many pairs the model reads at once."),
             _seed("Random seed of the bootstrap over pairs."),

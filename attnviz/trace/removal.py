@@ -106,12 +106,15 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
     return KeptPass(*seen, final, inputs, encoded[0] if encoded else None)
 
 
-def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
+def resume(
+    checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1, weighted: Tensor | None = None
+) -> Tensor:
     """Run the model from W_O of a layer on, on stacked copies of a batch: final states [copies * rows, n, d_model].
 
     All before W_O is taken from the kept pass, with the layer's residual stream and mask. Hooks can change the input of
     W_O and all that follows. A model that is not resumable runs again from the beginning, a decoder from its encoder's
-    output on.
+    output on. ``weighted``: of a resumable model, other weighted values of this layer's heads,
+    [copies * rows, n, n_heads * d_head].
     """
     if not checkpoint.architecture.resumable:
         inputs: dict[str, Any] = {
@@ -123,7 +126,8 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
         return final_states(checkpoint, inputs)
     layers = checkpoint.modules
     hidden = kept.calls[layer][0][0].repeat(copies, 1, 1)
-    with _attention_known(layers[layer], kept.o_proj[layer].repeat(copies, 1, 1)):
+    values = kept.o_proj[layer].repeat(copies, 1, 1) if weighted is None else weighted
+    with _attention_known(layers[layer], values):
         hidden = run_block(layers[layer].block, kept, layer, hidden, copies)
     for later in range(layer + 1, len(layers)):
         hidden = run_block(layers[later].block, kept, later, hidden, copies)

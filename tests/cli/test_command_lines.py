@@ -155,6 +155,15 @@ REFUSED: list[tuple[str, int, str]] = [
     ("patch ... --direction up", 2, "up"),
     ("patch 'the cat' --corrupt 'the dog' -m bert", 2, "predict"),
     ("patch lines.txt -m gpt2", 1, "columns"),
+    ("patch ... --to L1H0", 2, "L2H1.k"),
+    ("patch ... --to L9H0.k", 2, "L9H0"),
+    ("patch ... --to L0H0.q", 2, "earlier"),
+    ("patch ... --from L1 --to L1H0.v", 2, "L1H0"),
+    ("patch ... --from L0", 2, "--to"),
+    ("patch ... --to logits --select L0", 2, "--select"),
+    ("patch ... --to logits --self-repair", 2, "--to"),
+    ("patch ... --self-repair", 2, "--answer"),
+    ("patch 'the cat' --corrupt 'the dog' -m loud-bert --to logits", 2, "norm"),
     *((f"heads ... --{option}", 2, f"--{option.partition(' ')[0]}") for option in
       ("generate 0", "top -1", "no-such-option")),
     ("profile ... --limit 0", 2, "greater"),
@@ -219,7 +228,7 @@ NEEDED = {
     "profile": "trees.conllu",
 }
 VALUES = {"select": ["L0"], "residual": 0.25, "method": "zero", "dtype": "float64", "role": ["x"], "memory": "64M"}
-VALUES |= {"spans": ["end=away"], "at": ["last"], "direction": "noise", "metric": "kl"}
+VALUES |= {"spans": ["end=away"], "at": ["last"], "sender": ["L0"], "direction": "noise", "metric": "kl"}
 """What is typed for options that do not take every number or text."""
 
 

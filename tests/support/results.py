@@ -69,8 +69,8 @@ def cards_with_roles() -> Any:
 def _pairs() -> Path:
     """Forty pairs of prompts, with answers and foils."""
     path, draw = Path(mkdtemp()) / "pairs.csv", random.Random(0)
-    rows = [[draw.choice(WORDS[:20]) for _ in range(4)] for _ in range(40)]
-    lines = [f"the {a} {c},the {b} {c}, {c}, {d}" for a, b, c, d in rows if c != d]
+    rows = [[draw.choice(WORDS[:20]) for _ in range(3)] for _ in range(40)]
+    lines = [f"the {a} {b},the {a} {c}, {b}, {c}" for a, b, c in rows if b != c]
     path.write_text("\n".join(["clean,corrupt,answer,foil", *lines]))
     return path
 
@@ -97,7 +97,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "check": lambda: attnviz.check(_claims(), from_loaded(sharp_bert(), bert_tokenizer())),
     "card": lambda: cards_with_roles().cards[0],
     "patch": lambda: attnviz.patch(
-        _pairs(), next_token_model()[0], tokenizer=gpt2_tokenizer(), select="L0-1", metric="kl"
+        _pairs(), next_token_model()[0], tokenizer=gpt2_tokenizer(), select="L0-1", self_repair=True
     ),
     "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
 }

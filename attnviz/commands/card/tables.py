@@ -181,8 +181,9 @@ def _exchanges(card: Card) -> Iterator[tuple[Cell, ...]]:
     if copying is not None and copying.copying is not None:
         yield "copying", "", copying.copying, f"random {signed(copying.untrained or 0.0)}"
     if card.patched is not None:
+        path = f" to {card.patched['receiver']}" if card.patched["receiver"] else ""
         run, control = (
-            f"{card.patched['direction']}, {counted(card.patched['pairs'], 'pair')}",
+            f"{card.patched['direction']}{path}, {counted(card.patched['pairs'], 'pair')}",
             card.patched["unrelated"],
         )
         yield "carries", run, card.patched["effect"], None if control is None else f"unrelated {cell_text(control)}"

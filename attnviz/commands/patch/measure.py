@@ -12,7 +12,7 @@ and its corrupt output in the clean run (noising) the mirrored one
 divergence of the clean run's prediction from another one, so that m clean is 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,15 +29,16 @@ from attnviz.commands.patch.pairs import (
     UNITS,
     PairedInputs,
     PairFile,
+    interval_over_pairs,
     metric_named,
     paired_inputs,
     partners,
     read_pairs,
 )
+from attnviz.commands.patch.repairs import MeanRepairs, SelfRepair
 from attnviz.errors import UsageError
-from attnviz.judge.roles import ERROR_RATE
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
-from attnviz.measures.estimates import Interval, cosine_evidence
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.measures.estimates import Interval
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
@@ -47,6 +48,7 @@ from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.texts.batches import collate
 from attnviz.texts.tables import PromptPair
+from attnviz.trace.paths import Receiver, along_paths, receiver_named
 from attnviz.trace.removal import KeptPass, Replacement, run_and_keep, running
 
 DENOISE, NOISE = PATCH_DIRECTIONS
@@ -66,6 +68,7 @@ class PatchEffect:
             where there are too few pairs.
         unrelated: effect of patching from another pair's prompt, over the pairs that have one of as many tokens; None
             where none has.
+        repair: what later heads and networks make good; None where it was not asked for.
     """
 
     id: HeadId
@@ -73,6 +76,7 @@ class PatchEffect:
     effect: float
     interval: Interval | None
     unrelated: float | None
+    repair: SelfRepair | None = None
 
     @property
     def excludes_zero(self) -> bool:
@@ -111,6 +115,11 @@ class Patching(Result):
         return str(self.options["metric"])
 
     @property
+    def receiver(self) -> str | None:
+        """Where the path of each head ends: ``L2H1.k``, ``logits``; None where heads are patched for all that read."""
+        return self.options["receiver"]  # type: ignore[no-any-return]
+
+    @property
     def denoises(self) -> bool:
         """Whether clean outputs go into the corrupt run; else corrupt ones into the clean run."""
         return bool(self.options["direction"] == DENOISE)
@@ -144,6 +153,9 @@ def patch(
     at: str | int | Sequence[str | int] = (),
     metric: str | None = None,
     select: str | HeadId | Sequence[str | HeadId] = (),
+    receiver: str | None = None,
+    sender: str | HeadId | Sequence[str | HeadId] = (),
+    self_repair: bool = False,
     limit: int | None = None,
     batch_size: int = 32,
     seed: int = 0,
@@ -167,6 +179,11 @@ def patch(
             prompt; default all.
         metric: ``logit_difference`` (default with a foil), ``loss`` (with an answer alone), or ``kl`` (without).
         select: heads to patch (``L2H8``, ``L0-3``, …); default all.
+        receiver: patch the direct path from each head to this alone (:mod:`attnviz.trace.paths`): ``L2H1.q``, ``.k`` or
+            ``.v`` (queries, keys or values of a head), or ``logits``.
+        sender: heads that paths begin at; default all of the layers before the receiver's.
+        self_repair: also measure what later heads and networks make good of each head's direct effect, with its corrupt
+            output in the clean run (:mod:`attnviz.trace.self_repair`); needs an answer and a foil.
         limit: pairs of a table that are read; default all.
         batch_size: pairs that the model reads at once.
         seed: of the bootstrap.
@@ -182,14 +199,21 @@ def patch(
     options: dict[str, Any] = {
         "direction": direction, "at": tokens, "metric": metric, "select": selection_texts(select), "answer": answer,
         "foil": foil, "label": None if label is None else str(label), "limit": limit, "seed": seed,
+        "receiver": receiver, "sender": selection_texts(sender), "self_repair": self_repair,
     }  # fmt: skip
     pairs, file = read_pairs(clean, corrupt, answer, foil, label, limit)
     options["metric"] = metric_named(metric, pairs[0])
     checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
-    heads = select_heads(options["select"], checkpoint.n_layers, checkpoint.n_heads)
+    path = _path(checkpoint, options)
+    if path is None:
+        heads = select_heads(options["select"], checkpoint.n_layers, checkpoint.n_heads)
+    else:
+        heads = path.senders(checkpoint, options["sender"])
+        options["receiver"] = str(path)
+    repairs = MeanRepairs(checkpoint, options["metric"], len(pairs)) if self_repair else None
     inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens)
     with torch.inference_mode(mode=False):
-        passes = _PatchedPasses(checkpoint, inputs, options["metric"], direction == DENOISE)
+        passes = _PatchedPasses(checkpoint, inputs, options["metric"], direction == DENOISE, path, repairs)
         passes.run(heads, batch_size, partial(tell, "patching"))
     clean_metric, corrupt_metric = passes.metric_of_prompts()
     _refuse_equal(options["metric"], clean_metric, corrupt_metric)
@@ -204,6 +228,19 @@ def patch(
         verified=passes.verifier.verified,
         heads=passes.ranked(heads, seed),
     )
+
+
+def _path(checkpoint: Checkpoint, options: dict[str, Any]) -> Receiver | None:
+    """Where paths end; None for heads that are patched for all that read them."""
+    if options["receiver"] is None:
+        if options["sender"]:
+            raise UsageError("--from (sender=...) begins a path; name its end, too: --to L2H1.k (receiver=...).")
+        return None
+    if options["self_repair"]:
+        raise UsageError("leave out --to (receiver=...): --self-repair removes a head for all that read it.")
+    if options["select"]:
+        raise UsageError("leave out --select (select=...): --from (sender=...) names the heads that a path begins at.")
+    return receiver_named(options["receiver"], checkpoint)
 
 
 def _refuse_equal(metric: str, clean: float, corrupt: float) -> None:
@@ -225,8 +262,17 @@ class _PatchedPasses:
         has_partner: whether a pair has an unrelated one, [n_pairs].
     """
 
-    def __init__(self, checkpoint: Checkpoint, inputs: PairedInputs, metric: str, denoises: bool) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        inputs: PairedInputs,
+        metric: str,
+        denoises: bool,
+        path: Receiver | None,
+        repairs: MeanRepairs | None,
+    ) -> None:
         self._checkpoint, self._inputs, self._denoises = checkpoint, inputs, denoises
+        self._path, self._repairs = path, repairs
         self.verifier = PassVerifier(checkpoint)
         self._sign = -1.0 if metric == DIFFERENCE else 1.0  # what is computed is the foil less the answer
         self._is_kl = metric == KL
@@ -239,7 +285,7 @@ class _PatchedPasses:
 
     def run(self, heads: Sequence[HeadId], batch_size: int, tell: Tell) -> None:
         """Patch every head alone in all pairs."""
-        wanted, n_pairs, done = [frozenset([head]) for head in heads], len(self._into), 0
+        n_pairs, done = len(self._into), 0
         self._changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)  # from the own pair, and another
         tell(done, n_pairs)
         with running(self._checkpoint):
@@ -258,13 +304,24 @@ class _PatchedPasses:
                 if self.has_partner[of].any():
                     others = [self._from[self._partners[pair]] for pair in of]
                     donors.append((1, self._run(self._batch(others), sampled=False)))
+                mask = self._mask(of, into)
                 for at, donor in donors:
-                    replacement = Replacement("patch", values=donor.o_proj, positions=self._mask(of, into))
-                    for some, final in resumed_passes(self._checkpoint, into, kept_into, replacement, wanted):
+                    for some, final in self._patched(heads, into, kept_into, donor, mask):
                         rows = torch.tensor(some)[:, None]
                         self._changes[at, rows, torch.tensor(of)] = self._measured(metrics, final)
+                if self._repairs is not None:
+                    self._repairs.add(inputs, clean, corrupt, heads, mask)
                 done += len(of)
                 tell(done, n_pairs)
+
+    def _patched(
+        self, heads: Sequence[HeadId], into: InputBatch, kept: KeptPass, donor: KeptPass, mask: Tensor | None
+    ) -> Iterator[tuple[list[int], Tensor]]:
+        """Yield numbers of heads and final states with each patched, [n_heads * rows, n, d_model]."""
+        if self._path is not None:
+            return along_paths(self._checkpoint, kept, donor, self._path, heads, mask)
+        replacement = Replacement("patch", values=donor.o_proj, positions=mask)
+        return resumed_passes(self._checkpoint, into, kept, replacement, [frozenset([head]) for head in heads])
 
     def _run(self, inputs: InputBatch, sampled: bool, resumed: bool = False) -> KeptPass:
         kept = run_and_keep(self._checkpoint, inputs.batch.inputs, inside=sampled)
@@ -297,23 +354,29 @@ class _PatchedPasses:
     def ranked(self, heads: Sequence[HeadId], seed: int) -> tuple[PatchEffect, ...]:
         """The effects of the heads, that furthest from 0 first."""
         n_pairs = len(self._into)
-        enough = n_pairs >= ENOUGH_TEXTS
-        weights = text_weights(seed, range(n_pairs), *([] if enough else [0]))
+        weights = text_weights(seed, range(n_pairs), *([] if n_pairs >= ENOUGH_TEXTS else [0]))
         effects = self._effects(self._changes[0], weights)
         unrelated = None
         if self.has_partner.any():
             unrelated = self._effects(self._changes[1], self.has_partner.double()[None])[0]
-        errors = standard_error(effects[1:]) if enough else None
         order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects[0, at])), heads[at]))
         found = []
         for rank, at in enumerate(order, start=1):
-            effect, interval = float(effects[0, at]), None
-            if errors is not None:
-                error = float(errors[at])
-                interval = cosine_evidence(effect, 0.0, (error, error), n_pairs, ERROR_RATE / len(heads)).difference
-            control = None if unrelated is None else float(unrelated[at])
-            found.append(PatchEffect(heads[at], rank, effect, interval, control))
+            found.append(
+                PatchEffect(
+                    id=heads[at],
+                    rank=rank,
+                    effect=float(effects[0, at]),
+                    interval=interval_over_pairs(effects[:, at], n_pairs, len(heads)),
+                    unrelated=None if unrelated is None else float(unrelated[at]),
+                    repair=self._repair_of(heads[at], weights),
+                )
+            )
         return tuple(found)
+
+    def _repair_of(self, head: HeadId, weights: Tensor) -> SelfRepair | None:
+        difference = float(self._corrupt_change.mean())
+        return None if self._repairs is None else self._repairs.of(head, difference, weights)
 
     def _effects(self, changes: Tensor, weights: Tensor) -> Tensor:
         """Effects from the changes of each pair, [n_heads, n_pairs], by weights of pairs: [n_weights, n_heads]."""

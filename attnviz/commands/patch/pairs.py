@@ -8,8 +8,13 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import Tensor
+
 from attnviz.commands.ablate.inputs import METRICS, STATES, ModelInput, answer_position, kind_of, source_kind
 from attnviz.errors import CorpusError, TextError, UsageError
+from attnviz.judge.roles import ERROR_RATE
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error
+from attnviz.measures.estimates import Interval, cosine_evidence
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.models.wording import counted, quoted
@@ -182,6 +187,14 @@ def partners(donors: Sequence[ModelInput]) -> list[int]:
         others = (each for each in same[after:] + same[:after] if donors[each].item.ids != donor.item.ids)
         found.append(next(others, number))
     return found
+
+
+def interval_over_pairs(values: Tensor, n_pairs: int, n_heads: int) -> Interval | None:
+    """Interval of a value, the first of [1 + samples], at one error rate over all heads; None for too few pairs."""
+    if n_pairs < ENOUGH_TEXTS:
+        return None
+    value, error = float(values[0]), float(standard_error(values[1:]))
+    return cosine_evidence(value, 0.0, (error, error), n_pairs, ERROR_RATE / n_heads).difference
 
 
 UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}

@@ -1,6 +1,7 @@
 """JSON, CSV and tables of patching, and sentences shared with its figure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -9,9 +10,10 @@ from rich.text import Text
 
 from attnviz.commands.patch.measure import PatchEffect, Patching
 from attnviz.commands.patch.pairs import DIFFERENCE, KL, LOSS, UNITS
+from attnviz.commands.patch.repairs import SelfRepair
 from attnviz.judge.roles import ERROR_RATE
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.models.wording import amount, counted, error, quoted, rounded, visible
+from attnviz.models.wording import amount, counted, error, quoted, rounded, signed, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
@@ -19,20 +21,62 @@ from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 
+_three = partial(rounded, digits=3)
+
+
+def _interval(ends: Sequence[float]) -> str:
+    return "[" + ", ".join(rounded(end, 3) for end in ends) + "]"
+
+
+def _repair_entry(head: PatchEffect) -> dict[str, Any] | None:
+    if (repair := head.repair) is None:
+        return None
+    changed = [asdict(each) for each in repair.changed]
+    return asdict(repair) | {"interval": repair.interval and list(repair.interval), "changed": changed}
+
+
 _FIELDS: tuple[Field[PatchEffect], ...] = (
     *HEAD,
     Field("Rank", name="rank"),
-    Field("Effect", name="effect", write=partial(rounded, digits=3)),
+    Field("Effect", name="effect", write=_three),
     Field(
         "Interval",
         lambda head: head.interval and list(head.interval),
         name="interval",
         csv={"low": (0,), "high": (1,)},
-        write=lambda ends: "[" + ", ".join(rounded(end, 3) for end in ends) + "]",
+        write=_interval,
         detail=True,
     ),
-    Field("Unrelated", name="unrelated", write=partial(rounded, digits=3)),
+    Field("Unrelated", name="unrelated", write=_three),
+    Field(
+        value=_repair_entry,
+        name="self_repair",
+        csv={name: (name,) for name in ("direct_effect", "total_effect", "repaired")}
+        | {"repaired_low": ("interval", 0), "repaired_high": ("interval", 1)}
+        | {"repaired_share": ("share",), "repaired_by_norm": ("norm",)},
+        if_known=True,
+    ),
 )
+
+_REPAIR: tuple[Field[PatchEffect], ...] = (
+    *pick(_FIELDS, "id"),
+    Field("Direct", lambda head: _repair(head).direct_effect, "logits", write=_three),
+    Field("Total", lambda head: _repair(head).total_effect, "logits", write=_three),
+    Field("Repaired", lambda head: _repair(head).repaired, "logits", write=_three),
+    Field("Interval", lambda head: _repair(head).interval, "logits", name="interval", write=_interval, detail=True),
+    Field("Share", lambda head: _repair(head).share),
+    Field("By norm", lambda head: _repair(head).norm, "logits", write=_three, detail=True),
+    Field("Most changed", lambda head: _most_changed(_repair(head)), "logits"),
+)
+
+
+def _most_changed(repair: SelfRepair) -> str:
+    return ", ".join(f"{each.part} {signed(each.change)}" for each in repair.changed[:2] if abs(each.change) >= 0.005)
+
+
+def _repair(head: PatchEffect) -> SelfRepair:
+    assert head.repair is not None
+    return head.repair
 
 
 def prompts_line(result: Patching) -> str:
@@ -42,13 +86,20 @@ def prompts_line(result: Patching) -> str:
     return f"{quoted(result.pairs[0].clean)} / {quoted(result.pairs[0].corrupt)}"
 
 
+def end_text(result: Patching) -> str:
+    """Where the path of each head ends, in words; '' where heads are patched for all that read them."""
+    head, _, reads = (result.receiver or "").rpartition(".")
+    return f"the {_READS[reads]} of {head}" if head else f"the {reads}"
+
+
 def direction_text(result: Patching) -> str:
     """Whose output goes where, and what an effect of 1 is."""
     tokens = ["the last token" if each == "last" else quoted(str(each)) for each in result.options["at"]]
     at = f", at {' and '.join(tokens)} alone" if tokens else ""
+    path = f", as {end_text(result)} read it directly," if result.receiver else ""
     if result.denoises:
-        return f"a head’s clean output goes into the corrupt run{at}; 1: all is restored"
-    return f"a head’s corrupt output goes into the clean run{at}; 1: as bad as the corrupt prompt"
+        return f"a head’s clean output{path} goes into the corrupt run{at}; 1: all is restored"
+    return f"a head’s corrupt output{path} goes into the clean run{at}; 1: as bad as the corrupt prompt"
 
 
 def metric_text(result: Patching) -> str:
@@ -75,6 +126,9 @@ def interval_text(result: Patching) -> str:
     which = f": {', '.join(clear)}" if 0 < len(clear) <= _NAMED else ""
     return f"{counted(len(clear), 'head')} with an interval without 0, at {ERROR_RATE} over all heads together{which}."
 
+
+_READS = {"q": "queries", "k": "keys", "v": "values"}
+"""What a head reads the residual stream for, by the letter after its id."""
 
 _NAMED = 6
 """Heads that a sentence names."""
@@ -126,15 +180,20 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
     if result.n_unrelated:
         columns += pick(_FIELDS, "unrelated")
     order = "the effect furthest from 0 first"
-    yield first_rows(
-        "Heads patched one at a time",
-        columns,
-        result.heads,
-        choices.rows(8 if result.file is None else 6),
-        "patch.csv",
-        order=order,
-    )
+    title = f"Paths from heads to {end_text(result)}" if result.receiver else "Heads patched one at a time"
+    top = choices.rows(8 if result.file is None else 6)
+    yield first_rows(title, columns, result.heads, top, "patch.csv", order=order)
     yield notes(f"{capital(direction_text(result))}.", interval_text(result), unrelated_text(result))
+    if result.options["self_repair"]:
+        heads = sorted(result.heads, key=lambda head: -abs(_repair(head).direct_effect))
+        order, title = "the largest direct effect first", "Self-repair of removed heads"
+        columns = [field for field in _REPAIR if field.name != "interval" or heads[0].interval is not None]
+        yield first_rows(title, columns, heads, choices.rows(8), "patch.csv", order=order)
+        yield notes(
+            "Direct: what the difference of logits loses by the head’s corrupt output alone, at the final norm’s own "
+            "scale; total: when all after it runs; repaired: direct − total, by later heads and networks, and by the "
+            "norm’s new scale."
+        )
 
 
 SPEC = CommandSpec[Patching](

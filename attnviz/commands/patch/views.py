@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.patch.measure import Patching
-from attnviz.commands.patch.report import direction_text, interval_text, metric_text, prompts_line
+from attnviz.commands.patch.report import direction_text, end_text, interval_text, metric_text, prompts_line
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.models.wording import counted
 from attnviz.present.figure_context import capital, caption_of
@@ -23,7 +23,8 @@ def _plan_effects(result: Patching, choices: ViewOptions) -> Iterator[HeadMapPla
     left = values.size - n_patched
     hatched = f"hatched: {counted(left, 'head')} not patched" if left else ""
     facts = (metric_text(result), direction_text(result), hatched, interval_text(result))
-    title = f"{model.short_name}: effect of patching each head"
+    what = f"each head’s path to {end_text(result)}" if result.receiver else "patching each head"
+    title = f"{model.short_name}: effect of {what}"
     yield HeadMapPlan(
         stem="patch",
         caption=caption_of(

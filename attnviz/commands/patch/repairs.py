@@ -1,0 +1,103 @@
+"""Self-repair of heads, means over pairs of prompts; see :mod:`attnviz.trace.self_repair`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.ablate.inputs import InputBatch
+from attnviz.commands.patch.pairs import DIFFERENCE, interval_over_pairs
+from attnviz.errors import UsageError
+from attnviz.measures.estimates import Interval
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.trace.removal import KeptPass
+from attnviz.trace.residual_parts import Source, source_name
+from attnviz.trace.self_repair import self_repairs, why_no_repair
+
+MOST_CHANGED = 5
+"""Later heads and networks that are listed of those whose direct effect changes most."""
+
+_LEAST_SHARE = 0.01
+"""Direct effects that are smaller, as a share of what both prompts differ by, have no repaired share: it is noise."""
+
+
+@dataclass(frozen=True)
+class PartChange:
+    """What the direct effect of a later head or network gains when a head is removed."""
+
+    part: str  # L3H2, or feed-forward L3
+    change: float  # in logits
+
+
+@dataclass(frozen=True)
+class SelfRepair:
+    """What becomes of a head's direct effect when its output is that of the corrupt run, in logits, means over pairs.
+
+    Attributes:
+        direct_effect: what the difference of logits loses by the head's own output alone.
+        total_effect: what it loses when all after the head runs.
+        repaired: direct less total effect.
+        interval: of what is repaired, as of :class:`attnviz.commands.patch.measure.PatchEffect`.
+        share: of the direct effect that is repaired; None where that is small.
+        norm: the part of what is repaired that is the final norm's other scale.
+        changed: the later heads and networks whose direct effect changes most, that first.
+    """
+
+    direct_effect: float
+    total_effect: float
+    repaired: float
+    interval: Interval | None
+    share: float | None
+    norm: float
+    changed: tuple[PartChange, ...]
+
+
+class MeanRepairs:
+    """Sums over pairs what each head's removal from the clean run does."""
+
+    def __init__(self, checkpoint: Checkpoint, metric: str, n_pairs: int) -> None:
+        """Raise UsageError where no logits of this model, or with this metric, are a sum of parts."""
+        if why := why_no_repair(checkpoint):
+            raise UsageError(f"leave out --self-repair (self_repair=True): {why}.")
+        if metric != DIFFERENCE:
+            raise UsageError(
+                f"--self-repair divides a difference of logits among heads; expected --answer and --foil, and no "
+                f"other --metric, found the metric {metric}."
+            )
+        self._checkpoint, self._n_pairs = checkpoint, n_pairs
+        self._found: dict[HeadId, Tensor] = {}  # direct, total, norm, [3, n_pairs]
+        self._changes: dict[HeadId, dict[Source, float]] = {}  # sums over pairs
+
+    def add(
+        self, inputs: InputBatch, clean: KeptPass, corrupt: KeptPass, heads: Sequence[HeadId], at: Tensor | None
+    ) -> None:
+        """Remove each head from the clean passes of some pairs, ``at`` some positions [rows, n] alone."""
+        pairs = [each.text for each in inputs.inputs]
+        rows = [(*each.positions, *each.labels, *each.foils) for each in inputs.inputs]
+        read, answers, foils = torch.tensor(rows, device=clean.final.device).T
+        for each in self_repairs(self._checkpoint, clean, corrupt, heads, read, answers, foils, at):
+            found = self._found.setdefault(each.head, torch.zeros(3, self._n_pairs, dtype=torch.float64))
+            found[:, pairs] = torch.stack([each.direct, each.total, each.norm]).cpu()
+            changes = self._changes.setdefault(each.head, dict.fromkeys(each.changes, 0.0))
+            for source, change in each.changes.items():
+                changes[source] += float(change.sum())
+
+    def of(self, head: HeadId, difference: float, weights: Tensor) -> SelfRepair:
+        """Means over all pairs, whose metric differs by a mean ``difference``; ``weights`` of samples of pairs."""
+        means = weights @ self._found[head].T / weights.sum(1, keepdim=True)  # [n_samples, 3]
+        direct, total, norm = means[0].tolist()
+        repaired = means[:, 0] - means[:, 1]
+        changes = sorted(self._changes[head].items(), key=lambda change: -abs(change[1]))
+        return SelfRepair(
+            direct_effect=direct,
+            total_effect=total,
+            repaired=direct - total,
+            interval=interval_over_pairs(repaired, self._n_pairs, len(self._found)),
+            share=(direct - total) / direct if abs(direct) >= _LEAST_SHARE * abs(difference) else None,
+            norm=norm,
+            changed=tuple(
+                PartChange(source_name(source), change / self._n_pairs) for source, change in changes[:MOST_CHANGED]
+            ),
+        )

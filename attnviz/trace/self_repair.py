@@ -1,0 +1,179 @@
+"""Self-repair: how much of a removed head's direct effect on a difference of logits later layers make good.
+
+f is the logit of an answer less that of a foil, read at one position of a run, the base. A head is removed: its output
+is that of another run (McGrath et al. 2023, "The Hydra Effect"; Rushing & Nanda 2024, "Explorations of Self-Repair in
+Language Models"). With the final norm held at the scale that it has in the base, f is linear in the residual stream,
+so each head and network has a part of it, its direct effect, and
+
+    direct   = what f loses by the changed output of the removed head alone, nothing after it changed
+    total    = what f loses when all after it runs
+    repaired = direct - total = what the direct effects of later heads and networks gain + what the norm's scale adds
+
+The norm is counted with the repair, since it acts on what the head left out, as both papers do. The head's later
+effects that are no repair (others that read it fail, too) count against it, so repaired may be negative.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.errors import VerificationError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.models.offloading import parameter_of
+from attnviz.trace.contributions import why_not_linear
+from attnviz.trace.paths import AT_ONCE, check_unchanged, last_stream, sent
+from attnviz.trace.removal import KeptPass, Replacement, removed_heads, resume
+from attnviz.trace.residual_parts import Source
+from attnviz.trace.taps import Site, taps
+
+_ROUNDINGS = 4
+"""Roundings of the residual stream that the sum of all parts may be off."""
+
+_END = -1
+"""After all layers."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What a removed head's direct effect became, in logits.
+
+    Attributes:
+        head: the removed one.
+        direct, total: what the answer's logit less the foil's loses, [rows]: by the head's own output alone, and when
+            all after it runs.
+        norm: what the final norm's other scale adds, [rows].
+        changes: by later head, or ``("feed-forward", layer)``, what its direct effect gains, [rows].
+    """
+
+    head: HeadId
+    direct: Tensor
+    total: Tensor
+    norm: Tensor
+    changes: dict[Source, Tensor]
+
+
+def why_no_repair(checkpoint: Checkpoint) -> str:
+    """Reason why self-repair of this model is not measured, or ''."""
+    if why := why_not_linear(checkpoint):
+        return why
+    if checkpoint.stacks:
+        return "heads of an encoder write into another residual stream than the one that logits are read from"
+    if any(of.attention_output_norm is not None for of in checkpoint.modules):
+        return "here a norm stands after the attention's output, so that no head's part of the logits is its own alone"
+    return ""
+
+
+def self_repairs(
+    checkpoint: Checkpoint,
+    base: KeptPass,
+    other: KeptPass,
+    removed: Sequence[HeadId],
+    read: Tensor,
+    answers: Tensor,
+    foils: Tensor,
+    at: Tensor | None = None,
+) -> Iterator[Repair]:
+    """Remove heads from a run one at a time, inside :func:`attnviz.trace.removal.running`.
+
+    ``read``: the position that logits are read at, ``answers``, ``foils``: two tokens; [rows] each. ``at``: positions
+    at which a head is removed, boolean [rows, n]; None for all.
+
+    Raises:
+        VerificationError: with nothing removed the final states are not the model's, or the parts do not sum to the
+            change of the residual stream.
+    """
+    reading = _Reading(checkpoint, base, read, answers, foils)
+    step = max(1, AT_ONCE // base.final[..., 0].numel())
+    for _, of_layer in groupby(sorted(removed), lambda head: head.layer):
+        heads = list(of_layer)
+        for first in range(0, len(heads), step):
+            yield from reading.without(other, heads[first : first + step], at)
+
+
+class _Reading:
+    """A difference of logits, read at one position of each row, as a linear map of the residual stream there."""
+
+    def __init__(self, checkpoint: Checkpoint, base: KeptPass, read: Tensor, answers: Tensor, foils: Tensor) -> None:
+        self._checkpoint, self._base = checkpoint, base
+        self._rows, self._read = torch.arange(len(read), device=read.device), read
+        model, head = checkpoint.model, checkpoint.language_head
+        weight: Any = getattr(head, "weight", None)
+        self._of_final = weight[answers].double() - weight[foils].double()  # [rows, d_model]
+        mapped, final_norm = checkpoint.architecture.output_map(model), checkpoint.architecture.final_norm(model)
+        assert final_norm is not None
+        of_norm = self._of_final if mapped is None else self._of_final @ parameter_of(mapped, "weight").double()
+        self._final_norm, norm = final_norm, checkpoint.norm(final_norm)
+        self._stream = last_stream(checkpoint, base)[self._rows, read].double()
+        self._gradient = norm.read_by(of_norm.T).T / norm.scale(self._stream)  # by the stream, [rows, d_model]
+        self._by_head: dict[int, Tensor] = {}  # of a layer's weighted values, [rows, n_heads, d_head]
+
+    def without(self, other: KeptPass, heads: Sequence[HeadId], at: Tensor | None) -> Iterator[Repair]:
+        """Remove heads of one layer, each from a copy; the first copy of the pass is unchanged."""
+        checkpoint, base, layer = self._checkpoint, self._base, heads[0].layer
+        replacement = Replacement("patch", values=other.o_proj, positions=at)
+        variants: list[list[HeadId]] = [[], *([head] for head in heads)]
+        seen: dict[tuple[int, str], Tensor] = {}
+
+        def keep(key: tuple[int, str], tensor: Tensor) -> None:
+            at_all = tensor.reshape(len(variants), *base.final.shape[:2], -1)
+            seen[key] = at_all[:, self._rows, self._read].double()  # [copies, rows, width]
+
+        removed = removed_heads(checkpoint, variants, replacement, base.inputs["attention_mask"])
+        with taps(self._sites_after(layer), keep), removed:
+            final = resume(checkpoint, base, layer, len(variants)).reshape(len(variants), *base.final.shape)
+        check_unchanged(checkpoint, base, final[0], f"a pass resumed at layer {layer} with no head removed")
+        stream = seen.pop((_END, "stream"))
+        changes = self._changes(seen)
+        logits = (final[:, self._rows, self._read].double() * self._of_final).sum(-1)  # [copies, rows]
+        linear = ((stream - self._stream) * self._gradient).sum(-1)
+        for copy, each in enumerate(heads, start=1):
+            added = sent(checkpoint, base, other, each, at)[self._rows, self._read].double()
+            direct = -(added * self._gradient).sum(-1)
+            total = logits[0] - logits[copy]
+            of_head = {source: change[copy] for source, change in changes.items()}
+            self._check(each, linear[copy], sum(of_head.values(), -direct))
+            yield Repair(each, direct, total, -total - linear[copy], of_head)
+
+    def _sites_after(self, layer: int) -> dict[tuple[int, str], Site]:
+        """Where heads and networks after a layer's heads write, and the stream that the final norm reads."""
+        sites: dict[tuple[int, str], Site] = {(_END, "stream"): Site(self._final_norm, "input")}
+        for later in range(layer, self._checkpoint.n_layers):
+            of = self._checkpoint.modules[later]
+            sites[later, "network"] = Site(of.feed_forward_output_norm or of.network_output, "output", of)
+            if later > layer:
+                sites[later, "heads"] = Site(of.o_proj, "input", of)
+        return sites
+
+    def _changes(self, seen: dict[tuple[int, str], Tensor]) -> dict[Source, Tensor]:
+        """By head or network what its direct effect gains in each copy, [copies, rows]."""
+        checkpoint = self._checkpoint
+        factor, changes = checkpoint.architecture.residual_multiplier(checkpoint.config), dict[Source, Tensor]()
+        for (layer, kind), values in seen.items():
+            gained = factor * (values - values[0])
+            if kind == "network":
+                changes["feed-forward", layer] = (gained * self._gradient).sum(-1)
+                continue
+            if layer not in self._by_head:
+                weight = checkpoint.architecture.parameters(checkpoint.model, layer).output_weight.double()
+                self._by_head[layer] = torch.einsum("hdm,rm->rhd", weight, self._gradient)
+            read = self._by_head[layer]
+            of_heads = (gained.reshape(*gained.shape[:2], *read.shape[1:]) * read).sum(-1)
+            changes |= {HeadId(layer, head): of_heads[..., head] for head in range(read.shape[1])}
+        return changes
+
+    def _check(self, head: HeadId, whole: Tensor, parts: Tensor) -> None:
+        """Raise VerificationError unless the parts sum to the change of the stream, but for its roundings."""
+        spread = (self._gradient * self._stream).norm(dim=-1)
+        rounding = _ROUNDINGS * torch.finfo(self._base.final.dtype).eps * spread
+        limit = self._checkpoint.tolerance.output * torch.maximum(whole.abs(), parts.abs()) + rounding
+        if not bool(((whole - parts).abs() <= limit).all()):
+            raise VerificationError(
+                f"without {head}, what it and later heads and networks write changes the logits by "
+                f"{parts.tolist()}, but the residual stream by {whole.tolist()}. Nothing was written. "
+                "Try --dtype float64: it makes rounding smaller, but not an error."
+            )

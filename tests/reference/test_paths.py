@@ -1,0 +1,283 @@
+"""Path patching and self-repair beside plain forward hooks, and on models whose paths are known by design."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GPT2LMHeadModel
+
+from attnviz.commands.outputs.measure import head_outputs
+from attnviz.errors import VerificationError
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.head_ids import HeadId, all_heads
+from attnviz.trace import paths, self_repair
+from attnviz.trace.removal import KeptPass, run_and_keep, running
+from tests.support.ablations import next_token_model
+from tests.support.families import LLAMAS, RELATIVES, TEXT, model_of
+from tests.support.models import gpt2_config, gpt2_tokenizer, known_gpt2
+
+BASE, OTHER = torch.tensor([[5, 9, 17, 13, 9, 21, 5]]), torch.tensor([[5, 12, 17, 30, 8, 21, 7]])
+
+
+def both_runs(checkpoint: Checkpoint, base: Tensor = BASE, other: Tensor = OTHER) -> tuple[KeptPass, KeptPass]:
+    """Both passes kept; inside :func:`running`."""
+    of_base, of_other = (
+        run_and_keep(checkpoint, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}) for ids in (base, other)
+    )
+    return of_base, of_other
+
+
+def logits_along(
+    checkpoint: Checkpoint, name: str, base: Tensor = BASE, other: Tensor = OTHER, at: Tensor | None = None
+) -> dict[HeadId, Tensor]:
+    """By sender the logits [n, vocabulary] with its path to a receiver patched."""
+    with running(checkpoint):
+        receiver = paths.receiver_named(name, checkpoint)
+        runs = both_runs(checkpoint, base, other)
+        senders = receiver.senders(checkpoint)
+        found: dict[HeadId, Tensor] = {}
+        for numbers, final in paths.along_paths(checkpoint, *runs, receiver, senders, at):
+            found |= dict(zip([senders[number] for number in numbers], checkpoint.language_head(final), strict=True))  # type: ignore[misc]
+        return found
+
+
+# --- the same by plain hooks: freeze every head and network, let one head send, keep what the receiver reads --------
+
+
+@torch.no_grad()
+def logits_by_hooks(
+    checkpoint: Checkpoint, sender: HeadId, receiver: HeadId | None, reads: str = "", at: Any = slice(None)
+) -> Tensor:
+    """Logits [n, vocabulary] of the base with one path patched: passes of Wang et al., networks frozen."""
+    layers, model = checkpoint.modules, checkpoint.whole
+    networks = [layer.feed_forward_output_norm or layer.network_output for layer in layers]
+
+    def logits(ids: Tensor, into: Callable[[Any, Tensor], Tensor], out: Callable[[Any, Tensor], Tensor]) -> Tensor:
+        with ExitStack() as stack:
+            for layer in layers:
+                stack.enter_context(layer.o_proj.register_forward_pre_hook(lambda m, args: (into(m, args[0]),)))
+            for module in {*networks, *(each for layer in layers for each in layer.projections)}:
+                stack.enter_context(module.register_forward_hook(lambda m, _, result: out(m, result)))
+            return model(ids).logits[0]
+
+    base, other, frozen = dict[Any, Tensor](), dict[Any, Tensor](), dict[Any, Tensor]()
+    logits(BASE, base.setdefault, base.setdefault)
+    logits(OTHER, other.setdefault, other.setdefault)
+    sends = layers[sender.layer].o_proj
+    d_head = base[sends].shape[-1] // checkpoint.n_heads
+    columns = slice(sender.head * d_head, (sender.head + 1) * d_head)
+
+    def heads(module: Any, _: Tensor) -> Tensor:
+        values = base[module].clone()
+        if module is sends:
+            values[:, at, columns] = other[module][:, at, columns]
+        return values
+
+    direct = logits(BASE, heads, lambda m, x: base[m] if m in networks else frozen.setdefault(m, x))
+    if receiver is None:
+        return direct
+    projections, number = layers[receiver.layer].projections, "qkv".index(reads)
+    first = receiver.head * d_head + (number * checkpoint.d_model if len(projections) == 1 else 0)
+    changed = projections[0] if len(projections) == 1 else projections[number]
+
+    def projected(module: Any, result: Tensor) -> Tensor:
+        if module is changed:
+            result = result.clone()
+            result[..., first : first + d_head] = frozen[module][..., first : first + d_head]
+        return result
+
+    return logits(BASE, lambda _, x: x, projected)
+
+
+def ungrouped(model: Any) -> Any:
+    """A Llama in which every head has keys and values of its own, the same as in its group: the same function."""
+    own = type(model)(type(model.config)(**model.config.to_dict() | {"num_key_value_heads": 4})).eval()
+    weights = model.state_dict()
+    for name, value in weights.items():
+        if ".k_proj." in name or ".v_proj." in name:
+            weights[name] = value.unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1)
+    own.load_state_dict(weights)
+    return own
+
+
+def differences(checkpoint: Checkpoint, name: str, apart: Checkpoint, at: Any = slice(None)) -> float:
+    """Largest change by any path to a receiver, after it was compared with that of the hooks."""
+    receiver, changes = paths.receiver_named(name, checkpoint), []
+    with torch.no_grad():
+        unchanged = checkpoint.whole(BASE).logits[0]
+    where = torch.zeros_like(BASE, dtype=torch.bool)
+    where[:, at] = True
+    for sender, ours in logits_along(checkpoint, name, at=where).items():
+        theirs = logits_by_hooks(apart, sender, receiver.head, receiver.reads, at)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        changes.append(float((theirs - unchanged).abs().max()))
+    return max(changes)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_paths_to_heads_are_those_of_plain_hooks(family):
+    model, tokenizer = next_token_model() if family == "gpt2" else model_of("llama", head_dim=8)
+    checkpoint = from_loaded(model, tokenizer)
+    apart = checkpoint if family == "gpt2" else from_loaded(ungrouped(model), tokenizer)
+    last = checkpoint.n_layers - 1
+    assert min(differences(checkpoint, f"L{last}H1.{reads}", apart) for reads in "qkv") > 5e-4
+    assert differences(checkpoint, "L1H2.k", apart) > 5e-4  # layers after it run, too
+    assert differences(checkpoint, "L1H2.k", apart, at=[1, 3]) > 5e-4
+
+
+@pytest.mark.parametrize("family", [*LLAMAS, *RELATIVES])
+def test_paths_to_logits_are_those_of_plain_hooks(family):
+    """And with nothing sent to any head nothing changes, which the product checks in every pass."""
+    checkpoint = from_loaded(*model_of(family, headed=True))
+    if not checkpoint.architecture.pre_norm:
+        assert "norm" in paths.why_no_paths(checkpoint)
+        return
+    assert differences(checkpoint, "logits", checkpoint) > 1e-4
+    for name in ("L1H1.q", "L1H1.k", "L1H1.v"):
+        (one, *_, other) = logits_along(checkpoint, name).values()
+        assert family not in LLAMAS or float((one - other).abs().max()) > 1e-5
+
+
+# --- known by design -------------------------------------------------------------------------------------------------
+
+
+def induction_by_hand() -> Checkpoint:
+    """:func:`known_gpt2`, whose induction head L1H0 writes the code of the token it looks at, and logits that read it.
+
+    L0H0 tells each token which one came before it; the keys of L1H0 alone read that.
+    """
+    bare = known_gpt2()
+    model = GPT2LMHeadModel(gpt2_config(n_embd=512, n_layer=2, n_positions=64, tie_word_embeddings=False)).eval()
+    model.transformer.load_state_dict(bare.state_dict())
+    with torch.no_grad():
+        attention, code = model.transformer.h[1].attn, torch.eye(64)
+        attention.c_attn.weight[64:128, 1024:1088] = code  # the token's code
+        attention.c_proj.weight[:64, 192:256] = code
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[:, 192:256] = bare.wte.weight[:, 64:128]
+    return from_loaded(model, gpt2_tokenizer())
+
+
+def test_only_the_keys_carry_what_an_induction_head_needs():
+    checkpoint = induction_by_hand()
+    clean = torch.tensor([[30, 7, 11, 18, 25, 7]])
+    corrupt = torch.tensor([[30, 9, 11, 18, 25, 7]])  # nothing followed a 7 here
+
+    def effects(name: str) -> dict[HeadId, float]:
+        with torch.no_grad():
+            of_clean, of_corrupt = checkpoint.whole(torch.cat([clean, corrupt])).logits[:, -1]
+        patched = logits_along(checkpoint, name, corrupt, clean)
+        before, after = (float(each[11] - each[18]) for each in (of_corrupt, of_clean))
+        assert after > before + 5
+        return {head: float(each[-1, 11] - each[-1, 18] - before) / (after - before) for head, each in patched.items()}
+
+    carrier = HeadId(0, 0)
+    assert effects("L1H0.k")[carrier] == pytest.approx(1, abs=0.02)
+    for name in ("L1H0.q", "L1H0.v", "L1H1.k", "logits"):
+        assert abs(effects(name)[carrier]) < 0.01
+    assert max(abs(effect) for head, effect in effects("L1H0.k").items() if head != carrier) < 1e-6
+    assert effects("logits")[HeadId(1, 0)] == pytest.approx(1, abs=0.02)
+
+
+BOS, SIGNAL, NOISE, ASKS, ANSWER, FOIL = range(10, 16)
+
+
+def with_backup(repairs: bool) -> Checkpoint:
+    """A GPT-2 without networks: L0H0 writes the answer where it is asked for; L1H0 does so only if L0H0 did not.
+
+    A direction is a pair of dimensions, one + and one -, so that norms do not move it. After noise L0H0 writes another
+    direction of the same length, so that the scale of no norm depends on what it writes.
+    """
+    config = gpt2_config(n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False)
+    model = GPT2LMHeadModel(config).eval()
+
+    def direction(number: int) -> Tensor:
+        return torch.eye(config.n_embd)[2 * number] - torch.eye(config.n_embd)[2 * number + 1]
+
+    bos, signal, noise, asks, answer, other = map(direction, range(6))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not (".ln_" in name and name.endswith("weight")):
+                parameter.zero_()
+        for token, code in ((BOS, bos), (SIGNAL, signal), (NOISE, noise), (ASKS, asks)):
+            model.transformer.wte.weight[token] = code
+        model.lm_head.weight[ANSWER] = answer
+        first, second = (block.attn for block in model.transformer.h)
+        query, key, value = 0, config.n_embd, 2 * config.n_embd  # first columns of head 0
+        first.c_attn.weight[:, query] = 2 * asks
+        first.c_attn.weight[:, key] = signal + noise
+        first.c_attn.weight[:, value] = signal / 8
+        first.c_attn.weight[:, value + 1] = noise / 8
+        first.c_proj.weight[0], first.c_proj.weight[1] = answer, other
+        second.c_attn.weight[:, query] = 4 * (asks - 2 * answer)  # asked, and no answer yet
+        second.c_attn.weight[:, key] = signal
+        if repairs:
+            second.c_attn.weight[:, value] = signal / 8
+        second.c_proj.weight[0] = answer
+    return from_loaded(model, gpt2_tokenizer())
+
+
+def test_a_backup_head_repairs_and_without_one_nothing_does():
+    clean, corrupt = torch.tensor([[BOS, SIGNAL, ASKS]]), torch.tensor([[BOS, NOISE, ASKS]])
+    read, answer, foil = torch.tensor([2]), torch.tensor([ANSWER]), torch.tensor([FOIL])
+    found = []
+    for checkpoint in map(with_backup, (True, False)):
+        with running(checkpoint):
+            runs = both_runs(checkpoint, clean, corrupt)
+            found += self_repair.self_repairs(checkpoint, *runs, [HeadId(0, 0)], read, answer, foil)
+    with_one, without = found
+    assert float(with_one.direct) > 0.5
+    assert float(with_one.total) < 0.6 * float(with_one.direct)
+    largest = max(with_one.changes, key=lambda source: abs(float(with_one.changes[source])))
+    assert largest == HeadId(1, 0)
+    assert float(without.direct) > 0.5
+    assert float(without.total) == pytest.approx(float(without.direct), abs=1e-5)
+    assert max(abs(float(each)) for each in (without.norm, *without.changes.values())) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "granite", "mixtral", "opt"])
+def test_removed_heads_have_the_direct_effects_of_outputs_and_the_logits_of_hooks(family):
+    """Against nothing (zeros) a head loses its whole direct effect; total: logits without it; the rest sums up."""
+    checkpoint = from_loaded(*model_of(family, headed=True))
+    ids = torch.tensor([checkpoint.tokenize(TEXT).ids])
+    effects = head_outputs(TEXT, checkpoint, token=ids.shape[1] - 1, answer=17, foil=13).effects
+    assert effects is not None
+    heads = all_heads(checkpoint.n_layers, checkpoint.n_heads)
+    read, answer, foil = torch.tensor([ids.shape[1] - 1]), torch.tensor([17]), torch.tensor([13])
+    with running(checkpoint):
+        base, _ = both_runs(checkpoint, ids, ids)
+        nothing = replace(base, o_proj={layer: torch.zeros_like(values) for layer, values in base.o_proj.items()})
+        for each in list(self_repair.self_repairs(checkpoint, base, nothing, heads, read, answer, foil)):
+            layer, head = each.head
+            d_head = base.o_proj[layer].shape[-1] // checkpoint.n_heads
+
+            def without(_: Any, args: tuple[Tensor], first: int = head * d_head, d_head: int = d_head) -> tuple[Tensor]:
+                values = args[0].clone()
+                values[..., first : first + d_head] = 0
+                return (values,)
+
+            with checkpoint.modules[layer].o_proj.register_forward_pre_hook(without):
+                logits = checkpoint.whole(ids).logits[0, -1]
+            assert float(each.direct) == pytest.approx(effects.heads[each.head], abs=1e-4)
+            assert float(each.total) == pytest.approx(effects.difference - float(logits[17] - logits[13]), abs=1e-4)
+            repaired = float(each.norm) + sum(float(change) for change in each.changes.values())
+            assert repaired == pytest.approx(float(each.direct - each.total), abs=1e-4)
+            assert abs(repaired) > 1e-6 or layer == checkpoint.n_layers - 1
+
+
+def test_a_pass_that_is_not_the_models_is_refused(monkeypatch):
+    checkpoint = induction_by_hand()
+    parameters = checkpoint.architecture.parameters
+
+    def turned(model: Any, layer: int) -> Any:
+        found = parameters(model, layer)
+        vars(found)["scale"] = 1.1 * found.scale
+        return found
+
+    monkeypatch.setattr(checkpoint.architecture, "parameters", turned)
+    with pytest.raises(VerificationError, match="nothing sent"):
+        logits_along(checkpoint, "L1H0.q")
