@@ -507,8 +507,8 @@ COMMANDS = {
         measurement=(
             Option("init", list[Path], "First write FILE: as claims, what the ten clearest heads do over this corpus "
                    "now. May be given more than once.", (), "CORPUS"),
-            Option("published", str, "Check the heads of a paper instead, over corpora: clark-2019 or wang-2022.", None,
-                   "PAPER"),
+            Option("published", str, "Check the heads, or measure the table, of a paper instead, over corpora: "
+                   "clark-2019, gu-2024 and others (see the guide).", None, "PAPER"),
             *_CORPORA,
             _seed("Random seed of all intervals, controls and random tokens."),
         ),

@@ -75,20 +75,39 @@ def published_heads(
     return ()
 
 
-def heads_of_paper(paper: str, architecture: str, n_layers: int, n_heads: int) -> tuple[PublishedHead, ...]:
-    """The heads that a paper (``clark-2019``) names, for any model of its shape; UsageError for another one."""
-    papers = {each["paper"]["cited"].replace(" et al. ", "-").lower(): each for each in _models()}
+def has_heads(paper: str, architecture: str, n_layers: int, n_heads: int) -> bool:
+    """Whether a paper names heads of models of this shape."""
+    return _shape(_papers().get(paper)) == (architecture, n_layers, n_heads)
+
+
+def heads_of_paper(
+    paper: str, architecture: str, n_layers: int, n_heads: int, others: Iterable[str] = ()
+) -> tuple[PublishedHead, ...]:
+    """The heads that a paper (``clark-2019``) names, for any model of its shape; UsageError for another one.
+
+    ``others`` are names of papers that a message on an unknown one lists, too.
+    """
+    papers = _papers()
     if paper not in papers:
-        known = f"expected one of {', '.join(papers)}.{did_you_mean(paper, papers)}"
-        raise UsageError(f"no table of heads of the paper {paper!r} is known: {known}")
+        names = sorted({*papers, *others})
+        known = f"expected one of {', '.join(names)}.{did_you_mean(paper, names)}"
+        raise UsageError(f"no table of the paper {paper!r} is known: {known}")
     model = papers[paper]
-    shape = model["architecture"], model["n_layers"], model["n_heads"]
+    shape = _shape(model)
     if shape != (architecture, n_layers, n_heads):
         raise UsageError(
             f"{paper} names heads of {model['name']} ({shape[0]}, {shape[1]} layers of {shape[2]} heads); expected a "
             f"model of this shape, found {architecture}, {n_layers} layers of {n_heads} heads."
         )
     return _heads(model, True)
+
+
+def _papers() -> dict[str, Any]:
+    return {each["paper"]["cited"].replace(" et al. ", "-").lower(): each for each in _models()}
+
+
+def _shape(model: Any) -> tuple[str, int, int]:
+    return ("", 0, 0) if model is None else (model["architecture"], model["n_layers"], model["n_heads"])
 
 
 def _heads(model: dict[str, Any], by_name: bool) -> tuple[PublishedHead, ...]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from attnviz.arguments import is_there
 from attnviz.commands.ablate.measure import Ablation, ablate
+from attnviz.commands.check.checked import FAILS, HOLDS, UNDECIDED, VERDICTS, CheckedClaim, bounded
 from attnviz.commands.check.claims import (
     CLAIMS_FILE,
     Claim,
@@ -17,6 +18,8 @@ from attnviz.commands.check.claims import (
     read_claims,
     write_claims,
 )
+from attnviz.commands.check.papers import PAPER_TABLES
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, check_corpus
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.heads.analysis import Analysis
@@ -32,7 +35,6 @@ from attnviz.judge.roles import (
     syntax_candidates,
 )
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
-from attnviz.measures.estimates import Interval
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
@@ -42,16 +44,13 @@ from attnviz.options import COMMANDS, checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
 from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, part_of
-from attnviz.profiles.published import heads_of_paper
+from attnviz.profiles.published import PublishedHead, has_heads, heads_of_paper
 from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import this_process
 from attnviz.texts.reading import open_corpus, read_texts
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
-
-VERDICTS = HOLDS, UNDECIDED, FAILS = "holds", "cannot be decided", "fails"
-"""From the best to the worst."""
 
 _NO_RANGE = ((0.0, 1.0), (-1.0, 1.0))
 """Intervals of scores where there are too few texts."""
@@ -66,37 +65,19 @@ CLAIMED = 10
 _TOO_RARE = "too rare there, or no role that attnviz measures there"
 
 
-@dataclass(frozen=True)
-class CheckedClaim:
-    """A claim, one of the :data:`VERDICTS`, and the evidence.
-
-    Attributes:
-        measured: a number, or the label that the head has; None where there is none.
-        n: instances, content positions or texts of the number.
-        interval: of the number over a corpus.
-        source: the stored profile, or the profile's corpora; '' where the claim names all.
-        reason: why it fails or cannot be decided, where the numbers do not say so.
-    """
-
-    claim: Claim
-    verdict: str
-    measured: float | str | None = None
-    n: int | None = None
-    baseline: float | None = None
-    interval: Interval | None = None
-    source: str = ""
-    reason: str = ""
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class Check(Result):
-    """What :func:`check` found: every claim with its verdict, in the order of the file or the paper."""
+    """What :func:`check` found: every claim with its verdict, in the order of the file or the paper.
+
+    ``paper`` is the table of a paper that was measured; None for claims on heads alone.
+    """
 
     command: ClassVar[str] = "check"
 
     checkpoint: Checkpoint
     options: dict[str, Any]
     claims: tuple[CheckedClaim, ...]
+    paper: PaperTable | None = None
 
     @property
     def exit_code(self) -> int:
@@ -137,10 +118,10 @@ def check(
 ) -> Check:
     """Hold the claims of a TOML file against measurements of its model, or of another one.
 
-    With ``published``, a paper such as ``clark-2019``, the claims are on the heads that it names, and ``files`` are
-    corpora. With ``init``, corpora, the file is first written: what the clearest heads do over them now. ``truncate``
-    cuts texts that are longer than the model; ``label_column`` is as for :func:`attnviz.ablate`. All other arguments
-    are as for :func:`attnviz.profile_heads`.
+    With ``published``, a paper such as ``clark-2019``, the claims are on the heads that it names, or the rows of its
+    table, and ``files`` are corpora. With ``init``, corpora, the file is first written: what the clearest heads do over
+    them now. ``truncate`` cuts texts that are longer than the model; ``label_column`` is as for
+    :func:`attnviz.ablate`. All other arguments are as for :func:`attnviz.profile_heads`.
 
     Raises:
         UsageError: a claim that cannot be read, or a head that the model lacks; with the line. With ``init`` a file
@@ -179,9 +160,9 @@ def check(
         )
         claims = read_claims(paths[0])[0]
         profiles[claims[0].corpus] = profile
+    table = None
     if published is not None:
-        heads = heads_of_paper(published, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads)
-        claims = tuple(published_claim(published, head, paths) for head in heads)
+        table, claims = _of_paper(published, checkpoint, tuple(paths))
     about = [(claim, _id(claim, checkpoint) if claim.head else None) for claim in claims]
     held = [(replace(claim, head=str(id)) if id else claim, id or HeadId(0, 0)) for claim, id in about]
     stored = None
@@ -189,8 +170,26 @@ def check(
         stored = profile_of(checkpoint, source, warn)
     options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
     of_ablation = {"truncate": truncate, "label_column": label_column}
-    found = _held(held, checkpoint, stored, profiles, opened, of_ablation, more)
-    return Check(checkpoint, options, tuple(found))
+    found = [*_held(held, checkpoint, stored, profiles, opened, of_ablation, more)]
+    if table is not None:
+        run = PaperRun(
+            table, checkpoint.encoder, tuple(paths), more, cache(lambda: _profile(checkpoint, paths, False, more))
+        )
+        found += table.measure(run)
+    return Check(checkpoint, options, tuple(found), table)
+
+
+def _of_paper(
+    name: str, checkpoint: Checkpoint, corpora: tuple[Path, ...]
+) -> tuple[PaperTable | None, tuple[Claim, ...]]:
+    """A paper's table, and its claims on heads; none on those of a model of another shape, if there is a table."""
+    table, heads = PAPER_TABLES.get(name), tuple[PublishedHead, ...]()
+    shape = checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads
+    if table is not None:
+        check_corpus(table, corpora)
+    if table is None or has_heads(name, *shape):
+        heads = heads_of_paper(name, *shape, PAPER_TABLES)
+    return table, tuple(published_claim(name, head, corpora) for head in heads)
 
 
 def _check_init(path: Path, published: str | None) -> None:
@@ -276,28 +275,12 @@ def _held(
         yield found
 
 
-def _bounded(claim: Claim, value: float, n: int, **more: Any) -> CheckedClaim:
-    """A number by the claim's bounds; over a corpus there are too few texts where it has no interval."""
-    low, high = more.get("interval") or (value, value)
-    sides = [HOLDS]
-    if claim.at_least is not None:
-        sides.append(FAILS if high < claim.at_least else HOLDS if low >= claim.at_least else UNDECIDED)
-    if claim.at_most is not None:
-        sides.append(FAILS if low > claim.at_most else HOLDS if high <= claim.at_most else UNDECIDED)
-    found, why = CheckedClaim(claim, max(sides, key=VERDICTS.index), value, n, **more), ""
-    if found.interval is None and not claim.text:
-        found, why = replace(found, verdict=UNDECIDED), "too few texts for an interval"
-    elif found.verdict == UNDECIDED:
-        why = "the bound is within the interval"
-    return replace(found, reason="; ".join(filter(None, [found.reason, why])))
-
-
 def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedClaim:
     """The distance of the claim's head, or of every head the one that decides."""
     n, found = (compared.texts if isinstance(compared, CorpusComparison) else len(compared.first.units)), []
     for each in compared.select(claim.head or ()):
         reason = "" if claim.head else f"decided by {each.id}"
-        found.append(_bounded(claim, each.distance, n, interval=each.interval, reason=reason))
+        found.append(bounded(claim, each.distance, n, interval=each.interval, reason=reason))
     sign = -1 if claim.at_most is None else 1  # of several heads the farthest from what is claimed
     return max(found, key=lambda each: (VERDICTS.index(each.verdict), sign * float(each.measured or 0)))
 
@@ -307,7 +290,7 @@ def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
     if claim.what not in effects:
         raise UsageError(f"this model is measured by {' and '.join(effects)}, not by {claim.what}.")
     value, low, high = vars(effects[claim.what]).values()
-    return _bounded(claim, value, ablation.n_texts, interval=None if low is None else (low, high))
+    return bounded(claim, value, ablation.n_texts, interval=None if low is None else (low, high))
 
 
 def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:
@@ -323,7 +306,7 @@ def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:
 
 def _judged(claim: Claim, role: Role, source: str) -> CheckedClaim:
     """A role by the claim's bounds; without any it must pass."""
-    found = _bounded(claim, role.score, role.n, baseline=role.baseline, interval=role.interval, source=source)
+    found = bounded(claim, role.score, role.n, baseline=role.baseline, interval=role.interval, source=source)
     if role.interval in _NO_RANGE:
         return replace(found, verdict=UNDECIDED, reason="too few texts or instances")
     if claim.bounded or role.passed:
@@ -393,7 +376,7 @@ def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
         return CheckedClaim(claim, UNDECIDED, n=n, reason="it cannot be measured on this text")
     if claim.kind == "score":  # on a fixed text it is what it is, whatever n
         assert score is not None
-        return _bounded(claim, score, n, baseline=baseline)
+        return bounded(claim, score, n, baseline=baseline)
     there, shown = claim.what in (head.label, *head.label.split(BOTH)), head.labelled.shown
     if n < ENOUGH:
         return CheckedClaim(claim, UNDECIDED, shown, n, baseline, reason=f"n = {n} is below {ENOUGH}")

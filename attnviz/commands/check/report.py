@@ -7,12 +7,14 @@ from xml.etree import ElementTree
 
 from rich.console import RenderableType
 
-from attnviz.commands.check.measure import FAILS, HOLDS, UNDECIDED, VERDICTS, Check, CheckedClaim
+from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, VERDICTS, CheckedClaim
+from attnviz.commands.check.measure import Check
 from attnviz.errors import OutputError
 from attnviz.measures.estimates import Interval
 from attnviz.models.wording import amount, counted, span
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import Field, NamedTable, plain
+from attnviz.present.figure_context import capital
 from attnviz.present.published import shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, cell, notes
@@ -40,6 +42,7 @@ _MEASURED: tuple[Field[CheckedClaim], ...] = (
     Field("Measured", name="measured", write=lambda each: amount(each) if isinstance(each, float) else each),
     Field("Baseline", name="baseline", write=shown_baseline, detail=True),
     Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_interval),
+    Field("Untrained", name="untrained", if_known=True, detail=True),
     Field("n", name="n", detail=True),
     Field("Verdict", name="verdict"),
 )
@@ -48,9 +51,12 @@ _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"))
 
 def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
     counts = {verdict: check.count(verdict) for verdict in VERDICTS}
-    return {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts}
+    content = {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts}
+    paper = check.paper
+    return content if paper is None else content | {"paper": {name: getattr(paper, name) for name in _OF_TABLE}}
 
 
+_OF_TABLE = ("cited", "data", "metric", "threshold")
 _FEW = 14
 """Claims on the first screen, and all that do not hold."""
 
@@ -70,11 +76,15 @@ def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
     caption = ""
     if len(shown) < len(check.claims):
         caption = f"{counted(len(check.claims) - len(shown), 'claim')} that hold left out: --verbose lists all."
-    yield RowTable(title, [*lines, claim, *_MEASURED], shown, caption=caption)
+    control = any(each.untrained is not None for each in shown)
+    measured = [each for each in _MEASURED if control or each.name != "untrained"]
+    yield RowTable(title, [*lines, claim, *measured], shown, caption=caption)
     reasons = ((each.claim, each.reason) for each in check.claims if each.reason)
     named = (f"{claim.words if claim.line is None else f'Line {claim.line}'}: {reason}." for claim, reason in reasons)
     sources = dict.fromkeys(each.source or ", ".join(map(str, each.claim.corpus)) for each in check.claims)
-    yield notes(*named, *(f"On {source}." for source in sources if source))
+    table = check.paper
+    method = () if table is None else (f"{capital(name)}: {getattr(table, name)}." for name in _OF_TABLE)
+    yield notes(*named, *(f"On {source}." for source in sources if source), *method)
 
 
 def junit(check: Check) -> bytes:
@@ -86,7 +96,7 @@ def junit(check: Check) -> bytes:
         claim = each.claim
         place = {"classname": check.checkpoint.short_name, "name": claim.words, "file": claim.place, "line": claim.line}
         case = ElementTree.SubElement(suite, "testcase", _written(place))
-        if each.verdict != HOLDS:
+        if each.verdict not in (HOLDS, REPORTED):
             numbers = [f"{field.title} {cell(field.write(field.value_for(each)))}" for field in _MEASURED[:-1]]
             said = {"type": each.verdict, "message": "; ".join(filter(None, [each.reason, *numbers]))}
             ElementTree.SubElement(case, "failure" if each.verdict == FAILS else "error", _written(said))

@@ -18,7 +18,7 @@ from attnviz.texts.long_runs import Measured
 from attnviz.texts.reading import Text, ready, rendered
 from attnviz.texts.runs import Additive, LongRun, RunSettings
 
-_APART = 1 << 40
+TEXTS_APART = 1 << 40
 """Distance between the text numbers of two corpora, so that each text has its own bootstrap weights."""
 
 
@@ -93,6 +93,6 @@ class CorpusRun:
             tallies.append(self.distances)
         if self.settings.corpora[number].kind == "chats":
             tallies.append(self.chats)
-        weights = text_weights(self.settings.seed, [number * _APART + item.source.number for item in batch.items])
+        weights = text_weights(self.settings.seed, [number * TEXTS_APART + item.source.number for item in batch.items])
         with counting(tallies, batch, weights) as count:
             self.attention.run(batch, count, on_weighted_values)

@@ -1,0 +1,12 @@
+"""The tables of papers that ``check --published`` measures, a file a paper."""
+
+from attnviz.commands.check.papers.gu_2024 import GU_2024
+from attnviz.commands.check.papers.table import PaperTable
+
+PAPER_TABLES: dict[str, PaperTable] = {
+    each.name: each
+    for each in (
+        GU_2024,
+    )
+}  # fmt: skip
+"""By name; a paper whose heads are claims (data/published_heads.json) may have a table, too."""

@@ -1,0 +1,80 @@
+"""Gu et al. 2024: how many heads rest on the first token."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import Tensor
+
+from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence
+from attnviz.errors import CorpusError
+from attnviz.measures.bootstrap import REPLICATES
+from attnviz.measures.tallies import TextTally
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.texts.batches import Batch
+from attnviz.texts.reading import Text, rendered
+
+LENGTH, EPSILON = 64, 0.3
+"""Tokens of a text, and mean attention to the first one above which a head rests on it in this text (the paper)."""
+
+
+class FirstTokenTally(TextTally):
+    """In how many texts each head's mean attention to the first token is above :data:`EPSILON`.
+
+    The mean is over all queries, the first token itself included, as in the paper's code.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+        super().__init__(replicates, sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads))
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+        """Count one layer's patterns, [batch, n_heads, n, n], of texts of one length."""
+        self._keep("sums", pattern[..., 0].mean(-1) > EPSILON)
+
+    def rates(self) -> Tensor:
+        """Share of texts, layers and heads by bootstrap sample, [1 + replicates]."""
+        return self._counts["sums"].mean((1, 2)) / self._weight()
+
+    def by_head(self) -> Tensor:
+        """Share of texts, [n_layers, n_heads]."""
+        return self._counts["sums"][0] / self.n_texts
+
+    def _weight(self) -> Tensor:
+        """Texts in each bootstrap sample: all are of one length."""
+        return self._counts["positions"][:, 0] / LENGTH
+
+
+def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+    def first_tokens(text: Text) -> Text | None:
+        read = rendered(text, run.checkpoint.tokenizer) if text.messages else text
+        ids = run.checkpoint.encode([read.text], None, True, read.chat is not None)[0].ids[:LENGTH]
+        return replace(text, ids=tuple(ids), messages=()) if len(ids) == LENGTH else None
+
+    tallies = []
+    for checkpoint in (run.checkpoint, run.untrained):
+        tallies.append(FirstTokenTally(checkpoint))
+        n = run.over_texts(checkpoint, {"sinks": tallies[-1]}, first_tokens)
+        if n == 0:
+            raise CorpusError(f"gu-2024 takes texts of at least {LENGTH} tokens; {run.corpora[0]} has none: expected "
+                              "a paragraph a line, or longer texts.")  # fmt: skip
+    trained, untrained = tallies
+    yield run.claimed(
+        "sink rate", float(trained.rates()[0]), trained.n_texts, untrained=float(untrained.rates()[0]),
+        published="0.18 in their model of 60M, 0.45 in that of 1B",
+        **over_texts_evidence(trained.rates(), trained.n_texts),
+    )  # fmt: skip
+    half = [float((each.by_head() > 0.5).double().mean()) for each in tallies]
+    yield run.reported("heads that are sinks in over half of the texts", half[0], trained.by_head().numel(),
+                       untrained=half[1])  # fmt: skip
+
+
+GU_2024 = PaperTable(
+    name="gu-2024",
+    cited="Gu et al. 2024, When Attention Sink Emerges in Language Models",
+    data=f"the first {LENGTH} tokens of each text, as the model reads them (paper: 100 texts of the Pile); shorter "
+    "texts are left out",
+    metric="share of texts, layers and heads whose mean attention to the first token is above the threshold; the mean "
+    "is over all queries, the first included",
+    threshold=f"{EPSILON} (paper); the rate is to be above that of the untrained copy (our own)",
+    measure=_measure,
+)

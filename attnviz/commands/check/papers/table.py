@@ -1,0 +1,165 @@
+"""What a paper's table is declared with, and what its measurement is given."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim
+from attnviz.commands.check.claims import Claim
+from attnviz.commands.profile.corpus_run import TEXTS_APART
+from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
+from attnviz.errors import UsageError
+from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES
+from attnviz.measures.bootstrap import standard_error, text_weights
+from attnviz.measures.estimates import Interval, share_evidence
+from attnviz.measures.tallies import Tally, counting
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.models.wording import counted
+from attnviz.progress import named, report_once
+from attnviz.texts.batches import Batch, SampledAttention
+from attnviz.texts.long_runs import Process, Unfinished
+from attnviz.texts.reading import Text, open_corpus, ready, rendered
+from attnviz.texts.runs import LongRun, RunSettings
+from attnviz.texts.tables import Columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTable:
+    """A table of a paper that ``check --published`` measures.
+
+    Attributes:
+        name: as typed: ``gu-2024``.
+        cited: authors, year and title.
+        data, metric, threshold: what the paper measured, and where attnviz differs; each a sentence without a stop.
+        needs_corpus: whether texts are measured.
+        measure: gives the rows of the table.
+    """
+
+    name: str
+    cited: str
+    data: str
+    metric: str
+    threshold: str
+    needs_corpus: bool = True
+    measure: "Callable[[PaperRun], Iterator[CheckedClaim]]"
+
+
+@dataclass(frozen=True)
+class PaperRun:
+    """The model and the texts on which a table is measured.
+
+    Attributes:
+        table: that is measured.
+        checkpoint: of an encoder-decoder the encoder.
+        corpora: files of texts.
+        options: those of :func:`attnviz.check` that a run over texts takes.
+        profile: measures the roles over the corpora, once.
+    """
+
+    table: PaperTable
+    checkpoint: Checkpoint
+    corpora: tuple[Path, ...]
+    options: Mapping[str, Any]
+    profile: Callable[[], Profile]
+
+    @cached_property
+    def untrained(self) -> Checkpoint:
+        """The control: the same architecture, freshly initialised."""
+        return untrained_copy(self.checkpoint, self.options["seed"])
+
+    def head(self, layer: int, head: int) -> HeadId:
+        """A measured head by its place."""
+        return HeadId(self.checkpoint.layers[layer], head)
+
+    def over_texts(
+        self, checkpoint: Checkpoint, tallies: Mapping[str, Any], prepared: Callable[[Text], Text | None] | None = None
+    ) -> int:
+        """Count all texts in ``tallies``, of the untrained copy at most :data:`CONTROL_TEXTS` a corpus.
+
+        ``prepared`` gives each text as it is measured, None to leave it out. Returns the number of texts measured.
+        """
+        options, columns = self.options, Columns(self.options["text_column"], self.options["pair_column"])
+        part, most = PARTS[0], options["limit"]
+        if checkpoint is not self.checkpoint:
+            part, most = PARTS[1], min(CONTROL_TEXTS, most or CONTROL_TEXTS)
+        settings = RunSettings(
+            checkpoint, tuple(open_corpus(path, columns) for path in self.corpora), None, most, options["batch_size"],
+            options["seed"], Process(), Unfinished(None, {}), named(part, options["progress"]),
+            report_once(options["warn"]),
+        )  # fmt: skip
+        attention, all_tallies = SampledAttention(checkpoint, options["seed"]), list[Tally](tallies.values())
+
+        def count(number: int, batch: Batch) -> None:
+            numbers = [number * TEXTS_APART + item.source.number for item in batch.items]
+            with counting(all_tallies, batch, text_weights(options["seed"], numbers)) as add:
+                attention.run(batch, add)
+
+        run = LongRun(settings, tallies, count, prepared or partial(_whole, checkpoint=checkpoint))
+        run.measure()
+        return sum(each.texts for each in run.measured)
+
+    def reported(self, what: str, value: float, n: int, *, head: HeadId | None = None, published: str = "",
+                 untrained: float | None = None, interval: Interval | None = None) -> CheckedClaim:  # fmt: skip
+        """A number beside the paper's, of which nothing is claimed; other arguments as for :meth:`claimed`."""
+        claim = self._claim(what, head, published, None)
+        return CheckedClaim(claim, REPORTED, value, n, interval=interval, untrained=untrained)
+
+    def claimed(self, what: str, value: float, n: int, *, head: HeadId | None = None, published: str = "",
+                at_least: float | None = None, untrained: float | None = None, baseline: float | None = None,
+                interval: Interval | None = None, few: str = "") -> CheckedClaim:  # fmt: skip
+        """A claim of the paper: it holds where all of the interval is at the threshold and above both controls.
+
+        Args:
+            what: is measured, as the table names it.
+            value: the number.
+            n: what it rests on.
+            head: that it is of; None for the model.
+            published: the paper's number, in words.
+            at_least: the threshold.
+            untrained: the same number of the untrained copy.
+            baseline: that of another control.
+            interval: of the number over texts.
+            few: why there is too little of something to decide; '' where there is enough.
+        """
+        low, high = interval or (value, value)
+        above = max((each for each in (untrained, baseline) if each is not None), default=-1.0)
+        verdict, reason = UNDECIDED, few or "the bound is within the interval"
+        if not few and low > above and (at_least is None or low >= at_least):
+            verdict, reason = HOLDS, ""
+        elif not few and (high <= above or (at_least is not None and high < at_least)):
+            verdict, reason = FAILS, "" if high > above else "it is not above its control"
+        claim = self._claim(what, head, published, at_least)
+        return CheckedClaim(claim, verdict, value, n, baseline, interval, reason=reason, untrained=untrained)
+
+    def _claim(self, what: str, head: HeadId | None, published: str, at_least: float | None) -> Claim:
+        return Claim(
+            place=self.table.name, line=None, kind="table", what=what, head="" if head is None else str(head),
+            corpus=self.corpora if self.table.needs_corpus else (), at_least=at_least,
+            published=f"({published})" if published else "",
+        )  # fmt: skip
+
+
+def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:
+    """``interval`` and ``few`` of :meth:`PaperRun.claimed`, of a share over texts.
+
+    ``samples`` are its bootstrap samples, [1 + replicates], the first of which is the share itself.
+    """
+    if n_texts < MIN_TEXTS_SHARES:
+        return {"few": f"{counted(n_texts, 'text')}, of {MIN_TEXTS_SHARES} that an interval takes"}
+    error = float(standard_error(samples[1:]))
+    return {"interval": share_evidence(float(samples[0]), 0.0, (error, error), n_texts, ERROR_RATE).interval}
+
+
+def _whole(text: Text, checkpoint: Checkpoint) -> Text | None:
+    return rendered(text, checkpoint.tokenizer) if text.messages else ready(text, None)
+
+
+def check_corpus(table: PaperTable, corpora: tuple[Path, ...]) -> None:
+    """UsageError where a table needs texts and none are given."""
+    if table.needs_corpus and not corpora:
+        raise UsageError(f"{table.name} is measured on texts: expected a corpus, such as novel.txt, found none.")
