@@ -33,8 +33,6 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
             The roles of all heads, over a treebank.
         attnviz profile --repeats -m tiny-gpt2
             Induction and duplicate-token heads; needs no corpus.
-        attnviz profile --repeats --revisions a,b -m me/gpt
-            Over steps of training: where induction heads appear.
         attnviz profile --show L2H8
             What a stored profile says of a head, with examples.
         attnviz profile --show roles --table tex

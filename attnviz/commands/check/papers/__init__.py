@@ -2,11 +2,13 @@
 
 from attnviz.commands.check.papers.gu_2024 import GU_2024
 from attnviz.commands.check.papers.table import PaperTable
+from attnviz.commands.check.papers.wu_2024 import WU_2024
 
 PAPER_TABLES: dict[str, PaperTable] = {
     each.name: each
     for each in (
         GU_2024,
+        WU_2024,
     )
 }  # fmt: skip
 """By name; a paper whose heads are claims (data/published_heads.json) may have a table, too."""

@@ -1,7 +1,7 @@
 """Induction heads over training: prefix matching, copying and in-context learning at each step (Olsson et al. 2022)."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,9 +24,9 @@ from attnviz.options import checked
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.result import Result
 from attnviz.progress import Progress, tell
-from attnviz.texts.batches import Batch, SampledAttention, collate, encode
+from attnviz.texts.batches import Batch, SampledAttention, batch_of_ids, running_tokens
 from attnviz.texts.long_runs import Unfinished, this_process
-from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read_texts
+from attnviz.texts.reading import Corpus, check_columns, open_corpus
 from attnviz.texts.tables import Columns
 from attnviz.trace.logits import check_logits
 from attnviz.trace.removal import final_states, running
@@ -240,8 +240,7 @@ def _copying(checkpoint: Checkpoint, attention: SampledAttention, seed: int, bat
     sequences = repeated_tokens(checkpoint, seed)
     patterns: dict[int, Tensor] = {}
     for first in range(0, len(sequences), batch_size):
-        texts = [Text("", ids=tuple(ids)) for ids in sequences[first : first + batch_size].tolist()]
-        batch = collate(checkpoint, encode(checkpoint, texts))
+        batch = batch_of_ids(checkpoint, sequences[first : first + batch_size].tolist())
 
         def written(layer: int, weighted: Tensor, batch: Batch = batch) -> None:
             moved = writing.moved(layer, patterns.pop(layer), weighted, batch)
@@ -265,7 +264,7 @@ def _contexts(checkpoint: Checkpoint, corpora: Sequence[Corpus], limit: int | No
         return torch.empty(0, LATE + 1, dtype=torch.long), why
     begin = checkpoint.tokenizer.bos_token_id
     first = [] if begin is None else [begin]
-    tokens = _running_tokens(checkpoint, corpora, limit)
+    tokens = running_tokens(checkpoint, corpora, limit)
     rows: list[list[int]] = []
     while len(rows) < MOST_STRETCHES:
         row = [*first, *islice(tokens, LATE + 1 - len(first))]
@@ -275,14 +274,6 @@ def _contexts(checkpoint: Checkpoint, corpora: Sequence[Corpus], limit: int | No
     if not rows:
         raise CorpusError(f"expected {LATE} tokens at least for the in-context learning score, found {len(row)}.")
     return torch.tensor(rows), ""
-
-
-def _running_tokens(checkpoint: Checkpoint, corpora: Sequence[Corpus], limit: int | None) -> Iterator[int]:
-    """The tokens of all texts, one text a line."""
-    for corpus in corpora:
-        for text in read_texts(corpus, limit):
-            ids = checkpoint.tokenizer(f"{text.text}\n", add_special_tokens=False, verbose=False)["input_ids"]
-            yield from ids
 
 
 def _losses(checkpoint: Checkpoint, contexts: Tensor, batch_size: int, compare: bool) -> Tensor:
