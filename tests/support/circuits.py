@@ -56,9 +56,9 @@ def back(steps: int, factor: float = SHARP) -> Tensor:
     return factor * torch.cat([torch.cat([cos, sin], 1), torch.cat([-sin, cos], 1)])
 
 
-def before(steps: int, to: str) -> Head:
+def before(steps: int, to: str, factor: float = 1.0) -> Head:
     """A head that copies the token so many positions before into a part."""
-    return Head(match=[("position", "position", back(steps))], write=[("token", to, 1.0)])
+    return Head(match=[("position", "position", back(steps))], write=[("token", to, factor)])
 
 
 def circuit_gpt2(

@@ -1,6 +1,7 @@
 """The tables of papers that ``check --published`` measures, a file a paper."""
 
 from attnviz.commands.check.papers.gu_2024 import GU_2024
+from attnviz.commands.check.papers.mcdougall_2023 import MCDOUGALL_2023
 from attnviz.commands.check.papers.table import PaperTable
 from attnviz.commands.check.papers.wu_2024 import WU_2024
 
@@ -8,6 +9,7 @@ PAPER_TABLES: dict[str, PaperTable] = {
     each.name: each
     for each in (
         GU_2024,
+        MCDOUGALL_2023,
         WU_2024,
     )
 }  # fmt: skip
