@@ -26,6 +26,8 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
             The claims of a file, on the model that it names.
         attnviz check --published wang-2022 -m gpt2 novel.txt
             Whether the heads of a paper do over a corpus what it says.
+        attnviz check --published gould-2023 -m gpt2
+            Whether a head writes the successor of numbers and days, as the paper measures it.
         attnviz check --init novel.txt -m gpt2
             Write claims.toml: what the clearest heads do now, for a CI to check.
     """

@@ -61,7 +61,7 @@ def family_of_label(label: str) -> Family:
 ABBREVIATIONS = {
     "previous-token": "prev", "current-token": "curr", "next-token": "next", "duplicate-token": "dupl",
     "long-range": "long", "semantic": "sem", "coreference": "coref", "parataxis": "parat", "induction": "induc",
-    "retrieval": "retr", "copying": "copy", COPY_SUPPRESSION: "supp", "inactive": "inact",
+    "retrieval": "retr", "copying": "copy", COPY_SUPPRESSION: "supp", "inactive": "inact", "rare-word": "rare",
 }  # fmt: skip
 """Names of labels and roles where a picture has no room for the whole name."""
 

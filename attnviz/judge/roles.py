@@ -20,7 +20,8 @@ from attnviz.measures.estimates import (
 )
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import INACTIVE, NAMES, REPEATS, RETRIEVAL, SHARES, rank_of_role
+from attnviz.measures.patterns import INACTIVE, NAMES, RARE_WORD, REPEATS, RETRIEVAL, SHARES, rank_of_role
+from attnviz.measures.pointing import PointingTally
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally
@@ -203,6 +204,13 @@ def semantic_candidates(tally: MeaningTally) -> Iterator[Candidate]:
     all below 0.001.
     """
     yield Candidate("semantic", rules.SEMANTIC, tally.results(), "cosine", measurable=tally.on_pairs())
+
+
+def rare_candidates(tally: PointingTally) -> Iterator[Candidate]:
+    """Whose largest attention is on the rarest token of a text; n counts tokens that see it."""
+    estimate = tally.rare()
+    if estimate.texts:
+        yield Candidate(RARE_WORD, rules.RARE, estimate, "proportion", ENOUGH_INSTANCES)
 
 
 def writing_candidates(tally: WritingTally) -> Iterator[Candidate]:

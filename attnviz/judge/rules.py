@@ -116,6 +116,11 @@ RETRIEVAL = Rule(
     f"{_ABOVE_UNIFORM}",
     above=RETRIEVED, margin=MARGIN,
 )  # fmt: skip
+RARE = Rule(
+    f"largest attention on the rarest token over {MAJORITY} of the time (after Voita et al. 2019: 0.66 and over 0.5), "
+    f"{MARGIN:.2f} above a random token and the best fixed offset (our own)",
+    above=MAJORITY, margin=MARGIN,
+)  # fmt: skip
 SINK = Rule(
     f"over {SINK_SHARE} (code: plotting code of Clark et al. 2019), {_ABOVE_UNIFORM}", above=SINK_SHARE, margin=MARGIN
 )

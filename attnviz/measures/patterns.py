@@ -197,8 +197,8 @@ _NATIVE = (
 OWN_WORDS = (
     "alignment apart baseline broad confidence copy copying coreference current diagonal diagonality distance "
     "duplicate entropy head id inactive induction label layer local long next none nowhere offset page patterns "
-    "previous profile published queries relation retrieval role rows semantic sink special stack syntactic too total "
-    "unnamed"
+    "previous profile published queries rare relation retrieval role rows semantic sink special stack syntactic too "
+    "total unnamed"
 ).split()
 """First words of what attnviz names itself, besides relations: statistics, labels, roles, columns, entries, figures."""
 
@@ -260,6 +260,9 @@ INACTIVE = "inactive"
 
 COPYING, COPY_SUPPRESSION = "copying", "copy-suppression"
 """Roles of heads that raise (Elhage et al. 2021), or lower (McDougall et al. 2023), the logit of the attended token."""
+
+RARE_WORD = "rare-word"
+"""The role of heads that point to the rarest token of a text (Voita et al. 2019)."""
 
 WRITTEN = (COPYING, COPY_SUPPRESSION, INACTIVE)
 """Roles that rest on what a head writes."""

@@ -1,7 +1,7 @@
 """Heads that papers name in public models, as published; nothing of it is measured here."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -75,39 +75,28 @@ def published_heads(
     return ()
 
 
-def has_heads(paper: str, architecture: str, n_layers: int, n_heads: int) -> bool:
-    """Whether a paper names heads of models of this shape."""
-    return _shape(_papers().get(paper)) == (architecture, n_layers, n_heads)
-
-
 def heads_of_paper(
-    paper: str, architecture: str, n_layers: int, n_heads: int, others: Iterable[str] = ()
+    paper: str, architecture: str, n_layers: int, n_heads: int, tables: Collection[str] = ()
 ) -> tuple[PublishedHead, ...]:
     """The heads that a paper (``clark-2019``) names, for any model of its shape; UsageError for another one.
 
-    ``others`` are names of papers that a message on an unknown one lists, too.
+    Of papers with ``tables``, which any model has, there may be none.
     """
-    papers = _papers()
-    if paper not in papers:
-        names = sorted({*papers, *others})
+    papers = {each["paper"]["cited"].replace(" et al. ", "-").lower(): each for each in _models()}
+    if paper not in papers and paper not in tables:
+        names = sorted({*papers, *tables})
         known = f"expected one of {', '.join(names)}.{did_you_mean(paper, names)}"
         raise UsageError(f"no table of the paper {paper!r} is known: {known}")
-    model = papers[paper]
-    shape = _shape(model)
-    if shape != (architecture, n_layers, n_heads):
-        raise UsageError(
-            f"{paper} names heads of {model['name']} ({shape[0]}, {shape[1]} layers of {shape[2]} heads); expected a "
-            f"model of this shape, found {architecture}, {n_layers} layers of {n_heads} heads."
-        )
-    return _heads(model, True)
-
-
-def _papers() -> dict[str, Any]:
-    return {each["paper"]["cited"].replace(" et al. ", "-").lower(): each for each in _models()}
-
-
-def _shape(model: Any) -> tuple[str, int, int]:
-    return ("", 0, 0) if model is None else (model["architecture"], model["n_layers"], model["n_heads"])
+    model = papers.get(paper, {"architecture": "", "n_layers": 0, "n_heads": 0})
+    shape = model["architecture"], model["n_layers"], model["n_heads"]
+    if shape == (architecture, n_layers, n_heads):
+        return _heads(model, True)
+    if paper in tables:
+        return ()
+    raise UsageError(
+        f"{paper} names heads of {model['name']} ({shape[0]}, {shape[1]} layers of {shape[2]} heads); expected a "
+        f"model of this shape, found {architecture}, {n_layers} layers of {n_heads} heads."
+    )
 
 
 def _heads(model: dict[str, Any], by_name: bool) -> tuple[PublishedHead, ...]:

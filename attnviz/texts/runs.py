@@ -5,10 +5,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.models.checkpoint import Checkpoint
@@ -16,12 +18,15 @@ from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, resolve_device
 from attnviz.models.wording import counted, visible
 from attnviz.progress import Progress
-from attnviz.texts.batches import Batch, batches
+from attnviz.texts.batches import Batch, batches, encode
 from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered
-from attnviz.texts.reading import Corpus, Parser, Text, read_texts
+from attnviz.texts.reading import Corpus, Parser, Text, read_texts, rendered
 
 _SAVED_EVERY = 10.0
 """Seconds between two saves."""
+
+_STRETCH = 1000
+"""Texts whose tokens are counted together."""
 
 
 class Additive(Protocol):
@@ -55,6 +60,20 @@ def text_notes(settings: RunSettings, measured: Sequence[Measured]) -> tuple[str
     pairs = zip(settings.corpora, measured, strict=True)
     told = (settings.checkpoint.unknown_note(m.unknown, m.tokens, f" of {visible(c.path.name)}") for c, m in pairs)
     return tuple(filter(None, told))
+
+
+def token_counts(checkpoint: Checkpoint, corpora: Sequence[Corpus], limit: int | None) -> Tensor:
+    """How often each vocabulary entry is in the content of corpora but GAP, [vocabulary]; reads them once more."""
+    size = max(int(checkpoint.config.vocab_size), len(checkpoint.tokenizer))
+    counts = torch.zeros(size, dtype=torch.long)
+    for corpus in (each for each in corpora if each.kind != "gap"):
+        texts = read_texts(corpus, limit)
+        while stretch := list(islice(texts, _STRETCH)):
+            read = [rendered(text, checkpoint.tokenizer) if text.messages else text for text in stretch]
+            for item in encode(checkpoint, read, lambda *_: None):
+                ids = torch.tensor([id for id, sink in zip(item.ids, item.sink, strict=True) if not sink])
+                counts += ids.long().bincount(minlength=size)
+    return counts
 
 
 class LongRun:

@@ -9,11 +9,13 @@ import torch
 from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import attnviz
-from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, rotation_spread
+from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, rotation_spread, successors
+from attnviz.commands.circuits.successors import SEQUENCES, ordinal_sequences
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference.attention import repeat_kv
 from tests.models.test_families import model
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.llamas import sharp_llama
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2, word_tokenizer
 
 FAMILIES = ["gpt2", "bert", "llama", "gpt_neox", "phi", "qwen3", "olmo", "olmo2", "stablelm", "gemma2", "modernbert",
             "bart", "t5", "phi3"]  # fmt: skip
@@ -221,3 +223,73 @@ def test_without_a_language_head_copying_is_null_with_the_reason() -> None:
     assert len(document["pairs"]) == 8
     assert {pair["id"] for pair in document["pairs"]} == {"L2H1"}
     assert attnviz.circuits(sharp_bert(num_hidden_layers=1), tokenizer=bert_tokenizer()).pairs() == []
+
+
+# --- successor heads -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert", "llama", "gemma2", "gpt_neox"])
+def test_successors_are_those_of_full_matrices_and_the_models_own_network(family: str) -> None:
+    tokenizer, n_words = word_tokenizer(), len(word_tokenizer())
+    sizes = {"vocab_size": n_words, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    if family == "gpt2":
+        built = sharp_gpt2(model_class=GPT2LMHeadModel, **sizes)
+        checkpoint, first = from_loaded(built, tokenizer), built.transformer.h[0]
+        network: Any = lambda rows: first.mlp(first.ln_2(rows))  # noqa: E731
+    elif family == "bert":
+        built = sharp_bert(model_class=BertForMaskedLM, vocab_size=n_words, pad_token_id=0)
+        checkpoint, first = from_loaded(built, tokenizer), built.bert.encoder.layer[0]
+
+        def network(rows: Any) -> Any:
+            normed = first.attention.output.LayerNorm(built.bert.embeddings.LayerNorm(rows))
+            return first.output.dense(first.intermediate(normed))
+    else:
+        built = sharp_llama(family, **sizes)
+        checkpoint = from_loaded(built, tokenizer)
+        first = checkpoint.architecture.base_model(built).layers[0]
+        before = first.pre_feedforward_layernorm if family == "gemma2" else first.post_attention_layernorm
+        after = first.post_feedforward_layernorm if family == "gemma2" else lambda rows: rows
+        network = lambda rows: after(first.mlp(before(rows)))  # noqa: E731
+    torch.manual_seed(1)
+    _randomise_norms(checkpoint)
+    d, bare = checkpoint.d_model, checkpoint.model
+    head: Any = getattr(checkpoint.language_head, "head", checkpoint.language_head)
+    if family == "bert":
+        last = head.transform.dense.weight.detach().double().numpy().T @ norm_matrix(
+            checkpoint, head.transform.LayerNorm, d
+        )
+        out = last @ head.decoder.weight.detach().double().numpy().T
+    else:
+        final = norm_matrix(checkpoint, checkpoint.architecture.final_norm(bare), d)
+        out = final @ head.weight.detach().double().numpy().T
+    found = successors(checkpoint)
+    for at, (layer, written, *_) in enumerate(full(checkpoint)):
+        for name, (cyclic, words) in SEQUENCES.items():
+            ids = tokenizer.convert_tokens_to_ids(words)
+            with torch.no_grad():
+                scale = checkpoint.architecture.embeddings(bare).scale
+                rows = network(bare.get_input_embeddings().weight[ids] * scale).double().numpy()
+            through = written
+            if family == "bert":
+                for number, modules in enumerate(checkpoint.modules):
+                    for norm in (modules.attention_norm, modules.feed_forward_norm):
+                        rows = rows @ norm_matrix(checkpoint, norm, d) if number < layer else rows
+                        through = through if number < layer else through @ norm_matrix(checkpoint, norm, d)
+            chosen = (rows @ through @ out)[:, ids].argmax(1)
+            n = len(words) - (not cyclic)
+            right, counted = found.right[name]
+            assert counted == n
+            assert int(right.flatten()[at]) == sum(chosen[i] == (i + 1) % len(words) for i in range(n))
+
+
+def test_a_word_of_two_tokens_and_one_written_like_another_break_a_sequence() -> None:
+    tokenizer = word_tokenizer(without=["Wednesday", *map(str, range(10, 201))])
+    found = {each.name: each for each in ordinal_sequences(tokenizer)}
+    assert [len(found[name].pairs) for name in ("days", "months", "numbers")] == [5, 12, 8]
+    days = [tokenizer.convert_ids_to_tokens([found["days"].ids[i] for i in pair]) for pair in found["days"].pairs]
+    assert ["Sunday", "Monday"] in days
+    assert ["Tuesday", "Thursday"] not in days
+    tokenizer = word_tokenizer(without=[word for _, words in SEQUENCES.values() for word in words[3:]])
+    few = attnviz.circuits(sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=tokenizer)
+    assert "successor" in few.succession.why_none
+    assert {head.successor for head in few.heads} == {None}

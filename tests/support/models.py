@@ -15,6 +15,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast
 
+from attnviz.commands.circuits.successors import SEQUENCES
+
 WORDS = (
     "the cat that i saw ran away one two three four five dog house tree a in on of to and was it he she they "
     "un believ able ness s ' . , ! ? - ( ) [ ] / $ \\ b c d e f g"
@@ -52,6 +54,25 @@ def gpt2_tokenizer() -> PreTrainedTokenizerFast:
     )
     backend.train_from_iterator([" ".join(WORDS[:30])] * 20, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=special, eos_token=special, unk_token=special)
+
+
+def word_tokenizer(without: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """A token a word of every ordinal sequence, but for some words, of which all are unknown; of a few others, too."""
+    ordinal = [word for _, words in SEQUENCES.values() for word in words if word not in without]
+    vocabulary = {word: id for id, word in enumerate(dict.fromkeys(["[UNK]", *ordinal, *WORDS]))}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", eos_token="[UNK]")
+
+
+def many_words_tokenizer(n_words: int = 800) -> PreTrainedTokenizerFast:
+    """A token a word, w0 to w799, between [CLS] and [SEP]."""
+    vocabulary = {word: id for id, word in enumerate([*SPECIALS, *(f"w{number}" for number in range(n_words))])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    special = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="[MASK]", **special)
 
 
 _BERT = {"vocab_size": len(SPECIALS) + len(WORDS) + len(PIECES), "hidden_size": 32, "num_hidden_layers": 3}
@@ -142,7 +163,7 @@ _POSITION_SIZE = 10.0
 _SCORE = 30.0  # of a position looked at, over sqrt(d_head); all others are near 0
 
 
-def hand_built_bert(layers: Sequence[Sequence[Target]], d_head: int = 32) -> Any:
+def hand_built_bert(layers: Sequence[Sequence[Target]], d_head: int = 32, **changes: Any) -> Any:
     """A BERT whose every head attends where its target says, on texts of up to ``d_head`` tokens.
 
     Position p is the unit vector e_p, large beside the words, and stays so through LayerNorm and the layers, whose
@@ -152,7 +173,7 @@ def hand_built_bert(layers: Sequence[Sequence[Target]], d_head: int = 32) -> Any
     n_heads = _n_heads(layers)
     torch.manual_seed(0)
     sizes = {"hidden_size": n_heads * d_head, "num_hidden_layers": len(layers), "num_attention_heads": n_heads}
-    config = bert_config(max_position_embeddings=d_head, **sizes)
+    config = bert_config(max_position_embeddings=d_head, **sizes, **changes)
     model = BertModel(config)
     with torch.no_grad():
         model.embeddings.position_embeddings.weight.copy_(_POSITION_SIZE * torch.eye(d_head, n_heads * d_head))

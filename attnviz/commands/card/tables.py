@@ -10,7 +10,16 @@ from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.language.universal import relation_words
-from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RETRIEVAL, ROLES_ON_REPEATS, SINK
+from attnviz.measures.patterns import (
+    COPY_SUPPRESSION,
+    COPYING,
+    INACTIVE,
+    PATTERNS,
+    RARE_WORD,
+    RETRIEVAL,
+    ROLES_ON_REPEATS,
+    SINK,
+)
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.wording import counted, quoted, rounded, signed, visible
 from attnviz.present.published import role_name, shown_baseline
@@ -32,6 +41,7 @@ _DOES = {
     RETRIEVAL: "attends to the token to copy next",
     COPYING: "raises the logit of the token that it attends to",
     COPY_SUPPRESSION: "lowers the logit of the token that it attends to",
+    RARE_WORD: "points to the rarest token of a text",
     INACTIVE: "writes next to nothing",
 }
 """What a head with a role does, where the role is no pattern, offset or relation."""

@@ -23,7 +23,7 @@ from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.names import NAME_DIRECTIONS
-from attnviz.measures.patterns import NAMES, ROLES_ON_REPEATS, SINK, WRITTEN
+from attnviz.measures.patterns import NAMES, RARE_WORD, ROLES_ON_REPEATS, SINK, WRITTEN
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.wording import quoted, rounded, visible
@@ -232,7 +232,7 @@ def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tu
     """The keys whose values no claim of this kind can have, each with the reason."""
     labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
     known: dict[str, Collection[str]] = {
-        "role": dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS)),
+        "role": dict.fromkeys((*labels, "semantic", RARE_WORD, *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS)),
         "label": (*labels, DIAGONAL, UNNAMED),
         "score": dict.fromkeys((*SCALARS, DIAGONALITY, NOWHERE, *labels)),
         "ablate": METRICS,

@@ -19,7 +19,7 @@ from attnviz.commands.check.claims import (
     write_claims,
 )
 from attnviz.commands.check.papers import PAPER_TABLES
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, check_corpus
+from attnviz.commands.check.papers.table import PaperRun, PaperTable
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.heads.analysis import Analysis
@@ -44,7 +44,7 @@ from attnviz.options import COMMANDS, checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
 from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, part_of
-from attnviz.profiles.published import PublishedHead, has_heads, heads_of_paper
+from attnviz.profiles.published import heads_of_paper
 from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import this_process
@@ -172,23 +172,23 @@ def check(
     of_ablation = {"truncate": truncate, "label_column": label_column}
     found = [*_held(held, checkpoint, stored, profiles, opened, of_ablation, more)]
     if table is not None:
-        run = PaperRun(
-            table, checkpoint.encoder, tuple(paths), more, cache(lambda: _profile(checkpoint, paths, False, more))
-        )
-        found += table.measure(run)
+        profile_once = cache(lambda: _profile(checkpoint, paths, False, more))
+        found += table.measure(PaperRun(table, checkpoint.encoder, tuple(paths), more, profile_once))
     return Check(checkpoint, options, tuple(found), table)
 
 
 def _of_paper(
     name: str, checkpoint: Checkpoint, corpora: tuple[Path, ...]
 ) -> tuple[PaperTable | None, tuple[Claim, ...]]:
-    """A paper's table, and its claims on heads; none on those of a model of another shape, if there is a table."""
-    table, heads = PAPER_TABLES.get(name), tuple[PublishedHead, ...]()
-    shape = checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads
-    if table is not None:
-        check_corpus(table, corpora)
-    if table is None or has_heads(name, *shape):
-        heads = heads_of_paper(name, *shape, PAPER_TABLES)
+    """A paper's table, None where it takes texts and only its heads can be checked, and its claims on heads."""
+    shape, table = (checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads), PAPER_TABLES.get(name)
+    heads = heads_of_paper(name, *shape, PAPER_TABLES)
+    if table is not None and table.needs_corpus and not corpora:
+        if not heads:
+            raise UsageError(f"{name} is measured on texts: expected a corpus, such as novel.txt, found none.")
+        table = None
+    elif table is not None and not table.needs_corpus and corpora and not heads:
+        raise UsageError(f"{name} is measured without texts: leave out {corpora[0]}.")
     return table, tuple(published_claim(name, head, corpora) for head in heads)
 
 

@@ -42,7 +42,7 @@ _MEASURED: tuple[Field[CheckedClaim], ...] = (
     Field("Measured", name="measured", write=lambda each: amount(each) if isinstance(each, float) else each),
     Field("Baseline", name="baseline", write=shown_baseline, detail=True),
     Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_interval),
-    Field("Untrained", name="untrained", if_known=True, detail=True),
+    Field("Untrained", name="untrained", detail=True),
     Field("n", name="n", detail=True),
     Field("Verdict", name="verdict"),
 )

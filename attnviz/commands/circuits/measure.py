@@ -1,4 +1,6 @@
-"""Composition of every pair of heads, and copying of every head, from the weights alone (Elhage et al. 2021).
+"""Composition of every pair of heads, copying and succession of every head, from the weights alone.
+
+Composition and copying are those of Elhage et al. 2021, succession is that of Gould et al. 2023.
 
 In rows, a head writes x W_V W_O, and scores x W_Q (y W_K)^T. N is the norm before a layer (for a layer norm centring,
 then its weight), its scale left out, as all numbers here are ratios. With W' = N W a later head 2 reads of head 1::
@@ -17,6 +19,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
+from attnviz.commands.circuits.successors import Succession, nothing, succession
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
@@ -35,14 +38,20 @@ COMPOSITION_INPUTS = ("query", "key", "value")
 
 @dataclass(frozen=True)
 class HeadCopying:
-    """Copying of a head, -1 to 1: sum of the eigenvalues of W_E W_V W_O W_U by the sum of their absolute values.
+    """What a head writes of the tokens that it reads; None without a language head.
 
-    ``untrained`` is that of a head of this shape with weights drawn at random. Both None without a language head.
+    Attributes:
+        copying: -1 to 1, the sum of the eigenvalues of W_E W_V W_O W_U by the sum of their absolute values.
+        untrained: that of a head of this shape with weights drawn at random.
+        successor: 0-1, the share of tokens of ordinal sequences of which it writes the successor; None with too few.
+        shuffled: its best score where the sequences are in random order.
     """
 
     id: HeadId
     copying: float | None
     untrained: float | None
+    successor: float | None = None
+    shuffled: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,7 @@ class Circuits(Result, OfHeads[HeadCopying]):
         deviations: likewise, see :class:`Pair`.
         baseline: root of the mean squared score of two matrices with these singular values, turned at random.
         no_copying: reason why copying is None, or ''.
+        succession: successor scores by sequence.
         linearised: whether copying leaves out the activation of a masked-language head.
         rotary: whether queries and keys are rotated by positions, which is left out.
     """
@@ -86,6 +96,7 @@ class Circuits(Result, OfHeads[HeadCopying]):
     deviations: dict[str, Tensor]
     baseline: float
     no_copying: str
+    succession: Succession
     linearised: bool
     rotary: bool
 
@@ -135,22 +146,28 @@ def circuits(
     with without_gradients(checkpoint.device):
         layers = _Layers(checkpoint)
         squared, spread = layers.compositions(progress)
-        copying, untrained, why, linear = _copying(checkpoint, layers)
+        head = _Unembedding.of(checkpoint)
+        copying, untrained = ([], []) if isinstance(head, str) else _copying(checkpoint, layers, head)
+        following = _succession(checkpoint, layers, head)
     scores = {kind: squared[at].sqrt() for at, kind in enumerate(COMPOSITION_INPUTS)}
     deviations = {
         kind: (squared[at] * layers.dimensions - 1) / spread[at] for at, kind in enumerate(COMPOSITION_INPUTS)
     }
     ids = [HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))]
-    nothing: list[float | None] = [None] * len(ids)
-    heads = zip(ids, copying or nothing, untrained or nothing, strict=True)
+    none: list[float | None] = [None] * len(ids)
+    followed = [none, none]
+    if following.right:
+        followed = [[*map(float, each.flatten())] for each in (following.scores, following.shuffled)]
+    heads = zip(ids, copying or none, untrained or none, *followed, strict=True)
     return Circuits(
         checkpoint=checkpoint,
         heads=tuple(HeadCopying(*head) for head in heads),
         scores=scores,
         deviations=deviations,
         baseline=layers.dimensions**-0.5,
-        no_copying=why,
-        linearised=not linear,
+        no_copying=head if isinstance(head, str) else "",
+        succession=following,
+        linearised=not isinstance(head, str) and bool(head.dense),
         rotary=layers.rotary,
     )
 
@@ -210,23 +227,62 @@ class _Layers:
 
     def _read(self, layer: int) -> Tensor:
         """What a layer makes of its input, [3, n_heads, d_model, d_head], as narrow as a head; keeps W_O and W_V'."""
-        modules, checkpoint = self._modules[layer], self._checkpoint
+        checkpoint = self._checkpoint
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-        before = self._norms[layer]
-
-        def read(projection: Projection, norm: Norm | None = None) -> Tensor:
-            weight = _scaled(upcast(projection.weight))
-            weight = normed_heads(weight if before is None else before.read_by(weight), norm, linearly=True)
-            return _scaled(repeat_kv(weight, parameters.n_heads))
-
-        query, key = read(parameters.query, parameters.query_norm), read(parameters.key, parameters.key_norm)
-        value = read(parameters.value)
-        output = _scaled(_normed(checkpoint, modules.attention_output_norm, _scaled(upcast(parameters.output_weight))))
+        query = self._reads(layer, parameters.query, parameters.query_norm)
+        key = self._reads(layer, parameters.key, parameters.key_norm)
+        value, output = self.value_output(layer)
         self.rotary = self.rotary or parameters.rotary is not None
         self.values.append(value)
         self.outputs.append(output)
         factors = (torch.linalg.qr(each, mode="r").R for each in (key, query, output.mT))
         return torch.stack([each @ factor.mT for each, factor in zip((query, key, value), factors, strict=True)])
+
+    def _reads(self, layer: int, projection: Projection, norm: Norm | None = None) -> Tensor:
+        """A linear map with the norms before and after it, of each query head, [n_heads, d_model, d_head]."""
+        parameters, before = self._checkpoint.architecture.parameters(self._checkpoint.model, layer), self._norms[layer]
+        weight = _scaled(upcast(projection.weight))
+        weight = normed_heads(weight if before is None else before.read_by(weight), norm, linearly=True)
+        return _scaled(repeat_kv(weight, parameters.n_heads))
+
+    def value_output(self, layer: int) -> tuple[Tensor, Tensor]:
+        """W_V', [n_heads, d_model, d_head], and W_O through the norm of the layer's output."""
+        parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, layer)
+        output, norm = _scaled(upcast(parameters.output_weight)), self._modules[layer].attention_output_norm
+        return self._reads(layer, parameters.value), _scaled(_normed(self._checkpoint, norm, output))
+
+
+@dataclass(frozen=True)
+class _Unembedding:
+    """The way from the last layer to logits: the model's norm, then dense maps and norms of its language head."""
+
+    checkpoint: Checkpoint
+    last: Any
+    dense: list[Any]
+    norms: list[Any]
+    tokens: Tensor  # W_U, [vocabulary, d_model]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "_Unembedding | str":
+        """Of a checkpoint; the reason why it has none."""
+        head: Any = None if checkpoint.encoder_only else checkpoint.language_head
+        if head is None:
+            kind = "encoder" if checkpoint.encoder_only else "checkpoint"
+            return f"this {kind} has no language head, so nothing maps what heads write to tokens"
+        inner = [each for each in head.modules() if not [*each.children()] and hasattr(each, "weight")]
+        *dense, unembedding = [each for each in inner if parameter_of(each, "weight").ndim == 2]
+        norms = [each for each in inner if parameter_of(each, "weight").ndim == 1]
+        last = checkpoint.architecture.final_norm(checkpoint.model)
+        return cls(checkpoint, last, dense, norms, upcast(parameter_of(unembedding, "weight")))
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """What W_U reads of rows [.., d_model] after the last layer, their scale and the head's activation left out."""
+        rows = _normed(self.checkpoint, self.last, rows)
+        for each in self.dense:
+            rows = rows @ upcast(parameter_of(each, "weight")).T
+        for each in self.norms:
+            rows = _normed(self.checkpoint, each, rows)
+        return rows
 
 
 def rotation_spread(first: Tensor, second: Tensor, d: int) -> Tensor:
@@ -258,33 +314,17 @@ def _evenness(wide: Tensor) -> Tensor:
     return _size(wide @ wide.mT) / _size(wide).square()
 
 
-def _copying(checkpoint: Checkpoint, layers: _Layers) -> tuple[list[float], list[float], str, bool]:
-    """Copying of all heads, that of random ones, why there is none, and whether the language head is linear."""
-    head: Any = None if checkpoint.encoder_only else checkpoint.language_head
-    if head is None:
-        kind = "encoder" if checkpoint.encoder_only else "checkpoint"
-        return [], [], f"this {kind} has no language head, so nothing maps what heads write to tokens", True
-    inner = [each for each in head.modules() if not [*each.children()] and hasattr(each, "weight")]
-    *dense, unembedding = [each for each in inner if parameter_of(each, "weight").ndim == 2]
-    norms = [each for each in inner if parameter_of(each, "weight").ndim == 1]
+def _copying(checkpoint: Checkpoint, layers: _Layers, head: _Unembedding) -> tuple[list[float], list[float]]:
+    """Copying of all heads, and that of random ones."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
-    words, tokens = upcast(tables.words), upcast(parameter_of(unembedding, "weight"))
-    tied, last = words.data_ptr() == tokens.data_ptr(), checkpoint.architecture.final_norm(checkpoint.model)
-    across = _normed(checkpoint, tables.norm, tokens.T @ words)  # [d_model, d_model]: W_U W_E
+    words = upcast(tables.words)
+    tied = words.data_ptr() == head.tokens.data_ptr()
+    across = _normed(checkpoint, tables.norm, head.tokens.T @ words)  # [d_model, d_model]: W_U W_E
     if tables.project is not None:
         across = across @ upcast(parameter_of(tables.project, "weight")).T
-
-    def to_logits(rows: Tensor) -> Tensor:
-        rows = _normed(checkpoint, last, rows)
-        for each in dense:
-            rows = rows @ upcast(parameter_of(each, "weight")).T
-        for each in norms:
-            rows = _normed(checkpoint, each, rows)
-        return rows
-
     own = []
     for layer, (output, value) in enumerate(zip(layers.outputs, layers.values, strict=True)):
-        own.append(_copied(to_logits(output) @ across @ value))
+        own.append(_copied(head(output) @ across @ value))
         across = layers.after(layer, across)
     draw = torch.Generator().manual_seed(0)
 
@@ -292,13 +332,13 @@ def _copying(checkpoint: Checkpoint, layers: _Layers) -> tuple[list[float], list
         return torch.randn(*shape, generator=draw).to(words)
 
     some = fresh(*words.shape)
-    across = (some.T if tied and not dense else fresh(checkpoint.d_model, words.shape[0])) @ some
+    across = (some.T if tied and not head.dense else fresh(checkpoint.d_model, words.shape[0])) @ some
     if tables.project is not None:
         across = across @ fresh(words.shape[1], checkpoint.d_model)
     del some
     random = [_copied(fresh(*each.shape) @ across @ fresh(*value.shape))
               for each, value in zip(layers.outputs, layers.values, strict=True)]  # fmt: skip
-    return [*chain(*own)], [*chain(*random)], "", not dense
+    return [*chain(*own)], [*chain(*random)]
 
 
 def _copied(matrices: Tensor) -> list[float]:
@@ -307,3 +347,28 @@ def _copied(matrices: Tensor) -> list[float]:
     values = torch.linalg.eigvals(matrices.cpu())
     shares = values.real.sum(-1) / values.abs().sum(-1).clamp(min=torch.finfo(values.real.dtype).tiny)
     return [float(share) for share in shares]
+
+
+def successors(checkpoint: Checkpoint) -> Succession:
+    """Successor scores of all heads, from the weights alone; see :mod:`attnviz.commands.circuits.successors`."""
+    with without_gradients(checkpoint.device):
+        return _succession(checkpoint, _Layers(checkpoint), _Unembedding.of(checkpoint))
+
+
+def _succession(checkpoint: Checkpoint, layers: _Layers, head: _Unembedding | str) -> Succession:
+    if isinstance(head, str):
+        return nothing(head)
+    last = range(checkpoint.n_layers)
+
+    def logits_of(rows: Tensor, ids: Tensor) -> Tensor:
+        of_layers = []
+        for layer in last:
+            value, output = layers.value_output(layer)
+            written = rows @ value @ output
+            for later in last[layer:]:
+                written = layers.after(later, written)
+            of_layers.append(head(written) @ head.tokens[ids].T)
+            rows = layers.after(layer, rows)
+        return torch.stack(of_layers)
+
+    return succession(checkpoint, logits_of)

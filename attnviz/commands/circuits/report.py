@@ -7,9 +7,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, Circuits, HeadCopying, Pair
+from attnviz.commands.circuits.successors import MAJORITY
 from attnviz.models.wording import counted, rounded, signed, visible
 from attnviz.present.documents import model_entry
-from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry
+from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes
@@ -19,6 +20,8 @@ _HEADS: tuple[Field[HeadCopying], ...] = (
     *HEAD,
     Field("Copying", name="copying", unit="−1 to 1", write=signed),
     Field("Untrained", name="untrained", write=signed),
+    Field("Successor", name="successor", unit="0–1"),
+    Field("Shuffled", name="shuffled"),
 )
 _PAIRS: tuple[Field[Pair], ...] = (
     Field("Head", lambda pair: str(pair.id)),
@@ -51,6 +54,7 @@ def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
         "baseline": result.baseline,
         "heads": [entry(_HEADS, head) for head in result.select(choices.select)],
         "no_copying": result.no_copying or None,
+        "no_successors": result.succession.why_none or None,
         "activation_left_out": result.linearised,
         "rotary_left_out": result.rotary,
     }
@@ -85,9 +89,13 @@ def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
         yield notes("No pairs: composition takes two layers.")
     if not result.no_copying:
         copying = sorted(heads, key=lambda head: -abs(head.copying or 0.0))
-        columns = [_HEADS[0], *_HEADS[-2:]]
+        columns = pick(_HEADS, "id", "copying", "untrained")
         order = "the largest first"
         yield first_rows("Copying", columns, copying, choices.rows(3), "circuits.json", order=order)
+    following = sorted((head for head in heads if head.successor is not None), key=lambda head: -(head.successor or 0))
+    if following and (choices.verbose or (following[0].successor or 0) >= MAJORITY):
+        columns, order = pick(_HEADS, "id", "successor", "shuffled"), "the largest first"
+        yield first_rows("Successors", columns, following, choices.rows(3), "circuits.json", order=order)
     if not choices.verbose:
         return
     low, high = untrained_range(result)
@@ -99,6 +107,11 @@ def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
         if result.no_copying
         else "Copying: Σλ / Σ|λ| of W_E W_V W_O W_U (Elhage et al. 2021); 1: a head raises the tokens it attends to, "
         f"−1: lowers them. Untrained: weights drawn at random, here {signed(low)} to {signed(high)}.",
+        f"Successors: no value, {result.succession.why_none}."
+        if result.succession.why_none
+        else "Successors: share of the tokens of ordinal sequences (numbers, days, letters) of which a head writes the "
+        "next, from what the first layer's network makes of them (Gould et al. 2023). Shuffled: its best of 20 random "
+        "orders.",
         "The activation of the masked-language head is left out of copying." if result.linearised else "",
         left_out(result),
     )

@@ -11,12 +11,12 @@ from attnviz.judge.roles import Role
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
-from attnviz.measures.patterns import NAMES, RETRIEVAL, WRITTEN
+from attnviz.measures.patterns import NAMES, RARE_WORD, RETRIEVAL, WRITTEN
 from attnviz.models.head_ids import FORMS, HeadId
 from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
 
-_LABELS = ("coreference", "semantic", RETRIEVAL, *WRITTEN, DIAGONAL, UNNAMED, *NO_LABEL)
+_LABELS = ("coreference", "semantic", RETRIEVAL, RARE_WORD, *WRITTEN, DIAGONAL, UNNAMED, *NO_LABEL)
 """Labels and roles but patterns and relations, which other texts or corpora may have."""
 
 

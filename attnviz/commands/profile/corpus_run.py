@@ -9,6 +9,7 @@ from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.chats import ChatTally
 from attnviz.measures.head_distances import HeadDistanceTally
 from attnviz.measures.names import NameTally
+from attnviz.measures.pointing import PointingTally
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.repeats import SEQUENCES, RepeatTally
 from attnviz.measures.tallies import MeaningTally, StatisticsTally, Tally, counting
@@ -16,7 +17,7 @@ from attnviz.measures.writing import WritingTally
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Measured
 from attnviz.texts.reading import Text, ready, rendered
-from attnviz.texts.runs import Additive, LongRun, RunSettings
+from attnviz.texts.runs import Additive, LongRun, RunSettings, token_counts
 
 TEXTS_APART = 1 << 40
 """Distance between the text numbers of two corpora, so that each text has its own bootstrap weights."""
@@ -33,6 +34,8 @@ class CorpusRun:
         self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
         self.writing = WritingTally(checkpoint)
         self.chats = ChatTally(checkpoint)
+        counts = partial(token_counts, checkpoint, settings.corpora, settings.limit)
+        self.pointing = PointingTally(checkpoint, counts)
         self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape, learned)
         self.repeats = RepeatTally(checkpoint, settings.seed)
         self.attention = SampledAttention(checkpoint, settings.seed)
@@ -57,7 +60,7 @@ class CorpusRun:
         parts: dict[str, Additive] = {
             "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings, "names": self.names,
             "writing": self.writing, "distances": self.distances, "repeats": self.repeats, "attention": self.attention,
-            "chats": self.chats,
+            "chats": self.chats, "pointing": self.pointing,
         }  # fmt: skip
         run = LongRun(self.settings, parts, self.count, self.prepared)
         run.measure()
@@ -85,7 +88,7 @@ class CorpusRun:
 
     def count(self, number: int, batch: Batch) -> None:
         """Run a batch through the model, and add its patterns to the tallies of its kind of corpus."""
-        tallies: list[Tally] = [self.statistics, self.relations, self.meanings, self.writing]
+        tallies: list[Tally] = [self.statistics, self.relations, self.meanings, self.writing, self.pointing]
         on_weighted_values: Callable[[int, Tensor], None] | None = partial(self.writing.add_written, batch=batch)
         if self.settings.corpora[number].kind == "gap":
             tallies, on_weighted_values = [self.names], None

@@ -24,7 +24,7 @@ from attnviz.judge.roles import Role
 from attnviz.judge.rules import BROAD_SHARE, MARGIN
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.measures.names import NAME_DIRECTIONS
-from attnviz.measures.patterns import INACTIVE, SINK, WRITTEN, allowed_units
+from attnviz.measures.patterns import INACTIVE, RARE_WORD, SINK, WRITTEN, allowed_units
 from attnviz.measures.relations import RelatedWords, Spans, SpansOfTexts
 from attnviz.models.head_ids import HeadId
 from attnviz.profiles.examples import Example, RoleExamples, Unit
@@ -286,6 +286,9 @@ def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | Non
     elif role == "semantic":
         keys, cosines = (each.cpu() for each in run.meanings.cosines(batch))
         right = keys & (cosines >= MARGIN)
+    elif role == RARE_WORD:
+        keys = keys & non_sink[:, None]
+        right = keys & run.pointing.rare_keys(batch)[0].cpu()[:, None]
     elif role in WRITTEN:
         right = keys = keys if role == INACTIVE else run.writing.other_keys(batch).cpu()
     elif spread:

@@ -291,6 +291,7 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
         if run.settings.checkpoint.architecture.has_words:
             yield from judged.semantic_candidates(run.meanings)
         yield from judged.writing_candidates(run.writing)
+        yield from judged.rare_candidates(run.pointing)
     if repeats:
         yield from judged.repeat_candidates(run.repeats.results(), previous=not run.sentences)
     yield from judged.syntax_candidates(run.relations.results())

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence
-from attnviz.errors import CorpusError
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
@@ -33,15 +32,8 @@ class FirstTokenTally(TextTally):
 
     def rates(self) -> Tensor:
         """Share of texts, layers and heads by bootstrap sample, [1 + replicates]."""
-        return self._counts["sums"].mean((1, 2)) / self._weight()
-
-    def by_head(self) -> Tensor:
-        """Share of texts, [n_layers, n_heads]."""
-        return self._counts["sums"][0] / self.n_texts
-
-    def _weight(self) -> Tensor:
-        """Texts in each bootstrap sample: all are of one length."""
-        return self._counts["positions"][:, 0] / LENGTH
+        n_texts = self._counts["positions"][:, 0] / LENGTH  # all are of one length
+        return self._counts["sums"].mean((1, 2)) / n_texts
 
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
@@ -53,19 +45,13 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     tallies = []
     for checkpoint in (run.checkpoint, run.untrained):
         tallies.append(FirstTokenTally(checkpoint))
-        n = run.over_texts(checkpoint, {"sinks": tallies[-1]}, first_tokens)
-        if n == 0:
-            raise CorpusError(f"gu-2024 takes texts of at least {LENGTH} tokens; {run.corpora[0]} has none: expected "
-                              "a paragraph a line, or longer texts.")  # fmt: skip
+        run.over_texts(checkpoint, {"sinks": tallies[-1]}, first_tokens)
     trained, untrained = tallies
     yield run.claimed(
         "sink rate", float(trained.rates()[0]), trained.n_texts, untrained=float(untrained.rates()[0]),
         published="0.18 in their model of 60M, 0.45 in that of 1B",
         **over_texts_evidence(trained.rates(), trained.n_texts),
     )  # fmt: skip
-    half = [float((each.by_head() > 0.5).double().mean()) for each in tallies]
-    yield run.reported("heads that are sinks in over half of the texts", half[0], trained.by_head().numel(),
-                       untrained=half[1])  # fmt: skip
 
 
 GU_2024 = PaperTable(

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, too_few
 from attnviz.errors import CheckpointError, CorpusError
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
+from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.estimates import t_quantile
 from attnviz.measures.patterns import COPY_SUPPRESSION
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
-from attnviz.models.wording import counted
 from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
@@ -169,7 +168,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     if not texts:
         raise CorpusError("mcdougall-2023 found no text of two tokens.")
     weights, n = text_weights(options["seed"], range(len(texts))), len(texts)
-    few = "" if n >= ENOUGH_TEXTS else f"{counted(n, 'text')}, of {ENOUGH_TEXTS} that an interval takes"
+    few = too_few(n)
     for id in _heads(run):
         own, fresh = (_measured(run, each, id, texts) for each in (checkpoint, run.untrained))
         samples, interval = explained(own, weights), None

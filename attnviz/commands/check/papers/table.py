@@ -12,9 +12,9 @@ from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, Ch
 from attnviz.commands.check.claims import Claim
 from attnviz.commands.profile.corpus_run import TEXTS_APART
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
-from attnviz.errors import UsageError
+from attnviz.errors import CorpusError
 from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES
-from attnviz.measures.bootstrap import standard_error, text_weights
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
 from attnviz.measures.estimates import Interval, share_evidence
 from attnviz.measures.tallies import Tally, counting
 from attnviz.models.checkpoint import Checkpoint
@@ -23,8 +23,8 @@ from attnviz.models.wording import counted
 from attnviz.progress import named, report_once
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Process, Unfinished
-from attnviz.texts.reading import Text, open_corpus, ready, rendered
-from attnviz.texts.runs import LongRun, RunSettings
+from attnviz.texts.reading import Corpus, Text, open_corpus, ready, rendered
+from attnviz.texts.runs import LongRun, RunSettings, token_counts
 from attnviz.texts.tables import Columns
 
 
@@ -76,19 +76,29 @@ class PaperRun:
         """A measured head by its place."""
         return HeadId(self.checkpoint.layers[layer], head)
 
+    def token_counts(self) -> Tensor:
+        """How often each vocabulary entry is in the texts, [vocabulary]."""
+        return token_counts(self.checkpoint, self._opened, self.options["limit"])
+
+    @cached_property
+    def _opened(self) -> tuple[Corpus, ...]:
+        columns = Columns(self.options["text_column"], self.options["pair_column"])
+        return tuple(open_corpus(path, columns) for path in self.corpora)
+
     def over_texts(
         self, checkpoint: Checkpoint, tallies: Mapping[str, Any], prepared: Callable[[Text], Text | None] | None = None
     ) -> int:
         """Count all texts in ``tallies``, of the untrained copy at most :data:`CONTROL_TEXTS` a corpus.
 
-        ``prepared`` gives each text as it is measured, None to leave it out. Returns the number of texts measured.
+        ``prepared`` gives each text as it is measured, None to leave it out. Returns the number of texts measured;
+        CorpusError where that is 0.
         """
-        options, columns = self.options, Columns(self.options["text_column"], self.options["pair_column"])
+        options = self.options
         part, most = PARTS[0], options["limit"]
         if checkpoint is not self.checkpoint:
             part, most = PARTS[1], min(CONTROL_TEXTS, most or CONTROL_TEXTS)
         settings = RunSettings(
-            checkpoint, tuple(open_corpus(path, columns) for path in self.corpora), None, most, options["batch_size"],
+            checkpoint, self._opened, None, most, options["batch_size"],
             options["seed"], Process(), Unfinished(None, {}), named(part, options["progress"]),
             report_once(options["warn"]),
         )  # fmt: skip
@@ -101,7 +111,10 @@ class PaperRun:
 
         run = LongRun(settings, tallies, count, prepared or partial(_whole, checkpoint=checkpoint))
         run.measure()
-        return sum(each.texts for each in run.measured)
+        if not (n_texts := sum(each.texts for each in run.measured)):
+            names = ", ".join(map(str, self.corpora))
+            raise CorpusError(f"no text of {names} could be measured. {self.table.name} takes {self.table.data}.")
+        return n_texts
 
     def reported(self, what: str, value: float, n: int, *, head: HeadId | None = None, published: str = "",
                  untrained: float | None = None, interval: Interval | None = None) -> CheckedClaim:  # fmt: skip
@@ -109,22 +122,18 @@ class PaperRun:
         claim = self._claim(what, head, published, None)
         return CheckedClaim(claim, REPORTED, value, n, interval=interval, untrained=untrained)
 
+    def undecided(self, what: str, why: str) -> CheckedClaim:
+        """A row that cannot be measured here, and why."""
+        return CheckedClaim(self._claim(what, None, "", None), UNDECIDED, reason=why)
+
     def claimed(self, what: str, value: float, n: int, *, head: HeadId | None = None, published: str = "",
                 at_least: float | None = None, untrained: float | None = None, baseline: float | None = None,
                 interval: Interval | None = None, few: str = "") -> CheckedClaim:  # fmt: skip
         """A claim of the paper: it holds where all of the interval is at the threshold and above both controls.
 
-        Args:
-            what: is measured, as the table names it.
-            value: the number.
-            n: what it rests on.
-            head: that it is of; None for the model.
-            published: the paper's number, in words.
-            at_least: the threshold.
-            untrained: the same number of the untrained copy.
-            baseline: that of another control.
-            interval: of the number over texts.
-            few: why there is too little of something to decide; '' where there is enough.
+        Of ``value``, which rests on ``n``, the ``interval`` is over texts; ``head`` is None for the whole model;
+        ``published`` is the paper's number, in words; ``at_least`` is the threshold; ``untrained`` is the same number
+        of the untrained copy, and ``baseline`` that of another control; ``few`` says why nothing can be decided.
         """
         low, high = interval or (value, value)
         above = max((each for each in (untrained, baseline) if each is not None), default=-1.0)
@@ -144,22 +153,21 @@ class PaperRun:
         )  # fmt: skip
 
 
+def too_few(n_texts: int, least: int = ENOUGH_TEXTS) -> str:
+    """``few`` of :meth:`PaperRun.claimed`: why so many texts decide nothing; '' where they do."""
+    return "" if n_texts >= least else f"{counted(n_texts, 'text')}, of {least} at least"
+
+
 def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:
     """``interval`` and ``few`` of :meth:`PaperRun.claimed`, of a share over texts.
 
     ``samples`` are its bootstrap samples, [1 + replicates], the first of which is the share itself.
     """
     if n_texts < MIN_TEXTS_SHARES:
-        return {"few": f"{counted(n_texts, 'text')}, of {MIN_TEXTS_SHARES} that an interval takes"}
+        return {"few": too_few(n_texts, MIN_TEXTS_SHARES)}
     error = float(standard_error(samples[1:]))
     return {"interval": share_evidence(float(samples[0]), 0.0, (error, error), n_texts, ERROR_RATE).interval}
 
 
 def _whole(text: Text, checkpoint: Checkpoint) -> Text | None:
     return rendered(text, checkpoint.tokenizer) if text.messages else ready(text, None)
-
-
-def check_corpus(table: PaperTable, corpora: tuple[Path, ...]) -> None:
-    """UsageError where a table needs texts and none are given."""
-    if table.needs_corpus and not corpora:
-        raise UsageError(f"{table.name} is measured on texts: expected a corpus, such as novel.txt, found none.")

@@ -1,0 +1,117 @@
+"""Clark et al. 2019: the surface patterns of their sections 3.1 to 3.3; their relations are claims on heads."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence, too_few
+from attnviz.judge.rules import BROAD_SHARE, MAJORITY, SINK_SHARE
+from attnviz.measures.bootstrap import REPLICATES
+from attnviz.measures.patterns import allowed_units
+from attnviz.measures.tallies import TextTally
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.reference.attention import uniform_pattern, weighted_logs
+from attnviz.texts.batches import Batch
+
+DEPTHS = 5 / 12, 10 / 12
+"""Where the paper's layers 6 to 10 of 12 begin and end, as shares of the depth."""
+
+FROM_SEP, ENTROPY = "[SEP] from [SEP]", "entropy by that of uniform attention"
+_OF_QUERIES = {"previous token": -1, "next token": 1, "token itself": 0}
+_OF_KEYS = ("[CLS]", "[SEP]", "period or comma")
+_FOUND = {"previous token": "4 of 144", "next token": "5 of 144"}
+
+
+class SurfaceTally(TextTally):
+    """Mean attention of all queries to neighbours and marked tokens, and entropy, of each head by bootstrap sample."""
+
+    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+        tokenizer: Any = checkpoint.tokenizer
+        marks = [ids for ids in tokenizer([".", ","], add_special_tokens=False)["input_ids"] if len(ids) == 1]
+        self._marked = [[tokenizer.cls_token_id], [tokenizer.sep_token_id], [id for ids in marks for id in ids]]
+        self._causal = checkpoint.architecture.causal
+        n_sums = len(_OF_QUERIES) + len(_OF_KEYS) + 2  # … [SEP] from [SEP], entropy
+        super().__init__(
+            replicates,
+            sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, n_sums),
+            # tokens of each kind of key, and the entropy of uniform attention
+            seen=(replicates + 1, 1, len(_OF_KEYS) + 1),
+        )
+        self._masks = torch.empty(0)
+
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Find the marked tokens of a batch."""
+        super().begin(batch, weights)
+        ids, valid = batch.inputs["input_ids"], batch.valid
+        pairs = valid[:, :, None] & valid[:, None]
+        places = torch.arange(ids.shape[1], device=ids.device)
+        far = places - places[:, None]
+        marked = [
+            valid & torch.isin(ids, torch.tensor([id for id in each if id is not None], device=ids.device).long())
+            for each in self._marked
+        ]
+        masks = [pairs & (far == offset) for offset in _OF_QUERIES.values()]
+        masks += [pairs & each[:, None] for each in marked]
+        masks.append(masks[-2] & marked[1][:, :, None])
+        self._masks = torch.stack(masks, -1).flatten(1, 2)
+        uniform = uniform_pattern(valid[:, None] & allowed_units(ids.shape[1], self._causal).to(ids.device))
+        entropy = -(weighted_logs(uniform).sum(-1) * valid).sum(1)
+        self._keep("seen", torch.stack([*(each.sum(1).double() for each in marked), entropy.double()], 1))
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+        """Count one layer's patterns, [batch, n_heads, n, n]."""
+        entropy = -(weighted_logs(pattern).sum(-1) * batch.valid[:, None]).sum(-1)
+        self._keep("sums", torch.cat([pattern.flatten(2) @ self._masks.to(pattern), entropy[..., None]], -1))
+
+    def means(self) -> dict[str, Tensor]:
+        """Mean attention by what it goes to, [1 + replicates, n_layers, n_heads]; without tokens that no text has."""
+        sums, seen = self._counts["sums"], self._counts["seen"][:, 0]
+        n = self._counts["positions"][:, 0, None, None]
+        found = {name: sums[..., at] / n for at, name in enumerate((*_OF_QUERIES, *_OF_KEYS))}
+        found[FROM_SEP] = sums[..., -2] / seen[:, 1, None, None]
+        found[ENTROPY] = sums[..., -1] / seen[:, -1, None, None]
+        there = dict(zip(_OF_KEYS, (seen[0, :-1] > 0).tolist(), strict=True)) | {"next token": not self._causal}
+        there[FROM_SEP] = there["[SEP]"]
+        return {name: means for name, means in found.items() if there.get(name, True)}
+
+
+def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+    tallies = [SurfaceTally(run.checkpoint), SurfaceTally(run.untrained)]
+    for tally, checkpoint in zip(tallies, (run.checkpoint, run.untrained), strict=True):
+        run.over_texts(checkpoint, {"surface": tally})
+    (trained, untrained), n_texts = (each.means() for each in tallies), tallies[0].n_texts
+    n_layers, n_heads = run.checkpoint.n_layers, run.checkpoint.n_heads
+    thresholds = {**dict.fromkeys(_OF_QUERIES, MAJORITY), ENTROPY: BROAD_SHARE, **dict.fromkeys(_OF_KEYS, SINK_SHARE)}
+    for name, threshold in thresholds.items():
+        if name not in trained:
+            continue
+        many, control = (int((each[name][0] > threshold).sum()) for each in (trained, untrained))
+        row, found = (f"heads over {threshold:.2g}: {name}", many, n_layers * n_heads), _FOUND.get(name, "")
+        if found:
+            yield run.claimed(*row, untrained=control, published=found, few=too_few(n_texts))
+        else:
+            yield run.reported(*row, untrained=control)
+    first, last = round(DEPTHS[0] * n_layers), round(DEPTHS[1] * n_layers)
+    for name, least, found in (("[SEP]", 0.5, "over half"), (FROM_SEP, 0.9, "over 0.9")):
+        if name in trained:
+            samples, of_untrained = (each[name][:, first:last].mean((1, 2)) for each in (trained, untrained))
+            yield run.claimed(
+                f"mean attention to {name}, layers {first} to {last - 1}", float(samples[0]), n_texts, at_least=least,
+                untrained=float(of_untrained[0]), published=found, **over_texts_evidence(samples, n_texts),
+            )  # fmt: skip
+
+
+CLARK_2019 = PaperTable(
+    name="clark-2019",
+    cited="Clark et al. 2019, What Does BERT Look At? An Analysis of BERT's Attention",
+    data="texts as the model reads them (paper: 1,000 pairs of paragraphs of Wikipedia, of at most 128 tokens)",
+    metric="mean attention of all tokens, special ones too; entropy as a share of that of uniform attention, since "
+    "texts have other lengths than the paper's",
+    threshold=f"a neighbour over {MAJORITY} (paper); entropy over {BROAD_SHARE:.2f}, [CLS], [SEP], period or comma "
+    f"over {SINK_SHARE} (their plotting code, 3.8 nats of about 4.5); the paper's layers 6 to 10 of 12 by their share "
+    "of the depth, from 0 here",
+    measure=_measure,
+)

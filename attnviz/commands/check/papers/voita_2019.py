@@ -1,0 +1,88 @@
+"""Voita et al. 2019: positional, syntactic and rare-word heads, by where their largest attention points."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, too_few
+from attnviz.judge.roles import rare_candidates
+from attnviz.judge.rules import MAJORITY, MARGIN
+from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.measures.pointing import COMMON, PointingTally
+from attnviz.measures.relations import RelationTally
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+
+POSITIONAL = 0.9
+"""Share of tokens whose largest attention is on one neighbour, of a positional head (the paper)."""
+
+RELATIONS = ("nsubj", "obj", "amod", "advmod")
+"""The paper's relations, in both directions."""
+
+
+class _Heads:
+    """Which heads have a role, boolean [n_layers, n_heads] each; ``syntactic`` is None without trees."""
+
+    def __init__(self, run: PaperRun, checkpoint: Checkpoint) -> None:
+        self.pointing = PointingTally(checkpoint, run.token_counts)
+        relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, checkpoint.architecture.causal)
+        self.texts = run.over_texts(checkpoint, {"pointing": self.pointing, "relations": relations})
+        self.positional = self.pointing.at_neighbours().amax(0) >= POSITIONAL
+        above = [
+            (each.accuracy.scores - each.offset_accuracy >= MARGIN).any(0)
+            for each in relations.results()
+            if each.relation in RELATIONS and each.accuracy.texts >= ENOUGH_TEXTS
+        ]
+        self.syntactic: Tensor | None = torch.stack(above).any(0) if above else None
+
+    @property
+    def rarest(self) -> Tensor:
+        """Share of tokens that point to the rarest one, [n_layers, n_heads]; NaN where no text counts."""
+        return self.pointing.rare().scores[0]
+
+
+def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+    trained, untrained = (_Heads(run, checkpoint) for checkpoint in (run.checkpoint, run.untrained))
+    n_heads = trained.positional.numel()
+
+    def shares(name: str, of: Tensor, control: Tensor | None) -> CheckedClaim:
+        found = None if control is None else float(control.double().mean())
+        few = too_few(trained.texts)
+        return run.claimed(name, float(of.double().mean()), n_heads, untrained=found, few=few)
+
+    yield shares("positional heads", trained.positional, untrained.positional)
+    no_trees = f"no trees with {', '.join(RELATIONS)} in {ENOUGH_TEXTS} sentences: expected a treebank (.conllu)"
+    if trained.syntactic is None:
+        yield run.undecided("syntactic heads", no_trees)
+    else:
+        yield shares("syntactic heads", trained.syntactic, untrained.syntactic)
+    candidate = next(rare_candidates(trained.pointing), None)
+    if candidate is None or candidate.estimate.texts < ENOUGH_TEXTS:
+        yield run.undecided("rarest token", f"too few texts have a token beyond the {COMMON} most frequent ones")
+        return
+    at = int(trained.rarest[0].argmax())
+    role = candidate.tested(HeadId(0, at), 0)
+    yield run.claimed(
+        "rarest token, the best head of the first layer", role.score, role.n, head=run.head(0, at),
+        at_least=MAJORITY, interval=role.interval, baseline=role.baseline,
+        untrained=float(untrained.rarest[0].nan_to_num().max()), published="0.66",
+    )  # fmt: skip
+    two = float(trained.pointing.rare(1).scores[0, 0, at])
+    yield run.reported("one of the two rarest", two, role.n, head=run.head(0, at), published="0.83")
+    yield run.reported("rare-word heads", float((trained.rarest >= MAJORITY).double().mean()), n_heads,
+                       untrained=float((untrained.rarest >= MAJORITY).double().mean()))  # fmt: skip
+
+
+VOITA_2019 = PaperTable(
+    name="voita-2019",
+    cited="Voita et al. 2019, Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting",
+    data="texts, for syntactic heads a treebank with gold trees (paper: WMT and OpenSubtitles, parsed, encoders of "
+    "translation models); frequencies are those of these texts",
+    metric="where the largest attention on content points: at one neighbour; at the other end of "
+    f"{', '.join(RELATIONS)}; at the rarest token of a text, if it is not one of the {COMMON} most frequent ones",
+    threshold=f"at a neighbour {POSITIONAL} of the time, {MARGIN} above the best fixed offset for a relation in one "
+    f"direction (paper); {MAJORITY} on the rarest token (our own), and above the untrained copy",
+    measure=_measure,
+)

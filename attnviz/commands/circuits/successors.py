@@ -1,0 +1,159 @@
+"""Successor heads, from the weights alone (Gould et al. 2023): from " Monday" to " Tuesday", from " 3" to " 4".
+
+Of each token t of an ordinal sequence a head is given MLP_0(W_E[t]), the first layer's network of the embedding, which
+the paper takes as the embedding that heads read. Of the logits that the head then writes, those of the tokens of the
+sequence are compared: the score is the share of tokens at which the largest is that of the successor.
+"""
+
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.measures.bootstrap import named_generator
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.wording import counted
+from attnviz.reference.attention import upcast
+
+_NUMBERS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+_MONTHS = "January February March April May June July August September October November December".split()
+_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+SEQUENCES: dict[str, tuple[bool, list[str]]] = {
+    "numbers": (False, [str(number) for number in range(1, 201)]),
+    "number words": (False, f"{_NUMBERS} seventeen eighteen nineteen twenty".split()),
+    "ordinal words": (False, "first second third fourth fifth sixth seventh eighth ninth tenth".split()),
+    "days": (True, _DAYS),
+    "short days": (True, [day[:3] for day in _DAYS]),
+    "months": (True, _MONTHS),
+    "short months": (True, [month[:3] for month in _MONTHS]),
+    "letters": (False, list(string.ascii_uppercase)),
+}
+"""The kinds of sequences of the paper: whether the first follows the last, and the words."""
+
+FEWEST = 20
+"""Tokens with a successor below which nothing is measured (our own choice)."""
+
+SHUFFLES = 20
+"""Random orders of each sequence; a head's control is its best score among them (our own choice)."""
+
+MAJORITY = 0.5
+"""A head is a successor head where it writes at least this share of successors (our own choice)."""
+
+
+@dataclass(frozen=True)
+class OrdinalSequence:
+    """The words of a sequence that are single tokens.
+
+    Attributes:
+        name: of :data:`SEQUENCES`.
+        ids: vocabulary entries, [n].
+        pairs: indices of a token and of its successor among these, [n_pairs, 2].
+    """
+
+    name: str
+    ids: Tensor
+    pairs: Tensor
+
+
+@dataclass(frozen=True)
+class Succession:
+    """Successor scores of all heads.
+
+    Attributes:
+        right: by sequence, the number of right successors, [n_layers, n_heads], and of tokens with a successor.
+        shuffled: the best score of each head on random orders, [n_layers, n_heads].
+        why_none: why nothing was measured, or ''.
+    """
+
+    right: dict[str, tuple[Tensor, int]]
+    shuffled: Tensor
+    why_none: str = ""
+
+    @property
+    def n(self) -> int:
+        """Tokens with a successor."""
+        return sum(n for _, n in self.right.values())
+
+    @property
+    def scores(self) -> Tensor:
+        """Share of tokens at which a head writes the successor, [n_layers, n_heads]."""
+        return torch.stack([right for right, _ in self.right.values()]).sum(0) / self.n
+
+
+def nothing(why: str) -> Succession:
+    """No scores, for this reason."""
+    return Succession({}, torch.empty(0), why)
+
+
+def ordinal_sequences(tokenizer: Any) -> list[OrdinalSequence]:
+    """The sequences with a pair of single tokens that follow one another, in the spelling that has most of these."""
+    found = []
+    for name, (cyclic, words) in SEQUENCES.items():
+        spellings = [_single_tokens(tokenizer, [f"{before}{word}" for word in words]) for before in (" ", "")]
+        at = max(spellings, key=len)  # of equal ones with the space
+        places = {place: number for number, place in enumerate(at)}
+        following = [(place, (place + 1) % len(words)) for place in at if cyclic or place + 1 < len(words)]
+        pairs = [[places[one], places[two]] for one, two in following if two in places]
+        if pairs:
+            found.append(OrdinalSequence(name, torch.tensor([*at.values()]), torch.tensor(pairs)))
+    return found
+
+
+def _single_tokens(tokenizer: Any, words: list[str]) -> dict[int, int]:
+    """The vocabulary entry of each word that is a token of its own, by the word's place."""
+    encoded = tokenizer(words, add_special_tokens=False)["input_ids"]
+    single = {place: ids[0] for place, ids in enumerate(encoded) if len(ids) == 1}
+    entries = [*single.values()]
+    return {place: id for place, id in single.items() if id not in tokenizer.all_special_ids and entries.count(id) == 1}
+
+
+def effective_embeddings(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
+    """What the first layer's network makes of the embeddings of tokens, [n, d_model], in float32 at least."""
+    tables, modules = checkpoint.architecture.embeddings(checkpoint.model), checkpoint.modules[0]
+    rows = tables.of_words(ids.to(tables.words.device))
+    for module in (tables.norm, tables.project, modules.after_attention(checkpoint.architecture.pre_norm)):
+        rows = rows if module is None else module(rows)
+    if modules.routed is not None:
+        output = modules.routed.network(rows[None])
+        rows = (output[0] if isinstance(output, tuple) else output)[0]
+    elif modules.up_proj is not None and modules.down_proj is not None:
+        rows = modules.down_proj(_activated(checkpoint, modules, rows))
+    after = modules.feed_forward_output_norm
+    return upcast(rows if after is None else after(rows))
+
+
+def _activated(checkpoint: Checkpoint, modules: Any, rows: Tensor) -> Tensor:
+    """The input of the network's second map."""
+    from transformers.activations import ACT2FN
+
+    name = checkpoint.architecture.activation(checkpoint.config)
+    activation: Callable[[Tensor], Tensor] = ACT2FN[name] if isinstance(name, str) else name  # type: ignore[assignment]
+    expanded: Tensor = modules.up_proj(rows)
+    if modules.gate is None:
+        return activation(expanded)
+    gate, expanded = expanded.chunk(2, -1) if modules.gate is modules.up_proj else (modules.gate(rows), expanded)
+    return activation(gate) * expanded
+
+
+def succession(checkpoint: Checkpoint, logits_of: Callable[[Tensor, Tensor], Tensor]) -> Succession:
+    """Scores of all heads.
+
+    ``logits_of`` takes rows [n, d_model] and vocabulary entries [n], and gives the logits of these that each head
+    writes of each row, [n_layers, n_heads, n, n].
+    """
+    sequences = ordinal_sequences(checkpoint.tokenizer)
+    n_pairs = sum(len(each.pairs) for each in sequences)
+    if n_pairs < FEWEST:
+        return nothing(f"the tokenizer has {counted(n_pairs, 'token')} with a successor, of {FEWEST} at least")
+    right, draw, shuffled = dict[str, tuple[Tensor, int]](), named_generator("successors"), list[Tensor]()
+    for each in sequences:
+        logits = logits_of(effective_embeddings(checkpoint, each.ids), each.ids)
+        first, second = each.pairs.T
+        chosen = logits.argmax(-1).cpu()[..., first]
+        right[each.name] = (chosen == second).sum(-1), len(first)
+        orders = [torch.randperm(len(each.ids), generator=draw) for _ in range(SHUFFLES)]
+        shuffled.append(torch.stack([(chosen == order[second]).sum(-1) for order in orders]))
+    return Succession(right, (torch.stack(shuffled).sum(0) / n_pairs).amax(0))

@@ -1,0 +1,93 @@
+"""Pointing to the rarest token and to neighbours: against a plain loop, and heads that do it by design."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import attnviz
+from attnviz.measures.pointing import PointingTally
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.texts.batches import batches
+from attnviz.texts.reading import open_corpus
+from attnviz.texts.runs import token_counts
+from tests.support.corpora import count, sentence, sentences
+from tests.support.models import LOOKS_AT, hand_built_bert, many_words_tokenizer
+from tests.support.recorded import own_patterns
+
+TEXTS = ["the cat saw the dog", "a dog ran away and the cat", "he was in the house that i saw", "the the a the"]
+
+
+@pytest.mark.parametrize("common", [0, 4])
+def test_scores_and_guesses_are_those_of_a_plain_loop(checkpoint: Checkpoint, common: int) -> None:
+    causal, texts = checkpoint.architecture.causal, [sentence(text.split()) for text in TEXTS]
+    items = [batch.items[0] for batch in batches(checkpoint, texts, 1)]
+    content = [[at for at, sink in enumerate(item.sink) if not sink] for item in items]
+    counts = torch.zeros(400, dtype=torch.long)
+    for item, places in zip(items, content, strict=True):
+        for at in places:
+            counts[item.ids[at]] += 1
+    tally = count(PointingTally(checkpoint, lambda: counts, common, 3), checkpoint, texts, batch_size=4)
+    frequent = counts.sort(descending=True).values[common]
+    hits, near = (
+        torch.zeros(2, checkpoint.n_layers, checkpoint.n_heads),
+        torch.zeros(2, checkpoint.n_layers, checkpoint.n_heads),
+    )
+    n, chance, n_texts, n_content = 0, 0.0, 0, 0
+    for batch in batches(checkpoint, texts, 1):
+        (item,) = batch.items
+        places = [at for at, sink in enumerate(item.sink) if not sink]
+        ranked = sorted({int(counts[item.ids[at]]) for at in places})
+        n_texts += ranked[0] <= frequent
+        patterns = own_patterns(checkpoint, batch.inputs)
+        for query in places:
+            keys = [at for at in places if at <= query or not causal]
+            rare = [at for at in keys if counts[item.ids[at]] == ranked[0] <= frequent]
+            two = [at for at in keys if counts[item.ids[at]] in ranked[:2]]
+            n, n_content, chance = n + bool(rare), n_content + 1, chance + len(rare) / len(keys)
+            for layer, pattern in patterns.items():
+                for head in range(checkpoint.n_heads):
+                    largest = max(keys, key=lambda key: float(pattern[0, head, query, key]))
+                    hits[0, layer, head] += largest in rare
+                    hits[1, layer, head] += bool(rare) and largest in two
+                    near[:, layer, head] += torch.tensor([largest == query - 1, largest == query + 1])
+    scores = [tally.rare(target) for target in (0, 1)]
+    assert n > 0
+    for found, expected in zip(scores, hits, strict=True):
+        torch.testing.assert_close(found.scores[0], (expected / n).double())
+        assert (int(found.n[0, 0]), found.texts) == (n, n_texts)
+    assert float(scores[0].baselines["uniform attention"].flatten()[0]) == pytest.approx(chance / n)
+    torch.testing.assert_close(tally.at_neighbours(), (near / n_content).double())
+
+
+def rare_texts(path: Path, n_texts: int = 120) -> Path:
+    """The fourth word of each text, another one in each, is rarer than all others."""
+    lines = [
+        ["w1", "w2", "w3", f"w{600 + text}", *(f"w{(7 * text + 3 * at) % 600}" for at in range(15))]
+        for text in range(n_texts)
+    ]
+    path.write_text("\n".join(map(" ".join, lines)) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_head_that_points_to_the_rarest_token_gets_the_role(tmp_path: Path) -> None:
+    heads = [lambda query: [4], LOOKS_AT["previous-token"], LOOKS_AT["broad"], LOOKS_AT["sink"]]
+    model = from_loaded(hand_built_bert([heads], vocab_size=len(many_words_tokenizer())), many_words_tokenizer())
+    profile = attnviz.profile_heads(model, [rare_texts(tmp_path / "rare.txt")], examples=2)
+    assert profile is not None
+    found = {str(role.id): role for role in profile.roles if role.role == "rare-word"}
+    assert {id for id, role in found.items() if role.passed} == {"L0H0"}
+    assert (found["L0H0"].score, found["L0H0"].texts) == (1, 120)
+    assert found["L0H0"].baseline < 0.1
+    (example,) = [each for each in profile.examples if each.role == "rare-word"]
+    assert example.best[0].key.text.startswith("w6") or example.best[0].key.text.startswith("w7")
+
+
+def test_tokens_are_counted_in_content_alone_up_to_the_limit(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    corpus = open_corpus(sentences(tmp_path / "a.txt", 50))
+    counts = [token_counts(checkpoint, [corpus], limit) for limit in (None, 10)]
+    words = (tmp_path / "a.txt").read_text(encoding="utf-8").split()
+    first = 50 if checkpoint.architecture.causal else 0  # the first token of a causal model is a sink
+    assert int(counts[0].sum()) >= len(words) - first
+    assert int(counts[1].sum()) < int(counts[0].sum())
+    assert int(counts[0][checkpoint.tokenizer.all_special_ids].sum()) == 0
