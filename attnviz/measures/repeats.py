@@ -13,8 +13,7 @@ from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.wording import counted
 from attnviz.reference.attention import uniform_pattern
-from attnviz.texts.batches import Batch, SampledAttention, collate, encode
-from attnviz.texts.reading import Text
+from attnviz.texts.batches import SampledAttention, batch_of_ids
 
 SEQUENCES, LENGTH = 32, 50
 """Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022."""
@@ -153,15 +152,11 @@ class RepeatTally(SumTally):
         for first in range(0, len(numbers), batch_size):
             chosen = numbers[first : first + batch_size]
             self._numbers = chosen
-            attention.run(self._batch(sequences[chosen]), self._add)
+            attention.run(batch_of_ids(self._checkpoint, sequences[chosen].tolist()), self._add)
             if needles is not None:
-                attention.run(self._batch(needles[chosen]), self._add_needles)
+                attention.run(batch_of_ids(self._checkpoint, needles[chosen].tolist()), self._add_needles)
             copy_to_host([self])
             tell(first + len(chosen))
-
-    def _batch(self, rows: Tensor) -> Batch:
-        texts = [Text("", ids=tuple(ids)) for ids in rows.tolist()]
-        return collate(self._checkpoint, encode(self._checkpoint, texts))
 
     def _add(self, _: int, pattern: Tensor) -> None:
         for name, (offset, first) in self._diagonals.items():

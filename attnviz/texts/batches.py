@@ -15,7 +15,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import lost_segments, unknown_id
 from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
-from attnviz.texts.reading import Span, Text
+from attnviz.texts.reading import Corpus, Span, Text, read_texts
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
 from attnviz.trace.patterns import PatternsAlone
 from attnviz.trace.recorder import record_attention
@@ -217,6 +217,18 @@ def collate(checkpoint: Checkpoint, items: Sequence[EncodedText]) -> Batch:
         inputs["decoder_attention_mask"] = padded(((1,) * len(target) for target in targets), 0)
         of_target = inputs["decoder_attention_mask"].bool()
     return Batch(tuple(items), inputs, mask.bool(), sink == 0, of_target)
+
+
+def batch_of_ids(checkpoint: Checkpoint, rows: Iterable[Sequence[int]]) -> Batch:
+    """Rows of vocabulary entries as they stand, without special tokens of their own."""
+    return collate(checkpoint, encode(checkpoint, [Text("", ids=tuple(row)) for row in rows]))
+
+
+def running_tokens(checkpoint: Checkpoint, corpora: Iterable[Corpus], limit: int | None = None) -> Iterator[int]:
+    """The tokens of all texts of corpora, one text a line, without special tokens."""
+    for corpus in corpora:
+        for text in read_texts(corpus, limit):
+            yield from checkpoint.tokenizer(f"{text.text}\n", add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def _letter(layer: int) -> str:

@@ -1,6 +1,6 @@
 """Greedy generation, one forward pass a token, for texts of a few dozen tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -99,6 +99,30 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
     if not new:
         raise TextError("the model ends this text at once and writes nothing after it; give another, without its end.")
     return new, hit_eos
+
+
+def drafted_greedily(checkpoint: Checkpoint, ids: Sequence[int], draft: Sequence[int]) -> list[int]:
+    """As many of a decoder's most likely next tokens as ``draft`` has, the likely ones: one pass where they are right.
+
+    Ends with the model's end token.
+    """
+    head: Any = checkpoint.language_head
+    end = checkpoint.config.eos_token_id
+    ends = {end} if isinstance(end, int) else set(end or ())
+    written: list[int] = []
+    while len(written) < len(draft):
+        tried = draft[len(written) :]
+        inputs = torch.tensor([[*ids, *written, *tried[:-1]]], device=checkpoint.device)
+        with running_plainly(checkpoint.model), torch.inference_mode():
+            states = checkpoint.model(input_ids=inputs, attention_mask=torch.ones_like(inputs), use_cache=False)[0]
+            chosen = head(states[0, -len(tried) :]).argmax(-1).tolist()
+        for own, other in zip(chosen, tried, strict=True):
+            written.append(own)
+            if own in ends:
+                return written
+            if own != other:
+                break
+    return written
 
 
 def _append(

@@ -1,0 +1,199 @@
+"""McDougall et al. 2023: how much of what a head does is copy suppression, by the ablation that keeps nothing else."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, too_few
+from attnviz.errors import CheckpointError, CorpusError
+from attnviz.measures.bootstrap import standard_error, text_weights
+from attnviz.measures.estimates import t_quantile
+from attnviz.measures.patterns import COPY_SUPPRESSION
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.models.offloading import parameter_of
+from attnviz.progress import tell
+from attnviz.reference import attention
+from attnviz.reference.attention import upcast
+from attnviz.texts.batches import SampledAttention, batch_of_ids
+from attnviz.texts.reading import open_corpus, read_texts
+from attnviz.texts.tables import Columns
+from attnviz.trace.contributions import why_not_linear, without_gradients
+from attnviz.trace.taps import at_site, sites_of, taps
+
+PREDICTED = 0.05
+"""A source token is kept where it is among this share of the tokens that the query predicts (the paper)."""
+
+MOST_TEXTS, MOST_TOKENS = 200, 256
+"""Texts that are read, and tokens of each; the paper has millions of tokens."""
+
+HEADS = 2
+"""Heads of a model of which the paper names none: the clearest of the role copy-suppression."""
+
+NAMED = {("gpt2", 12, 12): ("L10H7", "L11H10")}
+"""The paper's heads of GPT-2 small, by architecture, layers and heads."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a pass of one text has at one head; sizes n tokens, d dimensions."""
+
+    ids: Tensor  # [n]
+    entered: Tensor  # [n, d], the residual stream before the head's layer
+    pattern: Tensor  # [n, n]
+    values: Tensor  # [n, d_head], without bias
+    final: Tensor  # [n, d], the residual stream before the final norm
+
+
+class KeptSuppression:
+    """Divergences of a model whose head is ablated, whole or but for copy suppression; direct effects alone.
+
+    Of a source token s at a query the head keeps what its output of s has along the unembedding of s, if that is
+    negative, and only where s is among the 5 % of tokens that the residual stream predicts there, before the head's
+    layer, through final norm and unembedding. All other sources are replaced by the mean output of a source.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, id: HeadId, seed: int) -> None:
+        self._checkpoint, self._id = checkpoint, id
+        self._attention = SampledAttention(checkpoint, seed)
+        self._norm_module: Any = checkpoint.architecture.final_norm(checkpoint.model)
+        parameters = checkpoint.architecture.parameters(checkpoint.model, id.layer)
+        self._parameters = parameters
+        self._output = upcast(parameters.output_weight[id.head])  # [d_head, d]
+        self._bias = torch.zeros(len(self._output)).to(self._output)
+        if parameters.value.bias is not None:
+            n_values = len(parameters.value.bias)
+            self._bias = upcast(parameters.value.bias[id.head * n_values // checkpoint.n_heads_of(id.layer)])
+        self._unembedding = upcast(parameter_of(checkpoint.language_head, "weight"))
+        self._sums = torch.zeros(2, len(self._output), dtype=torch.float64)
+        self._n = 0
+
+    def see(self, ids: Sequence[int]) -> Seen:
+        """Run the model on one text, verified like all others."""
+        batch, found, patterns = batch_of_ids(self._checkpoint, [ids]), dict[str, Tensor](), list[Tensor]()
+        layer, head = self._id
+
+        def keep(site: tuple[int, str], value: Any) -> None:
+            found[site[1]] = value[0].detach()
+
+        def keep_final(value: Tensor) -> None:
+            found["final"] = value[0].detach()
+
+        def visit(at: int, pattern: Tensor) -> None:
+            if at == layer:
+                patterns.append(pattern[0, head])
+
+        sites = sites_of(self._checkpoint, ["residual", "source"], [layer])
+        with taps(sites, keep), at_site(self._norm_module, "input", keep_final):
+            self._attention.run(batch, visit)
+        values = attention.values(upcast(found["source"])[None], self._parameters)[0, head] - self._bias
+        return Seen(batch.inputs["input_ids"][0], found["residual"], patterns[0], upcast(values), found["final"])
+
+    def count(self, seen: Seen) -> None:
+        """Add one text to the means that take the place of what is removed."""
+        values = seen.values.double().cpu()
+        self._sums += torch.stack([values.sum(0), (seen.pattern.double().cpu() @ values).sum(0)])
+        self._n += len(values)
+
+    def divergences(self, seen: Seen) -> Tensor:
+        """KL from the model as it is to that without the head, and with copy suppression alone, [2, n] in nats."""
+        mean, mean_output = (self._sums / self._n).to(self._output) @ self._output
+        outputs = seen.values @ self._output  # [n, d], of each source
+        written = seen.pattern @ outputs
+        ablated, kept = mean_output - written, self._kept(seen, outputs, mean) - written
+        clean, *others = (self._logits(seen.final + change).log_softmax(-1) for change in (0, ablated, kept))
+        return torch.stack([(clean.exp() * (clean - other)).sum(-1) for other in others])
+
+    def _kept(self, seen: Seen, outputs: Tensor, mean: Tensor) -> Tensor:
+        """What the head writes if it does nothing but copy suppression, [n, d]."""
+        reading = self._checkpoint.norm(self._norm_module).read_by(self._unembedding[seen.ids].T).T  # [n, d]
+        along = (outputs * reading).sum(-1) / reading.square().sum(-1)
+        suppressed = along.clamp(max=0)[:, None] * reading
+        logits = self._logits(seen.entered)
+        least = logits.topk(max(1, int(PREDICTED * logits.shape[-1])), -1).values[:, -1:]
+        kept = seen.pattern * (logits[:, seen.ids] >= least)
+        return kept @ suppressed + (seen.pattern - kept).sum(-1, keepdim=True) * mean
+
+    def _logits(self, residual: Tensor) -> Tensor:
+        return upcast(self._norm_module(residual)) @ self._unembedding.T
+
+
+def explained(sums: Tensor, weights: Tensor) -> Tensor:
+    """Share of the ablation's divergence that copy suppression alone does not have, by bootstrap sample.
+
+    ``sums``: [n_texts, 2], as :meth:`KeptSuppression.divergences`; ``weights``: [1 + replicates, n_texts].
+    """
+    ablated, kept = (weights @ sums.double()).unbind(-1)
+    return 1 - kept / ablated
+
+
+def _measured(run: PaperRun, checkpoint: Checkpoint, id: HeadId, texts: Sequence[Sequence[int]]) -> Tensor:
+    """Sums of the divergences of each text, [n_texts, 2]."""
+    measure = KeptSuppression(checkpoint, id, run.options["seed"])
+    found = []
+    with without_gradients(checkpoint.device):
+        for ids in texts:
+            measure.count(measure.see(ids))
+        for number, ids in enumerate(texts):
+            found.append(measure.divergences(measure.see(ids)).sum(-1).cpu())
+            tell(run.options["progress"], str(id), number + 1, len(texts))
+    return torch.stack(found)
+
+
+def _heads(run: PaperRun) -> list[HeadId]:
+    model = run.checkpoint
+    if named := NAMED.get((model.architecture.name, model.n_layers, model.n_heads)):
+        return [HeadId.parse(each) for each in named]
+    roles = [role for role in run.profile().roles if role.role == COPY_SUPPRESSION]
+    return [role.id for role in sorted(roles, key=lambda role: -role.margin)[:HEADS]]
+
+
+def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+    checkpoint, options = run.checkpoint, run.options
+    if why := why_not_linear(checkpoint):
+        raise CheckpointError(f"mcdougall-2023 takes logits apart: {why}.")
+    if any(each.attention_output_norm is not None for each in checkpoint.modules):
+        raise CheckpointError("mcdougall-2023 takes heads that write as they are; this model has a norm after W_O.")
+    columns = Columns(options["text_column"], options["pair_column"])
+    corpora = [open_corpus(path, columns, refused=("gap", "chats")) for path in run.corpora]
+    read = islice(chain.from_iterable(read_texts(corpus, options["limit"]) for corpus in corpora), MOST_TEXTS)
+    most = min(MOST_TOKENS, checkpoint.positions)
+    texts = [checkpoint.encode([text.text])[0].ids[:most] for text in read]
+    texts = [ids for ids in texts if len(ids) > 1]
+    if not texts:
+        raise CorpusError("mcdougall-2023 found no text of two tokens.")
+    weights, n = text_weights(options["seed"], range(len(texts))), len(texts)
+    few = too_few(n)
+    for id in _heads(run):
+        own, fresh = (_measured(run, each, id, texts) for each in (checkpoint, run.untrained))
+        samples, interval = explained(own, weights), None
+        if float(own[:, 0].sum()) <= 0:
+            few = "without the head nothing changes"
+        if not few:
+            width = t_quantile(0.975, n - 1) * float(standard_error(samples[1:]))
+            interval = float(samples[0]) - width, float(samples[0]) + width
+        yield run.claimed(
+            "share explained by copy suppression", float(samples[0]), n, head=id, at_least=0.5, interval=interval,
+            untrained=float(explained(fresh, weights)[0]), few=few, published="0.769 of L10H7",
+        )  # fmt: skip
+        yield run.reported(
+            "KL without the head (nats)", float(own[:, 0].sum()) / sum(map(len, texts)), sum(map(len, texts)), head=id
+        )
+
+
+MCDOUGALL_2023 = PaperTable(
+    name="mcdougall-2023",
+    cited="McDougall et al. 2023, Copy Suppression: Comprehensively Understanding an Attention Head",
+    data=f"{MOST_TEXTS} texts at most, {MOST_TOKENS} tokens of each (paper: OpenWebText); the paper's heads in GPT-2 "
+    f"small, in other models the {HEADS} clearest of the role copy-suppression",
+    metric="1 - KL(model, copy suppression alone) / KL(model, head replaced by its mean): kept is what the output of a "
+    "source token has along its own unembedding, if negative, where that token is among the 5 % that the query "
+    "predicts before the head's layer; direct effects alone, value biases stay",
+    threshold="0.5, and above the same head of the untrained copy (our own; the paper has 0.769)",
+    measure=_measure,
+)

@@ -1,0 +1,171 @@
+"""Wu et al. 2024: retrieval heads, which copy a needle out of a long text."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.papers.table import PaperRun, PaperTable
+from attnviz.errors import CheckpointError, CorpusError
+from attnviz.judge.roles import ENOUGH_SEQUENCES, ERROR_RATE
+from attnviz.measures.estimates import share_evidence
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.wording import counted
+from attnviz.progress import tell
+from attnviz.texts.batches import SampledAttention, batch_of_ids, running_tokens
+from attnviz.texts.reading import open_corpus
+from attnviz.texts.tables import Columns
+from attnviz.trace.generation import drafted_greedily
+
+NEEDLES = (
+    ("What is the best thing to do in Lisbon?", "The best thing to do in Lisbon is",
+     " to eat a warm custard tart beside the river at noon."),
+    ("What does a traveller need to open the old garden?", "To open the old garden a traveller needs",
+     " a green key, two candles and the name of the owner."),
+    ("Where should we look for the treasure?", "The captain once hid his map",
+     " below a white stone near the third apple tree."),
+)  # fmt: skip
+"""Questions, and the beginnings and ends of their answers; a needle is both together."""
+
+LENGTHS, DEPTHS = (256, 512, 1024), [(at + 0.5) / 10 for at in range(10)]
+"""Tokens of a prompt with its answer, and where the needle stands in the text (the paper: 1,000 to 50,000; 0 to 1)."""
+
+THRESHOLD, RECALLED = 0.1, 0.5
+"""Score of a retrieval head, and share of an answer's tokens to be written (both the paper's)."""
+
+LISTED, CONTROLLED = 10, 5
+"""Heads that are named at most; one of so many prompts is put to the untrained copy, which writes slowly."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text with a needle, and its question; the first token of the ``answer`` in the needle is at ``start``."""
+
+    ids: tuple[int, ...]
+    start: int
+    answer: tuple[int, ...]
+
+
+def prompts(checkpoint: Checkpoint, haystack: list[int]) -> list[Prompt]:
+    """Every needle at every depth of texts of every length that model and haystack have; of each another stretch."""
+    made, at = list[Prompt](), 0
+    begin = checkpoint.encode(["a"])[0].ids[:1]
+    begin = begin if begin[0] == checkpoint.tokenizer.bos_token_id else []
+
+    def ids(text: str) -> list[int]:
+        return list(checkpoint.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    for length in dict.fromkeys(min(each, checkpoint.positions) for each in LENGTHS):
+        for question, statement, end in NEEDLES:
+            before = ids(f"\n{statement}")
+            answer = ids(f"\n{statement}{end}")[len(before) :]
+            asked = ids(f"\nQuestion: {question}\nAnswer: {statement}")
+            room = length - len(begin + before + asked) - 2 * len(answer) - 1
+            if not len(asked) < room <= len(haystack):
+                continue
+            for depth in DEPTHS:
+                at = at if at + room <= len(haystack) else 0
+                text, cut = haystack[at : at + room], round(depth * room)
+                at += room
+                first = [*begin, *text[:cut], *before]
+                whole = (*first, *answer, *ids("\n")[-1:], *text[cut:], *asked)
+                made.append(Prompt(whole, len(first), tuple(answer)))
+    return made
+
+
+class Retrieval:
+    """Retrieval scores of one model.
+
+    Attributes:
+        scores: by prompt, [n_prompts, n_layers, n_heads].
+        recalled: boolean [n_prompts], whether the model wrote over half of the answer's tokens.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, asked: list[Prompt], seed: int) -> None:
+        self._checkpoint, self._attention = checkpoint, SampledAttention(checkpoint, seed)
+        self.scores = torch.zeros(len(asked), checkpoint.n_layers, checkpoint.n_heads, dtype=torch.float64)
+        self.recalled = torch.zeros(len(asked), dtype=torch.bool)
+
+    def measure(self, number: int, prompt: Prompt) -> None:
+        """Let the model answer, and score its heads at every token that it wrote."""
+        answer = prompt.answer
+        written = drafted_greedily(self._checkpoint, prompt.ids, answer)
+        self.recalled[number] = len(set(answer) & set(written)) > RECALLED * len(set(answer))
+        where = {position: prompt.ids[position] for position in range(prompt.start, prompt.start + len(answer))}
+        # by written token, the positions of the needle that have it
+        wanted = torch.zeros(len(written), len(prompt.ids) + len(written) - 1, dtype=torch.bool)
+        for row, token in enumerate(written):
+            for position, other in where.items():
+                wanted[row, position] = token == other
+
+        def visit(layer: int, pattern: Tensor) -> None:
+            largest = pattern[0, :, -len(written) :].argmax(-1).cpu()  # [n_heads, n_written]
+            hits = wanted.gather(1, largest.T).sum(0)
+            self.scores[number, layer] = hits / len(answer)
+
+        ids = (*prompt.ids, *written[:-1])
+        self._attention.run(batch_of_ids(self._checkpoint, [ids]), visit)
+
+
+def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+    checkpoint, options = run.checkpoint, run.options
+    if checkpoint.language_head is None or not checkpoint.architecture.causal:
+        raise CheckpointError("wu-2024 lets the model write: expected a decoder, such as gpt2.")
+    columns = Columns(options["text_column"], options["pair_column"])
+    corpora = [open_corpus(path, columns, refused=("gap", "chats")) for path in run.corpora]
+    most = max(LENGTHS) * len(NEEDLES) * len(DEPTHS)
+    asked = prompts(checkpoint, list(islice(running_tokens(checkpoint, corpora, options["limit"]), most)))
+    if not asked:
+        raise CorpusError(
+            f"wu-2024 hides a sentence in {LENGTHS[0]} tokens of text or more; the texts, or the model's "
+            f"{counted(checkpoint.positions, 'position')}, are too few."
+        )
+    trained = Retrieval(checkpoint, asked, options["seed"])
+    untrained = Retrieval(run.untrained, asked[::CONTROLLED], options["seed"])
+    for number, prompt in enumerate(asked):
+        trained.measure(number, prompt)
+        if number % CONTROLLED == 0:
+            untrained.measure(number // CONTROLLED, prompt)
+        tell(options["progress"], "needles", number + 1, len(asked))
+    found, control = trained.scores[trained.recalled], float(untrained.scores.mean(0).max())
+    n = len(found)
+    yield run.reported(
+        "needles that the model finds", n / len(asked), len(asked),
+        untrained=float(untrained.recalled.double().mean()),
+    )  # fmt: skip
+    few = "" if n >= ENOUGH_SEQUENCES else f"the model finds {n} needles, of {ENOUGH_SEQUENCES} that an interval takes"
+    scores = found.mean(0) if n else torch.zeros_like(trained.scores[0])
+    above = float((scores > THRESHOLD).double().mean())
+    yield run.reported(
+        "heads above 0.1", above, scores.numel(), published="0.03 to 0.06",
+        untrained=float((untrained.scores.mean(0) > THRESHOLD).double().mean()),
+    )  # fmt: skip
+    for place in scores.flatten().argsort(descending=True)[:LISTED].tolist():
+        layer, head = divmod(place, checkpoint.n_heads)
+        score, interval = float(scores[layer, head]), None
+        if score < THRESHOLD and place != int(scores.argmax()):
+            break
+        if not few:
+            error = float(found[:, layer, head].std()) / n**0.5
+            interval = share_evidence(score, 0.0, (error, error), n, ERROR_RATE / scores.numel()).interval
+        yield run.claimed(
+            "retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, untrained=control,
+            interval=interval, few=few,
+        )  # fmt: skip
+
+
+WU_2024 = PaperTable(
+    name="wu-2024",
+    cited="Wu et al. 2024, Retrieval Head Mechanistically Explains Long-Context Factuality",
+    data=f"{len(NEEDLES)} needles of our own at {len(DEPTHS)} depths of {LENGTHS[0]} to {LENGTHS[-1]} tokens of the "
+    "texts, as the model can read (paper: 1,000 to 50,000 tokens); the question is followed by the answer's beginning, "
+    "so that a model that is not tuned answers, too",
+    metric="share of the answer's tokens at which the model writes greedily the token of the needle that gets the "
+    "head's largest attention, mean over prompts that it answers (over half of the tokens); the untrained "
+    "copy's over all",
+    threshold=f"{THRESHOLD} (paper); above every head of the untrained copy (our own)",
+    measure=_measure,
+)

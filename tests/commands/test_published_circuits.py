@@ -1,0 +1,174 @@
+"""Tables of papers on what heads copy: models with such circuits by design, and without."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer, GPT2LMHeadModel
+
+import attnviz
+from attnviz.commands.check.papers import mcdougall_2023, wu_2024
+from attnviz.errors import AttnvizError
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.head_ids import HeadId
+from attnviz.models.opening import open_checkpoint
+from attnviz.models.sources import find_checkpoint
+from attnviz.trace.generation import drafted_greedily
+from tests.commands.test_published_tables import rows
+from tests.support.circuits import SHARP, Head, before, circuit_gpt2
+from tests.support.models import bert_tokenizer, sharp_bert, sharp_gpt2
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    """That of tiny-gpt2: 4,096 pieces of English words."""
+    return AutoTokenizer.from_pretrained(find_checkpoint("tiny-gpt2").folder)
+
+
+@pytest.fixture(scope="module")
+def novel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of other words than the needles'."""
+    path = tmp_path_factory.mktemp("texts") / "novel.txt"
+    words = "her letter was never sent because they had gone home again before dinner could be served".split()
+    path.write_text("\n".join(" ".join(words[at % 7 :: 1 + at % 3]) for at in range(400)), encoding="utf-8")
+    return path
+
+
+# --- retrieval heads
+
+
+@pytest.fixture(scope="module")
+def copier(tokenizer: Any) -> Checkpoint:
+    """L1H1 looks for the token after the last two tokens' earlier copies, and writes it; L1H0 looks there alone."""
+    match = [("token", "last", SHARP), ("last", "second last", SHARP)]
+    layers = [[before(1, "last"), before(2, "second last")], [Head(), Head(match, write=[("token", "out", 1.0)])]]
+    return from_loaded(circuit_gpt2(["last", "second last"], layers, len(tokenizer), 300), tokenizer)
+
+
+def test_the_head_that_copies_the_needle_is_found_and_no_other(copier: Checkpoint, novel: Path) -> None:
+    found = attnviz.check([novel], copier, published="wu-2024")
+    share, above, *heads = found.claims
+    assert (share.n, above.n) == (60, 4)
+    assert 0.5 < float(share.measured or 0) <= 1
+    assert (above.measured, above.untrained) == (0.25, 0)
+    assert [(each.claim.head, each.verdict) for each in heads] == [("L1H1", "holds")]
+    assert heads[0].n == round(60 * float(share.measured or 0))
+    assert heads[0].measured == pytest.approx(1, abs=0.2)
+    assert found.exit_code == 0
+
+
+def test_scores_are_those_of_a_plain_loop(copier: Checkpoint, tokenizer: Any) -> None:
+    model: Any = copier.whole
+    model.set_attn_implementation("eager")
+    asked = wu_2024.prompts(copier, tokenizer("a long walk home " * 400)["input_ids"])
+    for prompt in (asked[0], asked[25], asked[-1]):
+        ids, score = list(prompt.ids), 0.0
+        answer = range(prompt.start, prompt.start + len(prompt.answer))
+        assert tuple(ids[position] for position in answer) == prompt.answer
+        for _ in prompt.answer:
+            with torch.no_grad():
+                out = model(torch.tensor([ids]), output_attentions=True)
+            largest = int(out.attentions[1][0, 1, -1].argmax())
+            ids.append(int(out.logits[0, -1].argmax()))
+            score += (largest in answer and ids[largest] == ids[-1]) / len(prompt.answer)
+        assert drafted_greedily(copier, prompt.ids, prompt.answer) == ids[len(prompt.ids) :]
+        measured = wu_2024.Retrieval(copier, [prompt], 0)
+        measured.measure(0, prompt)
+        assert float(measured.scores[0, 1, 1]) == pytest.approx(score)
+        assert score > 0.5
+    assert {round((prompt.start - 5) / 200, 1) for prompt in asked} >= {0.1, 0.3, 0.5}
+
+
+def test_a_model_that_does_not_answer_has_no_retrieval_heads(novel: Path) -> None:
+    tiny, _ = open_checkpoint("tiny-gpt2", device="cpu")
+    found = rows(tiny, "wu-2024", novel)
+    assert found["needles that the model finds"].measured == 0
+    assert found["heads above 0.1"].measured == 0
+    assert found["retrieval"].verdict == "cannot be decided"
+
+
+# --- copy suppression
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("factor", "to", "share"), [(-0.04, "out", 1), (0.04, "out", 0), (-0.04, "other", 0)])
+def test_the_share_of_copy_suppression_is_all_of_a_head_that_does_nothing_else(
+    factor: float, to: str, share: float, tokenizer: Any, novel: Path
+) -> None:
+    """L0H0 predicts the previous token, L1H0 looks for what is predicted."""
+    head = Head([("out", "token", SHARP)], write=[("token", to, factor)])
+    model = circuit_gpt2(["other"], [[before(1, "out", 0.08)], [head]], len(tokenizer), 300, gain=0.5)
+    checkpoint, texts = from_loaded(model, tokenizer), novel.read_text(encoding="utf-8").split("\n")[:40]
+    measure = mcdougall_2023.KeptSuppression(checkpoint, HeadId(1, 0), 0)
+    rows_of_ids = [tokenizer(text * 2)["input_ids"] for text in texts]
+    for ids in rows_of_ids:
+        measure.count(measure.see(ids))
+    sums = torch.stack([measure.divergences(measure.see(ids)).sum(-1) for ids in rows_of_ids])
+    assert float(sums[:, 0].sum()) > 1e-6
+    found = float(mcdougall_2023.explained(sums, torch.ones(1, 40).double()))
+    assert max(found, 0) == pytest.approx(share, abs=0.05)
+
+
+@torch.no_grad()
+def test_both_ablations_are_those_of_a_plain_loop(tokenizer: Any) -> None:
+    model = sharp_gpt2(4, GPT2LMHeadModel, vocab_size=4096).double()
+    model.transformer.h[1].attn.c_proj.weight.mul_(100)
+    model.transformer.ln_f.weight.uniform_(5, 15)
+    checkpoint, ids = from_loaded(model, tokenizer), tokenizer("the cat that i saw ran away from the cat")["input_ids"]
+    measure = mcdougall_2023.KeptSuppression(checkpoint, HeadId(1, 2), 0)
+    measure.count(measure.see(ids))
+    measured = measure.divergences(measure.see(ids))
+
+    model.set_attn_implementation("eager")
+    body, block, final = model.transformer, model.transformer.h[1], list[torch.Tensor]()
+    body.ln_f.register_forward_pre_hook(lambda _, given: final.append(given[0][0]))
+    out = model(torch.tensor([ids]), output_hidden_states=True, output_attentions=True)
+    entered, pattern = out.hidden_states[1][0], out.attentions[1][0, 2]
+    values = block.ln_1(entered) @ block.attn.c_attn.weight[:, 80:88]
+    outputs, n = values @ block.attn.c_proj.weight[16:24], len(ids)
+    predicted = model.lm_head(body.ln_f(entered)).argsort(-1, descending=True)[:, : int(0.05 * 4096)]
+    kept = torch.zeros_like(outputs)
+    for query in range(n):
+        for key in range(query + 1):
+            towards = model.lm_head.weight[ids[key]] * body.ln_f.weight
+            towards = towards - towards.mean()
+            along = outputs[key] @ towards / (towards @ towards)
+            is_kept = ids[key] in predicted[query]
+            kept[query] += pattern[query, key] * (along.clamp(max=0) * towards if is_kept else outputs.mean(0))
+    written = pattern @ outputs
+    logs = [model.lm_head(body.ln_f(final[0] + change)).log_softmax(-1) for change in (
+        0, written.mean(0) - written, kept - written)]  # fmt: skip
+    expected = [(logs[0].exp() * (logs[0] - other)).sum(-1) for other in logs[1:]]
+    assert measured.numpy() == pytest.approx(torch.stack(expected).numpy(), abs=1e-11, rel=1e-5)
+    assert float(measured[1].max()) > 1e-6
+
+
+def test_the_table_takes_the_clearest_heads_of_a_model_that_the_paper_does_not_name(
+    tokenizer: Any, novel: Path
+) -> None:
+    head = Head([("out", "token", SHARP)], write=[("token", "out", -0.04)])
+    model = circuit_gpt2(["other"], [[before(1, "out", 0.08)], [head]], len(tokenizer), 300, gain=0.5)
+    found = attnviz.check([novel], from_loaded(model, tokenizer), published="mcdougall-2023", limit=100)
+    claims = {each.claim.head: each for each in found.claims if each.verdict != "reported"}
+    assert claims["L1H0"].verdict == "holds"
+    assert 0.9 < float(claims["L1H0"].measured or 0) <= 1
+    assert claims["L0H0"].verdict == "fails"
+
+
+WRONG = [
+    ("mcdougall-2023", "bert", "apart"),
+    ("wu-2024", "bert", "a decoder"),
+    ("wu-2024", "short", "256 tokens"),
+]
+
+
+@pytest.mark.parametrize(("name", "what", "word"), WRONG)
+def test_what_cannot_be_measured_is_told(
+    name: str, what: str, word: str, copier: Checkpoint, tmp_path: Path, novel: Path
+) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("a short text\n", encoding="utf-8")
+    model = from_loaded(sharp_bert(), bert_tokenizer()) if what == "bert" else copier
+    with pytest.raises(AttnvizError, match=word):
+        rows(model, name, short if what == "short" else novel)
