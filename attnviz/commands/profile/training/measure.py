@@ -62,7 +62,7 @@ class TrainingStep:
     step: str
     head: str
     prefix_matching: float
-    interval: Interval
+    interval: Interval | None
     induction: int
     copying: float | None
     loss_early: float | None
