@@ -75,7 +75,7 @@ def test_no_foreign_name_steers_the_terminal_or_is_a_format(place: Path, words: 
 
 def test_a_stored_profile_of_a_hostile_corpus_is_shown(place: Path):
     assert run("profile", f"{HOSTILE}.conllu", *GPT2, "--no-control", "--repeats").exit_code == 0
-    for words in (("card", "L1H0", TEXT), ("profile", "--show", "L1H0"), ("heads", TEXT)):
+    for words in (("card", "L1H0", TEXT), ("heads", TEXT)):
         done = run(*words, *GPT2)
         assert done.exit_code == 0, done.output
         assert "\x1b" not in done.output

@@ -209,7 +209,8 @@ def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
     parts = sum(result.heads.values()) + sum(part.direct_effect for part in result.parts)
     assert parts == pytest.approx(result.difference, abs=tolerance)
     assert len(result.heads) == model.config.num_hidden_layers * model.config.num_attention_heads
-    assert result.linear == (kind in ("gpt2", "opt", "opt-350m", "llama", "gemma2"))
+    decoders = ("gpt2", "opt", "opt-350m", "llama", "gemma2", "gpt_neo", "gptj", "bloom", "falcon", "falcon-40b")
+    assert result.linear == (kind in decoders)
     left = [part.direct_effect for part in result.parts if part.name.endswith(NOT_LINEAR)]
     assert len(left) == (not result.linear)
     assert (kind != "distilbert") or left[0] == pytest.approx(0, abs=tolerance)  # ReLU: linear where units stay on

@@ -77,7 +77,7 @@ def test_document_tables_captions_and_labels_tell_it(analysis: Analysis) -> None
     assert [token["generated"] for token in content["tokens"]] == [False] * 3 + [True] * N
     plain = attnviz.analyze(TEXT, gpt2()[0], tokenizer=gpt2_tokenizer(), **SWITCHED_OFF).document()
     assert not {"continuation", "generate", "generated", "hit_eos"} & set(plain)
-    assert "generated" in analysis.report(200)
+    assert "generated" in analysis.report(200, verbose=True)
     heatmap = analysis.figure("heads", select=["L0H1"])
     assert any("generated" in text for text in texts_of(heatmap))
     bold = [label for label in heatmap.axes[0].get_yticklabels() if label.get_fontweight() == "bold"]

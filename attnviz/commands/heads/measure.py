@@ -134,6 +134,8 @@ def analyze(
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
     if text is None:
         return reader.read("", pair, target, progress, chat=messages)
+    if isinstance(text, bytes) or not (isinstance(text, Mapping | Sequence) or hasattr(text, "tolist")):
+        raise TextError(f"expected text (or several, in a list) as a string, found {type(text).__name__}.")
     if isinstance(text, str):
         return reader.read(text, pair, target, progress)
     texts = [text] if isinstance(text, Mapping) else as_list(text)

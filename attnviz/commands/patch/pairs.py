@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from attnviz.commands.ablate.inputs import METRICS, STATES, ModelInput, answer_position, kind_of, source_kind
-from attnviz.errors import CorpusError, TextError, UsageError
+from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.judge.roles import ERROR_RATE
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error
 from attnviz.measures.estimates import Interval, cosine_evidence
@@ -108,9 +108,14 @@ def paired_inputs(
     """Tokenize the pairs.
 
     Raises:
-        UsageError: the model predicts nothing, or has no such token or class.
+        ArchitectureError: models of this architecture predict nothing.
+        UsageError: this model predicts nothing, or has no such token or class.
         TextError, CorpusError: two prompts do not align, are too long, or lack the mask or a token of ``at``.
     """
+    if checkpoint.architecture.language_task == "Model":
+        raise ArchitectureError(
+            f"patch compares predictions, and models of the architecture {checkpoint.architecture.name!r} make none."
+        )
     if kind_of(checkpoint, wanted=pairs[0].labelled) == STATES:
         why = checkpoint.why_no_classes if checkpoint.classifier else "this model predicts no tokens"
         raise UsageError(

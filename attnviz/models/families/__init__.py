@@ -133,6 +133,6 @@ def commands_of(architecture: Architecture) -> dict[str, str | None]:
     """What each command measures: the ``model``, its ``encoder`` alone, or None; ``untried`` for a plug-in's family."""
     parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "untried" if look_again(architecture) else "model")
     parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
-    if architecture.encoder_commands:  # an encoder-decoder
+    if architecture.encoder_commands or architecture.language_task == "Model":  # an encoder-decoder, or no predictions
         parts["patch"] = None
     return parts if architecture.explained else parts | {"explain": None}
