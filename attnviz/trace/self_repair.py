@@ -31,8 +31,8 @@ from attnviz.trace.removal import KeptPass, Replacement, removed_heads, resume
 from attnviz.trace.residual_parts import Source
 from attnviz.trace.taps import Site, taps
 
-_ROUNDINGS = 4
-"""Roundings of the residual stream that the sum of all parts may be off."""
+_ROUNDINGS = 8
+"""Roundings of the residual stream, by the root of how often it is written, that the sum of all parts may be off."""
 
 _END = -1
 """After all layers."""
@@ -169,7 +169,8 @@ class _Reading:
     def _check(self, head: HeadId, whole: Tensor, parts: Tensor) -> None:
         """Raise VerificationError unless the parts sum to the change of the stream, but for its roundings."""
         spread = (self._gradient * self._stream).norm(dim=-1)
-        rounding = _ROUNDINGS * torch.finfo(self._base.final.dtype).eps * spread
+        written = 2 * (self._checkpoint.n_layers - head.layer)
+        rounding = _ROUNDINGS * written**0.5 * torch.finfo(self._base.final.dtype).eps * spread
         limit = self._checkpoint.tolerance.output * torch.maximum(whole.abs(), parts.abs()) + rounding
         if not bool(((whole - parts).abs() <= limit).all()):
             raise VerificationError(

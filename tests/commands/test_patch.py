@@ -180,7 +180,8 @@ def table(folder: Path, n: int = 40) -> tuple[Path, list[dict[str, str]]]:
     """Pairs of two lengths; of one length a single pair."""
     rows = []
     for number in range(n):
-        one, other, last = (WORDS[(number * step + step) % len(WORDS)] for step in (1, 3, 7))
+        one, other = (WORDS[(number * step + step) % len(WORDS)] for step in (1, 3))
+        last = WORDS[(number * 7 + 7 + number // len(WORDS)) % len(WORDS)]  # no pair twice
         start = "the " if number else "in the "
         other = "i" if one == other else other
         rows.append(
@@ -304,10 +305,44 @@ def test_prompts_that_do_not_align_name_the_first_word_of_other_tokens() -> None
         attnviz.patch("the [MASK] ran", masked, tokenizer=bert_tokenizer(), corrupt="[MASK] cat ran")
 
 
-def test_prompts_with_equal_predictions_are_refused_with_both_numbers() -> None:
+def test_prompts_with_equal_predictions_are_refused_with_both_numbers_before_any_head_is_patched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, tokenizer = copying_gpt2()
-    with pytest.raises(UsageError, match=r"(\d+\.\d+) logits on the clean and \1 on the corrupt"):
-        attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the cat ran", answer=" cat", foil=" dog")
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    monkeypatch.setattr("attnviz.commands.patch.measure.run_and_keep", None)
+    with pytest.raises(UsageError, match=r"(\d) logits on the clean and \1 on the corrupt"):
+        attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the dog ran", answer=" cat", foil=" dog")
+
+
+def test_equal_prompts_are_refused_and_equal_pairs_count_once(tmp_path: Path) -> None:
+    path, rows = table(tmp_path)
+    model, tokenizer = copying_gpt2()
+    path.write_text("\n".join(map(json.dumps, rows[1:2] * 40)))
+    copies = attnviz.patch(path, model, tokenizer=tokenizer)
+    assert (copies.worse, copies.heads[0].interval) == (None, None)
+    assert "1 pair: a first look" in copies.report()
+    path.write_text("\n".join(map(json.dumps, [rows[1], rows[2] | {"corrupt": rows[2]["clean"]}])))
+    with pytest.raises(CorpusError, match=r"jsonl:2: .* same tokens"):
+        attnviz.patch(path, model, tokenizer=tokenizer)
+
+
+def test_nothing_is_claimed_where_the_corrupt_prompts_are_no_worse(tmp_path: Path) -> None:
+    """Of a model that answers the other way round each head's effect is the same, and stands for nothing."""
+    path, rows = table(tmp_path)
+    model, tokenizer = copying_gpt2()
+    right = attnviz.patch(path, model, tokenizer=tokenizer)
+    assert right.worse is not None
+    assert right.worse[0] > 0
+    assert "L0H0" in [str(head.id) for head in right.heads if head.beats_unrelated]
+    path.write_text("\n".join(json.dumps(row | {"answer": row["foil"], "foil": row["answer"]}) for row in rows))
+    wrong = attnviz.patch(path, model, tokenizer=tokenizer)
+    assert wrong.worse is not None
+    assert wrong.worse[1] < 0
+    assert wrong.head("L0H0").effect == pytest.approx(right.head("L0H0").effect, abs=1e-4)
+    assert not any(head.interval or head.beats_unrelated for head in wrong.heads)
+    assert "No intervals" in wrong.report()
 
 
 def test_classes_of_a_table_and_a_label_in_the_place_of_an_answer(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from attnviz.commands.patch.pairs import (
     UNITS,
     PairedInputs,
     PairFile,
-    interval_over_pairs,
+    PairSamples,
     metric_named,
     paired_inputs,
     partners,
@@ -37,7 +37,6 @@ from attnviz.commands.patch.pairs import (
 )
 from attnviz.commands.patch.repairs import MeanRepairs, SelfRepair
 from attnviz.errors import UsageError
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.estimates import Interval
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads, selection_texts
@@ -49,7 +48,7 @@ from attnviz.progress import Progress
 from attnviz.texts.batches import collate
 from attnviz.texts.tables import PromptPair
 from attnviz.trace.paths import Receiver, along_paths, receiver_named
-from attnviz.trace.removal import KeptPass, Replacement, run_and_keep, running
+from attnviz.trace.removal import KeptPass, Replacement, final_states, run_and_keep, running
 
 DENOISE, NOISE = PATCH_DIRECTIONS
 
@@ -65,9 +64,10 @@ class PatchEffect:
         rank: 1 for the effect furthest from 0.
         effect: share of the difference between both prompts; see the module.
         interval: of the effect, at 0.05 over all patched heads together (Bonferroni), by a bootstrap over pairs; None
-            where there are too few pairs.
+            where there are too few pairs, or the corrupt prompts are no worse (:attr:`Patching.worse`).
         unrelated: effect of patching from another pair's prompt, over the pairs that have one of as many tokens; None
             where none has.
+        above_unrelated: interval of the effect less the unrelated one, over the same pairs.
         repair: what later heads and networks make good; None where it was not asked for.
     """
 
@@ -76,12 +76,21 @@ class PatchEffect:
     effect: float
     interval: Interval | None
     unrelated: float | None
+    above_unrelated: Interval | None
     repair: SelfRepair | None = None
 
     @property
     def excludes_zero(self) -> bool:
         """Whether it has an interval without 0."""
         return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
+
+    @property
+    def beats_unrelated(self) -> bool:
+        """Whether that interval is on the side of an effect that has an interval without 0."""
+        if self.above_unrelated is None or not self.excludes_zero:
+            return False
+        low, high = self.above_unrelated
+        return low > 0 if self.effect > 0 else high < 0
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -93,6 +102,7 @@ class Patching(Result):
         file: the table that they are from; None for a single pair.
         options: arguments of :func:`patch` by name; the metric is filled in.
         clean, corrupt: the metric on both prompts, in logits or nats, means over pairs.
+        worse: interval, at 0.05, of how much worse the metric is after the corrupt prompts; None for few pairs.
         n_unrelated: pairs with another one of as many tokens.
         heads: that were patched, the effect furthest from 0 first.
     """
@@ -105,6 +115,7 @@ class Patching(Result):
     options: dict[str, Any]
     clean: float
     corrupt: float
+    worse: Interval | None
     n_unrelated: int
     verified: SampleVerification
     heads: tuple[PatchEffect, ...]
@@ -197,10 +208,19 @@ def patch(
     tell: Progress = progress or (lambda *_: None)
     tokens = [at] if isinstance(at, str | int) else list(at)
     options: dict[str, Any] = {
-        "direction": direction, "at": tokens, "metric": metric, "select": selection_texts(select), "answer": answer,
-        "foil": foil, "label": None if label is None else str(label), "limit": limit, "seed": seed,
-        "receiver": receiver, "sender": selection_texts(sender), "self_repair": self_repair,
-    }  # fmt: skip
+        "direction": direction,
+        "at": tokens,
+        "metric": metric,
+        "select": selection_texts(select),
+        "answer": answer,
+        "foil": foil,
+        "label": None if label is None else str(label),
+        "limit": limit,
+        "seed": seed,
+        "receiver": receiver,
+        "sender": selection_texts(sender),
+        "self_repair": self_repair,
+    }
     pairs, file = read_pairs(clean, corrupt, answer, foil, label, limit)
     options["metric"] = metric_named(metric, pairs[0])
     checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
@@ -216,7 +236,6 @@ def patch(
         passes = _PatchedPasses(checkpoint, inputs, options["metric"], direction == DENOISE, path, repairs)
         passes.run(heads, batch_size, partial(tell, "patching"))
     clean_metric, corrupt_metric = passes.metric_of_prompts()
-    _refuse_equal(options["metric"], clean_metric, corrupt_metric)
     return Patching(
         checkpoint=checkpoint,
         pairs=tuple(pairs),
@@ -224,6 +243,7 @@ def patch(
         options=options,
         clean=clean_metric,
         corrupt=corrupt_metric,
+        worse=passes.worse(seed),
         n_unrelated=int(passes.has_partner.sum()),
         verified=passes.verifier.verified,
         heads=passes.ranked(heads, seed),
@@ -244,6 +264,7 @@ def _path(checkpoint: Checkpoint, options: dict[str, Any]) -> Receiver | None:
 
 
 def _refuse_equal(metric: str, clean: float, corrupt: float) -> None:
+    """Raise UsageError where the metric is the same on both prompts."""
     if abs(corrupt - clean) >= _LEAST * max(1.0, abs(clean), abs(corrupt)):
         return
     name = "KL divergence" if metric == KL else metric.replace("_", " ")
@@ -275,7 +296,7 @@ class _PatchedPasses:
         self._path, self._repairs = path, repairs
         self.verifier = PassVerifier(checkpoint)
         self._sign = -1.0 if metric == DIFFERENCE else 1.0  # what is computed is the foil less the answer
-        self._is_kl = metric == KL
+        self._metric = metric
         self._into, self._from = (inputs.corrupt, inputs.clean) if denoises else (inputs.clean, inputs.corrupt)
         self._partners = partners(self._from)
         self.has_partner = torch.tensor([partner != pair for pair, partner in enumerate(self._partners)])
@@ -284,12 +305,16 @@ class _PatchedPasses:
         self._weights = [torch.ones(len(each.item), 1, dtype=torch.float64) for each in inputs.clean]
 
     def run(self, heads: Sequence[HeadId], batch_size: int, tell: Tell) -> None:
-        """Patch every head alone in all pairs."""
+        """Patch every head alone in all pairs; UsageError, before that, where both prompts have the same metric."""
         n_pairs, done = len(self._into), 0
+        batches = list(input_batches(self._checkpoint, self._into, batch_size))
         self._changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)  # from the own pair, and another
         tell(done, n_pairs)
         with running(self._checkpoint):
-            for number, into in enumerate(input_batches(self._checkpoint, self._into, batch_size)):
+            for into in batches:
+                self._measure_prompts([each.text for each in into.inputs])
+            _refuse_equal(self._metric, *self.metric_of_prompts())
+            for number, into in enumerate(batches):
                 of = [each.text for each in into.inputs]
                 source = self._batch([self._from[pair] for pair in of])
                 sampled = self.verifier.is_sampled(number)
@@ -297,9 +322,6 @@ class _PatchedPasses:
                 clean, corrupt = (kept_source, kept_into) if self._denoises else (kept_into, kept_source)
                 inputs = source if self._denoises else into
                 metrics = BatchMetrics(self._checkpoint, inputs, clean.final, self._weights)
-                if metrics.clean is not None:
-                    self._clean[of] = metrics.clean[0]
-                self._corrupt_change[of] = self._measured(metrics, corrupt.final)[0]
                 donors = [(0, kept_source)]
                 if self.has_partner[of].any():
                     others = [self._from[self._partners[pair]] for pair in of]
@@ -313,6 +335,17 @@ class _PatchedPasses:
                     self._repairs.add(inputs, clean, corrupt, heads, mask)
                 done += len(of)
                 tell(done, n_pairs)
+
+    def _measure_prompts(self, pairs: Sequence[int]) -> None:
+        clean, corrupt = (
+            self._batch([side[pair] for pair in pairs]) for side in (self._inputs.clean, self._inputs.corrupt)
+        )
+        final = final_states(self._checkpoint, clean.batch.inputs)
+        metrics = BatchMetrics(self._checkpoint, clean, final, self._weights)
+        if metrics.clean is not None:
+            self._clean[pairs] = metrics.clean[0]
+        final = final_states(self._checkpoint, corrupt.batch.inputs)
+        self._corrupt_change[pairs] = self._measured(metrics, final)[0]
 
     def _patched(
         self, heads: Sequence[HeadId], into: InputBatch, kept: KeptPass, donor: KeptPass, mask: Tensor | None
@@ -347,18 +380,24 @@ class _PatchedPasses:
 
     def metric_of_prompts(self) -> tuple[float, float]:
         """The metric on clean and corrupt prompts, means over pairs."""
-        clean = 0.0 if self._is_kl else float(self._clean.mean())
+        clean = 0.0 if self._metric == KL else float(self._clean.mean())
         corrupt = clean + float(self._corrupt_change.mean())
         return self._sign * clean, self._sign * corrupt
 
+    def worse(self, seed: int) -> Interval | None:
+        """Interval of how much worse the metric is after the corrupt prompts, mean over pairs."""
+        samples = PairSamples.of(self._inputs, seed)
+        return samples.interval(samples.weights @ self._corrupt_change / samples.weights.sum(1))
+
     def ranked(self, heads: Sequence[HeadId], seed: int) -> tuple[PatchEffect, ...]:
         """The effects of the heads, that furthest from 0 first."""
-        n_pairs = len(self._into)
-        weights = text_weights(seed, range(n_pairs), *([] if n_pairs >= ENOUGH_TEXTS else [0]))
-        effects = self._effects(self._changes[0], weights)
-        unrelated = None
-        if self.has_partner.any():
-            unrelated = self._effects(self._changes[1], self.has_partner.double()[None])[0]
+        samples = PairSamples.of(self._inputs, seed)
+        with_partner = samples.among(self.has_partner)
+        effects = self._effects(self._changes[0], samples.weights)
+        unrelated = self._effects(self._changes[1], with_partner.weights)
+        above = self._effects(self._changes[0], with_partner.weights) - unrelated
+        worse, difference = self.worse(seed), float(self._corrupt_change.mean())
+        known = worse is not None and worse[0] > 0
         order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects[0, at])), heads[at]))
         found = []
         for rank, at in enumerate(order, start=1):
@@ -367,16 +406,13 @@ class _PatchedPasses:
                     id=heads[at],
                     rank=rank,
                     effect=float(effects[0, at]),
-                    interval=interval_over_pairs(effects[:, at], n_pairs, len(heads)),
-                    unrelated=None if unrelated is None else float(unrelated[at]),
-                    repair=self._repair_of(heads[at], weights),
+                    interval=samples.interval(effects[:, at], len(heads)) if known else None,
+                    unrelated=float(unrelated[0, at]) if self.has_partner.any() else None,
+                    above_unrelated=with_partner.interval(above[:, at], len(heads)) if known else None,
+                    repair=None if self._repairs is None else self._repairs.of(heads[at], difference, samples),
                 )
             )
         return tuple(found)
-
-    def _repair_of(self, head: HeadId, weights: Tensor) -> SelfRepair | None:
-        difference = float(self._corrupt_change.mean())
-        return None if self._repairs is None else self._repairs.of(head, difference, weights)
 
     def _effects(self, changes: Tensor, weights: Tensor) -> Tensor:
         """Effects from the changes of each pair, [n_heads, n_pairs], by weights of pairs: [n_weights, n_heads]."""

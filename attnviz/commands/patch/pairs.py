@@ -13,7 +13,7 @@ from torch import Tensor
 from attnviz.commands.ablate.inputs import METRICS, STATES, ModelInput, answer_position, kind_of, source_kind
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.judge.roles import ERROR_RATE
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
 from attnviz.measures.estimates import Interval, cosine_evidence
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import find_queries, merge_subwords
@@ -165,6 +165,8 @@ def _naming_row(pair: PromptPair) -> Iterator[None]:
 
 def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText, corrupt: EncodedText) -> None:
     """Raise TextError for prompts of other numbers of tokens; it names the first word of more or fewer."""
+    if clean.ids == corrupt.ids:
+        raise TextError("both prompts are the same tokens; expected a clean and a corrupt one that differ.")
     if len(clean) == len(corrupt):
         return
     words = []
@@ -194,12 +196,38 @@ def partners(donors: Sequence[ModelInput]) -> list[int]:
     return found
 
 
-def interval_over_pairs(values: Tensor, n_pairs: int, n_heads: int) -> Interval | None:
-    """Interval of a value, the first of [1 + samples], at one error rate over all heads; None for too few pairs."""
-    if n_pairs < ENOUGH_TEXTS:
-        return None
-    value, error = float(values[0]), float(standard_error(values[1:]))
-    return cosine_evidence(value, 0.0, (error, error), n_pairs, ERROR_RATE / n_heads).difference
+class PairSamples(NamedTuple):
+    """Bootstrap samples of pairs. Copies of a pair say nothing new: they have one weight, and count once.
+
+    Attributes:
+        weights: of pairs, the first row as measured, [1 + n_samples, n_pairs].
+        first: for each pair the number of the first one that is equal.
+    """
+
+    weights: Tensor
+    first: list[int]
+
+    @classmethod
+    def of(cls, inputs: PairedInputs, seed: int) -> "PairSamples":
+        """Draw samples."""
+        known: dict[object, int] = {}
+        first = []
+        for number, (clean, corrupt) in enumerate(zip(inputs.clean, inputs.corrupt, strict=True)):
+            pair = clean.item.ids, corrupt.item.ids, clean.labels, clean.foils
+            first.append(known.setdefault(pair, number))
+        return cls(text_weights(seed, first), first)
+
+    def among(self, chosen: Tensor) -> "PairSamples":
+        """The same samples of some pairs alone, ``chosen``: boolean [n_pairs]."""
+        return self._replace(weights=self.weights * chosen)
+
+    def interval(self, values: Tensor, n_heads: int = 1) -> Interval | None:
+        """Interval of a value, the first of [1 + n_samples], at one error rate over all heads; None for few pairs."""
+        n = len({pair for pair, weight in zip(self.first, self.weights[0].tolist(), strict=True) if weight})
+        if n < ENOUGH_TEXTS:
+            return None
+        value, error = float(values[0]), float(standard_error(values[1:]))
+        return cosine_evidence(value, 0.0, (error, error), n, ERROR_RATE / n_heads).difference
 
 
 UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.ablate.inputs import InputBatch
-from attnviz.commands.patch.pairs import DIFFERENCE, interval_over_pairs
+from attnviz.commands.patch.pairs import DIFFERENCE, PairSamples
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
 from attnviz.models.checkpoint import Checkpoint
@@ -84,8 +84,9 @@ class MeanRepairs:
             for source, change in each.changes.items():
                 changes[source] += float(change.sum())
 
-    def of(self, head: HeadId, difference: float, weights: Tensor) -> SelfRepair:
-        """Means over all pairs, whose metric differs by a mean ``difference``; ``weights`` of samples of pairs."""
+    def of(self, head: HeadId, difference: float, samples: PairSamples) -> SelfRepair:
+        """Means over all pairs, whose metric differs by a mean ``difference``."""
+        weights = samples.weights
         means = weights @ self._found[head].T / weights.sum(1, keepdim=True)  # [n_samples, 3]
         direct, total, norm = means[0].tolist()
         repaired = means[:, 0] - means[:, 1]
@@ -94,7 +95,7 @@ class MeanRepairs:
             direct_effect=direct,
             total_effect=total,
             repaired=direct - total,
-            interval=interval_over_pairs(repaired, self._n_pairs, len(self._found)),
+            interval=samples.interval(repaired, len(self._found)),
             share=(direct - total) / direct if abs(direct) >= _LEAST_SHARE * abs(difference) else None,
             norm=norm,
             changed=tuple(

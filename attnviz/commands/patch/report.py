@@ -49,6 +49,11 @@ _FIELDS: tuple[Field[PatchEffect], ...] = (
     ),
     Field("Unrelated", name="unrelated", write=_three),
     Field(
+        value=lambda head: head.above_unrelated and list(head.above_unrelated),
+        name="above_unrelated",
+        csv={"above_unrelated_low": (0,), "above_unrelated_high": (1,)},
+    ),
+    Field(
         value=_repair_entry,
         name="self_repair",
         csv={name: (name,) for name in ("direct_effect", "total_effect", "repaired")}
@@ -119,12 +124,22 @@ def metric_text(result: Patching) -> str:
 
 def interval_text(result: Patching) -> str:
     """Which heads have intervals without 0, or why there are none."""
-    n = len(result.pairs)
-    if n < ENOUGH_TEXTS:
-        return f"{counted(n, 'pair')}: a first look, without intervals (from {ENOUGH_TEXTS} on)."
-    clear = [str(head.id) for head in result.heads if head.excludes_zero]
-    which = f": {', '.join(clear)}" if 0 < len(clear) <= _NAMED else ""
-    return f"{counted(len(clear), 'head')} with an interval without 0, at {ERROR_RATE} over all heads together{which}."
+    if result.worse is None:
+        distinct = len({pair._replace(place=None) for pair in result.pairs})
+        return f"{counted(distinct, 'pair')}: a first look, without intervals (from {ENOUGH_TEXTS} on)."
+    if result.worse[0] <= 0:
+        return (
+            f"No intervals: over these pairs the prediction is not worse after the corrupt prompts (by "
+            f"{_interval(result.worse)} {UNITS[result.metric]}), so no head restores it."
+        )
+    clear = [head for head in result.heads if head.excludes_zero]
+    text = f"{counted(len(clear), 'head')} with an interval without 0, at {ERROR_RATE} over all heads together"
+    return f"{text}{_names(clear)}."
+
+
+def _names(heads: Sequence[PatchEffect]) -> str:
+    """Heads after a colon; '' where these are none or many."""
+    return f": {', '.join(str(head.id) for head in heads)}" if 0 < len(heads) <= _NAMED else ""
 
 
 _READS = {"q": "queries", "k": "keys", "v": "values"}
@@ -139,7 +154,11 @@ def unrelated_text(result: Patching) -> str:
     if not result.n_unrelated:
         return ""
     pairs = f"{result.n_unrelated} of {counted(len(result.pairs), 'pair')}"
-    return f"Unrelated: a control, from another pair’s prompt of as many tokens ({pairs} have one)."
+    text = f"Unrelated: a control, from another pair’s prompt of as many tokens ({pairs} have one)"
+    if result.heads[0].above_unrelated is None:
+        return f"{text}."
+    beating = [head for head in result.heads if head.beats_unrelated]
+    return f"{text}; in {counted(len(beating), 'head')} of those the own pair does more{_names(beating)}."
 
 
 def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
@@ -154,6 +173,7 @@ def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
         "pairs_with_unrelated": result.n_unrelated,
         "clean": result.clean,
         "corrupt": result.corrupt,
+        "worse": result.worse and list(result.worse),
         "effect": "(metric - corrupt) / (clean - corrupt)"
         if result.denoises
         else "(metric - clean) / (corrupt - clean)",
