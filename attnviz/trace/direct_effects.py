@@ -150,7 +150,7 @@ def named_ids(
     checkpoint: Checkpoint, answer: str | int | None, foil: str | int | None
 ) -> tuple[int | None, int | None]:
     """The same of any model with a head, also of one whose head cannot be divided among parts."""
-    classifier = checkpoint.classifier
+    classifier = checkpoint.class_head
 
     def number(name: str, value: str | int | None) -> int | None:
         if value is None or classifier is not None:
@@ -184,7 +184,7 @@ def direct_effects(
     """
     checkpoint, tolerance = verified.checkpoint, verified.verification.tolerance.output
     tokens, _ = verified.tokens_of(written.layers[0])
-    head, classifier = checkpoint.prediction_head, checkpoint.classifier
+    head, classifier = checkpoint.prediction_head, checkpoint.class_head
     assert head is not None
     state = written.sites[None, "final"][position]
     with without_gradients(checkpoint.device):

@@ -41,8 +41,8 @@ def source_name(source: Source) -> str:
 
 def why_no_effects(checkpoint: Checkpoint) -> str:
     """Sentence on why no logits of this model can be divided into direct effects, or ''."""
-    if checkpoint.classifier is not None:
-        why = checkpoint.classifier.why_no_classes
+    if checkpoint.class_head is not None:
+        why = checkpoint.class_head.why_no_classes
         return why and f"Direct effects are not given: {why}."
     if checkpoint.encoder_only:
         return "Direct effects are not given: the encoder of an encoder-decoder makes no logits."

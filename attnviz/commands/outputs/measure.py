@@ -47,8 +47,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         layers: first layer first.
         heads: by share of the output's norm, the largest first.
         written: the residual stream in parts, for direct effects; None where there are none.
-        effects: the logit of an answer minus that of a foil at one position, decomposed: of two tokens, or of a
-            classifier's two classes; None if ``no_effects`` gives a reason.
+        effects: the logit of an answer minus that of a foil at one position, decomposed: of two tokens, or of two
+            classes of the text or of a token; None if ``no_effects`` gives a reason.
         target: of an encoder-decoder, what its decoder reads.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
     """
@@ -217,7 +217,8 @@ def head_outputs(
         truncate: cut a text that is longer than the model instead of raising.
         token: where direct effects and promoted tokens are read: a token or word of the text, ``cat#2``, ``#3`` or a
             position counted from 0; default the last, and of a masked-language model its mask, else the last but
-            special tokens. Of an encoder-decoder (T5) one of the decoder's. A classifier reads its own.
+            special tokens. Of an encoder-decoder (T5) one of the decoder's. A classifier reads its own; in token
+            classification a word's first piece is read.
         answer: whose logit is divided into direct effects: a token, as text or as its id in the vocabulary, or a class,
             by name or number; default the model's first choice.
         foil: whose logit is subtracted from the answer's; default the first of the model's other choices.
@@ -258,12 +259,16 @@ def head_outputs(
 
 
 def _position(checkpoint: Checkpoint, tokens: Tokens, token: str | int | None) -> int:
-    """A token, of a word of several pieces the last; by default the one that is predicted from, or that is masked."""
+    """A token, of a word of several pieces the last, or the first that gets a class; by default what is predicted from.
+
+    That is the mask of a masked-language model.
+    """
+    of_tokens = checkpoint.class_head is not None and checkpoint.classifier is None
     if token is not None:
-        return find_positions(merge_subwords(tokens, words=False), token)[-1]
+        return find_positions(merge_subwords(tokens, words=False), token)[0 if of_tokens else -1]
     if checkpoint.classifier is not None:
         return checkpoint.classifier.position(tokens.ids)
-    if checkpoint.architecture.causal or checkpoint.stacks:
+    if checkpoint.stacks or (checkpoint.architecture.causal and not of_tokens):
         return len(tokens) - 1
     masked = [position for position, id in enumerate(tokens.ids) if id == checkpoint.tokenizer.mask_token_id]
     content = [position for position, special in enumerate(tokens.special) if not special]

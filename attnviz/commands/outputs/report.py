@@ -209,7 +209,7 @@ def how_it_is_read(result: HeadOutputs, effects: DirectEffects) -> str:
     """Sentences on which path is linear."""
     norms = "the final norm" if result.checkpoint.architecture.pre_norm else "every later norm"
     held = f"Direct effects alone, through {norms} with its scale at this token held fixed"
-    what, classifier = "classifier" if effects.classes else "unembedding", result.checkpoint.classifier
+    what, classifier = "classifier" if effects.classes else "unembedding", result.checkpoint.class_head
     if effects.linear:
         return f"{held}, and through the {what}, which is linear."
     activation = f"{what}'s {classifier.activation}" if classifier and classifier.activation else what
