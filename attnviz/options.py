@@ -405,6 +405,9 @@ COMMANDS = {
                            "last token; of BERT its mask, else the last word"), flags=("--token", "--at")),
             replace(_ANSWER, flags=("--answer", "--label")),
             _FOIL,
+            Option("answer_span", str, "Question answering (TEXT is the question, --pair the context): divide the "
+                   "logits of start and end of this stretch of the context: its text, TEXT#2 or #10-#12. Default: the "
+                   "model's own answer.", None, "TEXT", any_language=True),
             _MEMORY,
         ),
         pictures=(

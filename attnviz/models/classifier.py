@@ -10,8 +10,8 @@ from attnviz.errors import UsageError
 from attnviz.models.families.base import Architecture
 from attnviz.models.wording import shortened, visible
 
-TEXT, TOKEN = "ForSequenceClassification", "ForTokenClassification"
-TASKS = {TEXT: "sequence classification", TOKEN: "token classification"}
+TEXT, TOKEN, SPAN = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
+TASKS = {TEXT: "sequence classification", TOKEN: "token classification", SPAN: "question answering"}
 """What a head is for, by the end of the name of transformers' class, in words."""
 
 _LISTED, _LONGEST = 12, 30
@@ -20,7 +20,7 @@ _LISTED, _LONGEST = 12, 30
 
 @dataclass(frozen=True)
 class Classifier:
-    """A head for sequence classification, or for that of tokens.
+    """A head for sequence classification, for that of tokens, or for start and end of an answer in the text.
 
     Attributes:
         head: what makes logits [.., n_classes] of the final state [.., d_model] at :meth:`position`: linear maps, and
@@ -93,7 +93,8 @@ def classification_class(architecture: Architecture) -> str:
 
 def task_of(architecture: Architecture, config: Any, class_names: Collection[str]) -> str:
     """What the head of a model with one of these classes is for; '' for others and encoder-decoders."""
-    found = [task for task in TASKS if architecture.class_prefix + task in class_names]
+    tasks = [task for task in TASKS if task != SPAN or architecture.span_steps]
+    found = [task for task in tasks if architecture.class_prefix + task in class_names]
     return found[0] if found and not architecture.stacks(config) else ""
 
 
@@ -103,14 +104,16 @@ def classifier_of(architecture: Architecture, model: nn.Module) -> Classifier | 
     task = task_of(architecture, config, [base.__name__ for base in type(model).__mro__])
     if not task:
         return None
-    head = architecture.class_head(model) if task == TEXT else architecture.token_head(model)
+    heads = {TEXT: architecture.class_head, TOKEN: architecture.token_head, SPAN: architecture.span_head}
+    head = heads[task](model)
     if not isinstance(head, nn.Sequential):
         return None
     last: Any = head[-1]
     names: Any = getattr(config, "id2label", None) or {}
+    names = dict(enumerate(("start", "end"))) if task == SPAN else names
     labels = tuple(str(names.get(i, f"LABEL_{i}")) for i in range(last.out_features))
-    padding = getattr(config, "pad_token_id", None)
-    return Classifier(head, labels, architecture.causal, padding, _no_classes(config, labels), task)
+    padding, why = getattr(config, "pad_token_id", None), "" if task == SPAN else _no_classes(config, labels)
+    return Classifier(head, labels, architecture.causal, padding, why, task)
 
 
 def _no_classes(config: Any, labels: Sequence[str]) -> str:

@@ -129,3 +129,70 @@ def test_a_model_that_returns_other_logits_than_its_head_gives_is_refused() -> N
     model.forward = negated
     with pytest.raises(VerificationError, match="does not give the logits"):
         attnviz.head_outputs(TEXT, model, tokenizer=tokenizer)
+
+
+SPANS = "ForQuestionAnswering"
+QUESTION, CONTEXT = "who ran away ?", "the dog saw the cat and ran away ."
+IN_PAIRS = ("bert", *NEAREST, "modernbert", "gpt2")
+
+
+@pytest.mark.parametrize("kind", IN_PAIRS)
+def test_all_parts_sum_to_the_logits_of_start_and_end(kind: str, tmp_path: Path) -> None:
+    model, tokenizer = sharp_classifier(kind, SPANS, num_labels=2, id2label=None, label2id=None)
+    stored = save_checkpoint(model, tokenizer, tmp_path)
+    texts = (QUESTION, CONTEXT) if kind != "gpt2" else (f"{QUESTION} {CONTEXT}",)
+    with torch.no_grad():
+        output = model(
+            **tokenizer(*texts, return_tensors="pt", return_token_type_ids=kind in ("bert", "albert", "electra"))
+        )
+    result = attnviz.head_outputs(*texts[:1], stored, pair=(*texts, None)[1], answer_span="the cat", device="cpu")
+    pieces = [result.tokens.labels[each.position] for each in (result.effects, result.end_effects) if each]
+    assert [piece.strip("▁Ġ ") for piece in pieces] == ["the", "cat"] or kind in ("roberta", "gpt2")
+    for effects, logits in ((result.effects, output.start_logits[0]), (result.end_effects, output.end_logits[0])):
+        assert effects is not None
+        parts = sum(effects.heads.values()) + sum(part.direct_effect for part in effects.parts)
+        assert parts == pytest.approx(float(logits[effects.position]), abs=1e-5)
+        assert effects.answer.probability == pytest.approx(float(logits.softmax(-1)[effects.position]), abs=1e-5)
+        assert effects.predicted.id == int(logits.argmax())
+        assert effects.foil is None
+
+
+def test_by_default_the_best_answer_in_the_context_is_divided() -> None:
+    model, tokenizer = sharp_classifier("bert", SPANS, num_labels=2, id2label=None, label2id=None)
+    with torch.no_grad():
+        output = model(**tokenizer(QUESTION, CONTEXT, return_tensors="pt"))
+    start, end = output.start_logits[0], output.end_logits[0]
+    first, last = len(tokenizer(QUESTION).input_ids), len(start) - 1
+    _, *best = max((float(start[s] + end[e]), s, e) for s in range(first, last) for e in range(s, last))
+    result = attnviz.head_outputs(QUESTION, model, tokenizer=tokenizer, pair=CONTEXT)
+    assert [each.position for each in (result.effects, result.end_effects) if each] == best
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"answer": "start"}, "answer-span"),
+        ({"token": 3}, "answer-span"),
+        ({"answer_span": "house"}, "no “house”"),
+        ({"answer_span": "the"}, "2 times"),
+        ({"answer_span": "#90"}, "positions"),
+    ],
+)
+def test_answers_that_are_no_stretch_of_the_context_are_refused(given: dict[str, Any], word: str) -> None:
+    model, tokenizer = sharp_classifier("bert", SPANS, num_labels=2, id2label=None, label2id=None)
+    with pytest.raises(UsageError, match=word):
+        attnviz.head_outputs(QUESTION, model, tokenizer=tokenizer, pair=CONTEXT, **given)
+
+
+def test_an_answer_span_is_for_question_answering_alone() -> None:
+    model, tokenizer = sharp_classifier("bert", TOKENS)
+    with pytest.raises(UsageError, match="token classification"):
+        attnviz.head_outputs(QUESTION, model, tokenizer=tokenizer, pair=CONTEXT, answer_span="the cat")
+
+
+@pytest.mark.parametrize("task", ["ForMultipleChoice", "ForNextSentencePrediction"])
+def test_heads_that_are_not_divided_are_named(task: str, tmp_path: Path) -> None:
+    stored = save_checkpoint(*sharp_classifier("bert", task, num_labels=2, id2label=None, label2id=None), tmp_path)
+    result = attnviz.head_outputs(QUESTION, stored, pair=CONTEXT, device="cpu")
+    assert result.effects is None
+    assert f"Bert{task}" in result.no_effects
