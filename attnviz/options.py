@@ -215,8 +215,8 @@ _WORDS = _switch("words", "Merge word pieces into words: attention to the pieces
 _PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one that knows most "
                  "of its words. Code, and text in any other language, is not parsed unless this option is given.", None,
                  "PIPELINE")
-_ANSWER = Option("answer", str, "The token, or a classifier's class, whose logit is divided into what each head adds. "
-                 "Default: the model's first choice.", None, "TOKEN|CLASS", any_language=True)
+_ANSWER = Option("answer", str, "The token, or the class of a text or a token, whose logit is divided into what each "
+                 "head adds. Default: the model's first choice.", None, "TOKEN|CLASS", any_language=True)
 _FOIL = Option("foil", str, "The token or class whose logit is subtracted from it. Default: the model's next choice.",
                None, "TOKEN|CLASS", any_language=True)
 _CORPORA = (
@@ -406,10 +406,13 @@ COMMANDS = {
         ("head_outputs",),
         text=(_TEXT, *_MODEL, _PAIR, _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE),
         measurement=(
-            _token("Language models: divide the logits at this position", "the last token; of BERT its mask, else the "
-                   "last word"),
-            _ANSWER,
+            replace(_token("Divide the logits at this position: of a language model, or of the class of a token", "the "
+                           "last token; of BERT its mask, else the last word"), flags=("--token", "--at")),
+            replace(_ANSWER, flags=("--answer", "--label")),
             _FOIL,
+            Option("answer_span", str, "Question answering (TEXT is the question, --pair the context): divide the "
+                   "logits of start and end of this stretch of the context: its text, TEXT#2 or #10-#12. Default: the "
+                   "model's own answer.", None, "TEXT", any_language=True),
             _MEMORY,
         ),
         pictures=(

@@ -17,9 +17,10 @@ def outputs(run: Run, text: str, pair: str | None, target: str | None, **options
     Norm-weighted attention is ‖A[q, k] f(x_k)‖ with f(x) = (x W_V + b_V) W_O (Kobayashi et al. 2020).
 
     With a language head or a classifier it shows the direct effect of each head on the logit of an answer minus that of
-    a foil (--answer, --foil): two tokens, or two classes. The scales of norms are held fixed. The parts of all heads,
-    embeddings, biases and feed-forward networks sum to the difference of the model's logits. Where the head on top is
-    not linear (BERT), they are a linearisation. Promoted tokens are those whose logits a head raises most.
+    a foil (--answer, --foil): two tokens, or two classes, of the text or of a token (--at, --label). The scales of
+    norms are held fixed. The parts of all heads, embeddings, biases and feed-forward networks sum to the difference of
+    the model's logits. Where the head on top is not linear (BERT), they are a linearisation. Promoted tokens are those
+    whose logits a head raises most.
 
     It writes outputs.png, outputs-effects.png (with a head on top), one picture per head (outputs/L00H00.png),
     captions, outputs.json and outputs.csv.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
 from attnviz.models.adapters import merge_adapter, saved_classes
-from attnviz.models.classifier import Classifier, classification_class, classifier_of
+from attnviz.models.classifier import TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, empty_model, read_config, refuse_other_weights
 from attnviz.models.encoding import (
     check_separated,
@@ -66,7 +66,7 @@ class Checkpoint:
         revision: the hub's commit or the package's version; None where there is none.
         model: the bare transformers model (no task head); ``whole`` is the one with its head, None without one.
         language_head: to logits [.., vocabulary] from the last hidden state; None without one.
-        classifier: likewise its head for sequence classification; a checkpoint has one head at most.
+        class_head: likewise its head for classes of texts or tokens; a checkpoint has one head at most.
         weights_hash: of the weights' files; of a model in memory, of its parameters; see :attr:`weights_sha256`.
         encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
         weight_devices: devices of a model with a device map, ``cpu`` and ``disk`` among them; else empty.
@@ -82,7 +82,7 @@ class Checkpoint:
     tokenizer: Any
     language_head: nn.Module | None = None
     weights_hash: Callable[[], str] | None = None
-    classifier: Classifier | None = None
+    class_head: Classifier | None = None
     encoder_only: bool = False
     weight_devices: tuple[str, ...] = ()
     adapter: Source | None = None
@@ -115,9 +115,21 @@ class Checkpoint:
         return self.architecture.modules(self.model)[: self.n_layers]
 
     @property
+    def classifier(self) -> Classifier | None:
+        """The head for sequence classification; None without one."""
+        return self.class_head if self.class_head and self.class_head.task == TEXT else None
+
+    @property
+    def head_in_words(self) -> str:
+        """What its head is for: ``token classification``."""
+        if self.class_head is not None:
+            return TASKS[self.class_head.task]
+        return "none" if self.language_head is None else "language modelling"
+
+    @property
     def prediction_head(self) -> nn.Module | None:
         """The head that makes class or token logits of final states; None without one."""
-        return self.language_head if self.classifier is None else self.classifier.head
+        return self.language_head if self.class_head is None else self.class_head.head
 
     @property
     def why_no_classes(self) -> str:
@@ -543,14 +555,14 @@ def _model_and_heads(
     The head is that of classes if the config names it; a GPT-2 always has a language-modelling head, tied to its word
     embeddings. ``of_adapter`` are the names of a classifier's weights that an adapter brings.
     """
-    named = getattr(config, "architectures", None) or ()
-    classifies = (bool(of_adapter) or classification_class(architecture) in named) and not architecture.stacks(config)
-    whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
+    named = [classification_class(architecture)] if of_adapter else getattr(config, "architectures", None) or ()
+    task = task_of(architecture, config, named)
+    whole, report = build(architecture.class_prefix + task if task else architecture.language_class)
     bare = architecture.base_model(whole)
     report["missing_keys"] = [key for key in report["missing_keys"] if key not in of_adapter]
     report["mismatched_keys"] = [each for each in report["mismatched_keys"] if each[0] not in of_adapter]
     inside = f"{whole.base_model_prefix}."
-    pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
+    pooler = tuple(inside + weight for weight in architecture.optional_weights) if task else ()
     missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
     if not missing:
         for kind in ("missing_keys", "unexpected_keys"):
@@ -560,7 +572,7 @@ def _model_and_heads(
             key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
         ]
         check_report(folder, architecture, report)
-        head = None if classifies else architecture.language_head(whole)
+        head = None if task else architecture.language_head(whole)
         return whole, bare, head, classifier_of(architecture, whole)
     model, report = build(f"{architecture.class_prefix}Model")
     check_report(folder, architecture, report)

@@ -1,6 +1,6 @@
-"""The sequence-classification head of a checkpoint: its classes, and the position whose final state it reads."""
+"""The head of a checkpoint that makes classes of texts or of tokens, and the positions whose final states it reads."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,17 @@ from attnviz.errors import UsageError
 from attnviz.models.families.base import Architecture
 from attnviz.models.wording import shortened, visible
 
+TEXT, TOKEN, SPAN = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
+TASKS = {TEXT: "sequence classification", TOKEN: "token classification", SPAN: "question answering"}
+"""What a head is for, by the end of the name of transformers' class, in words."""
+
 _LISTED, _LONGEST = 12, 30
 """Classes that a message lists, and letters of each."""
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """A head for sequence classification.
+    """A head for sequence classification, for that of tokens, or for start and end of an answer in the text.
 
     Attributes:
         head: what makes logits [.., n_classes] of the final state [.., d_model] at :meth:`position`: linear maps, and
@@ -25,6 +29,7 @@ class Classifier:
         causal: whether it reads the last token; else the first.
         padding: id of the padding token, which is never the last; None where the config has none.
         why_no_classes: reason why its outputs are not exclusive classes, or ''.
+        task: what it is for, one of :data:`TASKS`.
     """
 
     head: nn.Sequential
@@ -32,6 +37,7 @@ class Classifier:
     causal: bool
     padding: int | None
     why_no_classes: str
+    task: str = TEXT
 
     @property
     def linear(self) -> bool:
@@ -46,7 +52,7 @@ class Classifier:
         return names.get(kind, kind)
 
     def position(self, ids: Sequence[int]) -> int:
-        """Position that it reads, in a text [n]: the first token, or the last without padding."""
+        """Position that a head for texts reads, in one [n]: the first token, or the last without padding."""
         if not self.causal:
             return 0
         return max((position for position, token in enumerate(ids) if token != self.padding), default=0)
@@ -82,23 +88,32 @@ class Classifier:
 
 def classification_class(architecture: Architecture) -> str:
     """Name of transformers' class with a sequence-classification head."""
-    return f"{architecture.class_prefix}ForSequenceClassification"
+    return architecture.class_prefix + TEXT
+
+
+def task_of(architecture: Architecture, config: Any, class_names: Collection[str]) -> str:
+    """What the head of a model with one of these classes is for; '' for others and encoder-decoders."""
+    tasks = [task for task in TASKS if task != SPAN or architecture.span_steps]
+    found = [task for task in tasks if architecture.class_prefix + task in class_names]
+    return found[0] if found and not architecture.stacks(config) else ""
 
 
 def classifier_of(architecture: Architecture, model: nn.Module) -> Classifier | None:
-    """The head of a model for sequence classification; None for other models and encoder-decoders."""
-    name = classification_class(architecture)
-    if architecture.stacks(model.config) or name not in {base.__name__ for base in type(model).__mro__}:
+    """The head of a model for classes of texts or tokens; None for other models and encoder-decoders."""
+    config = model.config
+    task = task_of(architecture, config, [base.__name__ for base in type(model).__mro__])
+    if not task:
         return None
-    head, config = architecture.class_head(model), model.config
+    heads = {TEXT: architecture.class_head, TOKEN: architecture.token_head, SPAN: architecture.span_head}
+    head = heads[task](model)
     if not isinstance(head, nn.Sequential):
         return None
     last: Any = head[-1]
     names: Any = getattr(config, "id2label", None) or {}
+    names = dict(enumerate(("start", "end"))) if task == SPAN else names
     labels = tuple(str(names.get(i, f"LABEL_{i}")) for i in range(last.out_features))
-    return Classifier(
-        head, labels, architecture.causal, getattr(config, "pad_token_id", None), _no_classes(config, labels)
-    )
+    padding, why = getattr(config, "pad_token_id", None), "" if task == SPAN else _no_classes(config, labels)
+    return Classifier(head, labels, architecture.causal, padding, why, task)
 
 
 def _no_classes(config: Any, labels: Sequence[str]) -> str:

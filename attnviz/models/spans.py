@@ -60,7 +60,7 @@ def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units
     """The span that a text, its n-th occurrence (``text#2``) or positions (``#10-#40``, both included) name.
 
     Args:
-        name: of the span.
+        name: of the span; '' for the one that ``--answer-span`` names.
         what: names it.
         texts: the text, or both of a pair.
         tokens: of these.
@@ -69,25 +69,24 @@ def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units
     Raises:
         UsageError: it is not in the text, is there several times, or has no token.
     """
+    option, forms = (f"--span {visible(name)}", _FORMS) if name else ("--answer-span", _FORMS.replace("NAME=", ""))
     places = _occurrences(what, texts)
     if not places and (positions := _POSITIONS.fullmatch(what)):
-        return Span(name, _at_positions(name, positions, units), what)
+        return Span(name, _at_positions(option, positions, units), what)
     if not places and (numbered := _OCCURRENCE.fullmatch(what)):
         places = _occurrences(numbered[1], texts)
         if places and not 1 <= int(numbered[2]) <= len(places):
-            raise UsageError(f"--span {visible(name)}: {quoted(numbered[1])} stands in the text {len(places)} times.")
+            raise UsageError(f"{option}: {quoted(numbered[1])} stands in the text {len(places)} times.")
         places = places[int(numbered[2]) - 1 :][:1]
     if not places:
-        raise UsageError(f"--span {visible(name)}: the text has no {quoted(what)}; {_FORMS}.")
+        raise UsageError(f"{option}: the text has no {quoted(what)}; {forms}.")
     if len(places) > 1:
         some = ", ".join(f"{visible(what)}#{number}" for number in range(1, 1 + min(len(places), _MOST_LISTED)))
-        raise UsageError(
-            f"--span {visible(name)}: {quoted(what)} stands in the text {len(places)} times; name one: {some}."
-        )
+        raise UsageError(f"{option}: {quoted(what)} stands in the text {len(places)} times; name one: {some}.")
     segment, first, last = places[0]
     found = _within(tokens, first, last, segment)
     if not found:
-        raise UsageError(f"--span {visible(name)}: no token of the text is of {quoted(what)}.")
+        raise UsageError(f"{option}: no token of the text is of {quoted(what)}.")
     return Span(name, found, what)
 
 
@@ -123,11 +122,10 @@ def _occurrences(text: str, texts: Sequence[str]) -> list[tuple[int, int, int]]:
     return found(0) or found(re.IGNORECASE)
 
 
-def _at_positions(name: str, positions: re.Match[str], units: Positions) -> tuple[int, ...]:
+def _at_positions(option: str, positions: re.Match[str], units: Positions) -> tuple[int, ...]:
     first, last = int(positions[1]), int(positions[2] or positions[1])
     if not first <= last < len(units):
         raise UsageError(
-            f"--span {visible(name)}: expected positions from #0 to #{len(units) - 1}, the first one first, found "
-            f"{positions[0]}."
+            f"{option}: expected positions from #0 to #{len(units) - 1}, the first one first, found {positions[0]}."
         )
     return tuple(sorted(token for unit in units.members[first : last + 1] for token in unit))

@@ -29,9 +29,9 @@ def without_gradients(device: torch.device) -> Iterator[None]:
 
 def why_not_linear(checkpoint: Checkpoint) -> str:
     """Reason why the logits of this model are no sum over heads, or ''."""
-    if (classifier := checkpoint.classifier) is not None:
-        why = classifier.why_no_classes and f": {classifier.why_no_classes}"
-        return f"this checkpoint has a head for sequence classification{why}"
+    if (head := checkpoint.class_head) is not None:
+        why = head.why_no_classes and f": {head.why_no_classes}"
+        return f"this checkpoint has a head for {checkpoint.head_in_words}{why}"
     if checkpoint.encoder_only:
         return "the encoder of an encoder-decoder makes no logits"
     if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:

@@ -25,6 +25,7 @@ from torch.func import functional_call
 
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.classifier import SPAN
 from attnviz.models.encoding import token_id
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
@@ -72,9 +73,12 @@ class Promotion:
 
 @dataclass(frozen=True)
 class Answer:
-    """A token of the vocabulary, as figures show it, or a class, with the model's own logit and probability."""
+    """A token of the vocabulary, as figures show it, a class, or a token of the text where an answer starts or ends.
 
-    id: int  # of the token, or number of the class
+    With the model's own logit and probability.
+    """
+
+    id: int  # of the token, number of the class, or position in the text
     text: str
     logit: float
     probability: float
@@ -95,7 +99,9 @@ class DirectEffects:
 
     Attributes:
         position: of the token whose final state is read, counted from 0.
-        answer, foil: two tokens, or two classes.
+        answer, foil: two tokens, or two classes; in question answering the foil is None, and the logit is divided
+            alone.
+        boundary: in question answering ``start`` or ``end``; else empty.
         predicted: the model's first choice.
         actual: the token that follows in the text; None at its end, and where the model predicts no next token.
         classes: all of them, in the model's order; empty where the answer is a token.
@@ -115,7 +121,8 @@ class DirectEffects:
 
     position: int
     answer: Answer
-    foil: Answer
+    foil: Answer | None
+    boundary: str
     predicted: Answer
     actual: Answer | None
     classes: tuple[Answer, ...]
@@ -150,7 +157,7 @@ def named_ids(
     checkpoint: Checkpoint, answer: str | int | None, foil: str | int | None
 ) -> tuple[int | None, int | None]:
     """The same of any model with a head, also of one whose head cannot be divided among parts."""
-    classifier = checkpoint.classifier
+    classifier = checkpoint.class_head
 
     def number(name: str, value: str | int | None) -> int | None:
         if value is None or classifier is not None:
@@ -174,7 +181,8 @@ def direct_effects(
 ) -> DirectEffects:
     """Decompose an answer minus a foil; ``written`` was recorded while the heads were verified.
 
-    ``answer``, ``foil``: by :func:`answer_ids`; None for the model's first choice, and for the first of the others.
+    ``answer``, ``foil``: by :func:`answer_ids`; None for the model's first choice, and for the first of the others. In
+    question answering ``answer`` is 0 for the start of the answer and 1 for its end, and there is no foil.
     ``by_key``: a head whose effect is divided among the keys that it attends to, too.
 
     Raises:
@@ -184,15 +192,16 @@ def direct_effects(
     """
     checkpoint, tolerance = verified.checkpoint, verified.verification.tolerance.output
     tokens, _ = verified.tokens_of(written.layers[0])
-    head, classifier = checkpoint.prediction_head, checkpoint.classifier
+    head, classifier = checkpoint.prediction_head, checkpoint.class_head
     assert head is not None
     state = written.sites[None, "final"][position]
+    of_span = classifier is not None and classifier.task == SPAN
     with without_gradients(checkpoint.device):
-        own = upcast(head(state[None])[0])
+        own = upcast(head(written.sites[None, "final"])[:, answer] if of_span else head(state[None])[0])
         refuse_not_finite(own, f"logits at position {position}")
         check_logits(checkpoint, verified.inputs, state[None], [position])
         best, probabilities = own.sort(descending=True, stable=True).indices[:3].tolist(), own.softmax(-1)
-        one, other = _two(best, answer, foil)
+        one, other = (answer or 0, None) if of_span else _two(best, answer, foil)
         final = upcast(state)
         gradient, rest = _linearised(head, "unembedding" if classifier is None else "classifier", final, one, other)
         terms = list(written.final_terms())
@@ -222,7 +231,7 @@ def direct_effects(
         heads[by_key] = sum(keys)
     last = checkpoint.architecture.final_norm(checkpoint.model)
     total = sum([*heads.values(), *(part.direct_effect for part in others)])
-    difference = float(logits[one] - logits[other])
+    difference = float(_less(logits, one, other))
     scale = max(map(abs, [*heads.values(), difference])) or 1.0
     error = abs(total - difference) / scale
     spread = float((_wide(gradient).square() * parts.square().sum(0)).sum().sqrt())
@@ -235,17 +244,20 @@ def direct_effects(
         )
 
     def choice(number: int) -> Answer:
+        if of_span:
+            return Answer(number, tokens.labels[number], float(own[number]), float(probabilities[number]))
         label = classifier.labels[number] if classifier else vocabulary_labels(checkpoint.tokenizer, [number])[0]
         return Answer(number, label, float(own[number]), float(probabilities[number]))
 
     next_token = not classifier and (checkpoint.architecture.causal or bool(checkpoint.stacks))
     return DirectEffects(
         position=position,
-        answer=choice(one),
-        foil=choice(other),
+        answer=choice(position if of_span else one),
+        foil=None if other is None else choice(other),
+        boundary=classifier.labels[one] if classifier and of_span else "",
         predicted=choice(best[0]),
         actual=choice(tokens.ids[position + 1]) if next_token and position + 1 < len(tokens) else None,
-        classes=tuple(map(choice, range(len(own)))) if classifier else (),
+        classes=tuple(map(choice, range(len(own)))) if classifier and not of_span else (),
         difference=difference,
         heads=dict(sorted(heads.items())),
         keys=keys,
@@ -273,6 +285,11 @@ def _two(best: Sequence[int], answer: int | None, foil: int | None) -> tuple[int
     return one, next(ranked) if foil is None else foil
 
 
+def _less(of: Tensor, one: int, other: int | None) -> Tensor:
+    """What belongs to one choice less what belongs to the other, if there is one, in float32 at least."""
+    return upcast(of[one]) if other is None else upcast(of[one]) - upcast(of[other])
+
+
 def _linear_map(head: Any) -> Any:
     """The one linear map that a head is; None for others."""
     if isinstance(head, nn.Sequential):
@@ -280,19 +297,21 @@ def _linear_map(head: Any) -> Any:
     return head if hasattr(head, "weight") else None
 
 
-def _linearised(head: nn.Module, what: str, final: Tensor, one: int, other: int) -> tuple[Tensor, list[PartEffect]]:
+def _linearised(
+    head: nn.Module, what: str, final: Tensor, one: int, other: int | None
+) -> tuple[Tensor, list[PartEffect]]:
     """Gradient of the difference by the final state, [d_model], and the head's own parts."""
     if (linear := _linear_map(head)) is not None:
-        weight, bias = upcast(parameter_of(linear, "weight")[[one, other]]), parameter_of(linear, "bias")
-        own = [] if bias is None else [float(upcast(bias[one]) - upcast(bias[other]))]
-        return (weight[0] - weight[1]).to(final), [PartEffect(f"{what} bias", None, each) for each in own]
+        weight, bias = _less(parameter_of(linear, "weight"), one, other), parameter_of(linear, "bias")
+        own = [] if bias is None else [float(_less(bias, one, other))]
+        return weight.to(final), [PartEffect(f"{what} bias", None, each) for each in own]
     wide = {name: upcast(each.detach()) for name, each in (*head.named_parameters(), *head.named_buffers())}
     inputs = [final.detach().clone(), *(each for name, each in wide.items() if name.endswith("bias"))]
     with torch.enable_grad():
         for each in inputs:
             each.requires_grad_()
         logits: Tensor = functional_call(head, wide, (inputs[0],))
-        difference = logits[one] - logits[other]
+        difference = _less(logits, one, other)
         gradients = torch.autograd.grad(difference, inputs)
     added, *biases = (float((gradient * value).sum()) for gradient, value in zip(gradients, inputs, strict=True))
     parts = [PartEffect(f"{what} bias", None, sum(biases))] if biases else []
@@ -310,7 +329,7 @@ def _wide_logits(head: Any, final: Tensor, **moved: Tensor) -> Tensor:
 
 
 def _check_slope(
-    head: Any, final: Tensor, two: tuple[int, int], parts: Tensor, values: Tensor, biases: Sequence[PartEffect],
+    head: Any, final: Tensor, two: tuple[int, int | None], parts: Tensor, values: Tensor, biases: Sequence[PartEffect],
     position: int,
 ) -> None:  # fmt: skip
     """Move the final state along all parts, each in the direction that it is said to add, and compare what is added.
@@ -325,10 +344,14 @@ def _check_slope(
     def moved(by: float) -> float:
         biased = {name: (1 + by) * bias for name, bias in named.items()}
         logits = _wide_logits(head, final + by * direction, **biased)
-        return float(logits[two[0]] - logits[two[1]])
+        return float(_less(logits, *two))
 
     stated, found = float(values.abs().sum()) + sum(part.direct_effect for part in biases), moved(step) - moved(-step)
-    rounding = 64 * torch.finfo(final.dtype).eps * float(_wide_logits(head, final)[list(two)].abs().max())
+    rounding = (
+        64
+        * torch.finfo(final.dtype).eps
+        * float(_wide_logits(head, final)[[each for each in two if each is not None]].abs().max())
+    )
     if not abs(found - 2 * step * stated) <= 2 * step * _CURVED * float(values.abs().sum()) + rounding:
         raise VerificationError(
             f"the direct effects at position {position} are not how the logits move: along all parts they change by "

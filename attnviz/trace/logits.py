@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.classifier import SPAN
 from attnviz.reference.attention import upcast
 from attnviz.trace.contributions import check_total
 from attnviz.trace.removal import running
@@ -31,8 +32,9 @@ def check_logits(checkpoint: Checkpoint, inputs: dict[str, Tensor], states: Tens
     options: dict[str, Any] = {"use_cache": False, "logits_to_keep": keep}
     taken = {name: value for name, value in options.items() if name in signature(whole.forward).parameters}
     with running(checkpoint):
-        own = whole(**inputs, **taken)[0].reshape(-1, *head(states).shape[1:])
-        given = head(states)
+        given, output = head(states), whole(**inputs, **taken)
+        of_span = checkpoint.class_head is not None and checkpoint.class_head.task == SPAN
+        own = (torch.stack(tuple(output[:2]), dim=-1) if of_span else output[0]).reshape(-1, *given.shape[1:])
     own = own if len(own) == len(given) else own[positions]  # all positions, where none can be asked for
     n_logits = given.shape[-1]
 

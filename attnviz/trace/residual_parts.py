@@ -22,6 +22,7 @@ from attnviz.models.families.base import position_rows
 from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
+from attnviz.models.wording import visible
 from attnviz.reference.attention import Norm, upcast
 from attnviz.trace.contributions import check_total, layer_contributions
 from attnviz.trace.taps import Site, taps
@@ -29,6 +30,13 @@ from attnviz.trace.verify import VerifiedAttention
 
 Source = HeadId | tuple[str, int | None]
 """What wrote a part: a head, or a name with its layer (None for what belongs to no layer)."""
+
+
+_OF_PAIRS = {
+    "ForMultipleChoice": "one number for each of several texts, which are compared",
+    "ForNextSentencePrediction": "whether the second text follows the first",
+}
+"""Tasks whose heads are not divided, by the end of the class's name."""
 
 
 def source_name(source: Source) -> str:
@@ -41,11 +49,19 @@ def source_name(source: Source) -> str:
 
 def why_no_effects(checkpoint: Checkpoint) -> str:
     """Sentence on why no logits of this model can be divided into direct effects, or ''."""
-    if checkpoint.classifier is not None:
-        why = checkpoint.classifier.why_no_classes
+    if checkpoint.class_head is not None:
+        why = checkpoint.class_head.why_no_classes
         return why and f"Direct effects are not given: {why}."
     if checkpoint.encoder_only:
         return "Direct effects are not given: the encoder of an encoder-decoder makes no logits."
+    saved_as = (getattr(checkpoint.config, "architectures", None) or [""])[0]
+    for task, what in _OF_PAIRS.items():
+        if checkpoint.language_head is None and saved_as.endswith(task):
+            return (
+                f"Direct effects are not given: the head of {visible(saved_as)} gives {what}, and is not divided. "
+                "Other commands, such as attnviz heads and attnviz ablate, measure the model without it; outputs divides "
+                f"the logits of {classification_class(checkpoint.architecture)}."
+            )
     if checkpoint.language_head is None:
         return (
             "Direct effects are not given: the model has no head for tokens or classes; expected a checkpoint that was "

@@ -108,6 +108,10 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     (folder / "chat.json").write_text(chat, encoding="utf-8")
     (folder / "chats.jsonl").write_text(f"{' '.join(chat.split())}\n" * 2, encoding="utf-8")
     save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
+    parts_of_speech = {"num_labels": 2, "id2label": {0: "NOUN", 1: "VERB"}, "label2id": {"NOUN": 0, "VERB": 1}}
+    save_checkpoint(*sharp_classifier("bert", "ForTokenClassification", **parts_of_speech), folder / "my-tagger")
+    boundaries = {"num_labels": 2, "id2label": None, "label2id": None}
+    save_checkpoint(*sharp_classifier("bert", "ForQuestionAnswering", **boundaries), folder / "my-reader")
     (folder / "reviews.csv").write_text("review,label\nthe cat ran away,good\nit was in the house,bad\n")
     pairs = "one two three four one two,one two four three one two, three, four\n"
     (folder / "pairs.csv").write_text(f"clean,corrupt,answer,foil\n{pairs}")

@@ -1,14 +1,10 @@
-"""Small checkpoints for sequence classification of every kind, sharpened as those of :mod:`tests.support.models`."""
+"""Small checkpoints with a head for classes of every kind, sharpened as those of :mod:`tests.support.models`."""
 
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    BertForSequenceClassification,
-    GPT2ForSequenceClassification,
-    PreTrainedTokenizerFast,
-)
+import transformers
+from transformers import PreTrainedTokenizerFast
 
 from attnviz.models.head_ids import HeadId
 from tests.support.ablations import output_map
@@ -23,26 +19,29 @@ LLAMAS = ("llama", "gemma2")
 KINDS = ("bert", "gpt2", *LLAMAS, *(kind for kind in RELATIVES if kind not in NO_CLASSES))
 
 
-def sharp_classifier(kind: str, **changes: Any) -> tuple[Any, PreTrainedTokenizerFast]:
+def sharp_classifier(
+    kind: str, task: str = "ForSequenceClassification", **changes: Any
+) -> tuple[Any, PreTrainedTokenizerFast]:
     """A model of three classes (unless changed) whose head matters, with its tokenizer."""
+    auto_class = getattr(transformers, f"AutoModel{task}")
     settings = {"num_labels": 3, "id2label": LABELS, "label2id": {name: i for i, name in LABELS.items()}, **changes}
     if kind == "bert":
-        model, tokenizer = sharp_bert(model_class=BertForSequenceClassification, **settings), bert_tokenizer()
+        model, tokenizer = sharp_bert(model_class=getattr(transformers, f"Bert{task}"), **settings), bert_tokenizer()
     elif kind == "gpt2":
         settings = {"pad_token_id": 0, **settings}
-        model, tokenizer = sharp_gpt2(model_class=GPT2ForSequenceClassification, **settings), gpt2_tokenizer()
+        model, tokenizer = sharp_gpt2(model_class=getattr(transformers, f"GPT2{task}"), **settings), gpt2_tokenizer()
     elif kind in LLAMAS:
         torch.manual_seed(0)
-        model = AutoModelForSequenceClassification.from_config(llama_config(kind, **settings)).eval()
+        model = auto_class.from_config(llama_config(kind, **settings)).eval()
         tokenizer = llama_tokenizer()
     else:
         model, tokenizer = (
-            sharp(kind, auto_class=AutoModelForSequenceClassification, **settings),
+            sharp(kind, auto_class=auto_class, **settings),
             RELATIVES[kind].tokenizer,
         )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.split(".")[0] in ("classifier", "pre_classifier", "score") or "pooler" in name:
+            if name.split(".")[0] in ("classifier", "pre_classifier", "score", "qa_outputs") or "pooler" in name:
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
     return model, tokenizer
 
@@ -52,13 +51,13 @@ CARRIER = HeadId(1, 2)
 
 
 @torch.no_grad()
-def hand_built_classifier(kind: str) -> tuple[Any, PreTrainedTokenizerFast]:
+def hand_built_classifier(kind: str, task: str = "ForSequenceClassification") -> tuple[Any, PreTrainedTokenizerFast]:
     """A BERT or GPT-2 of two classes in which one head alone speaks for a class.
 
     The classifier reads dimension 0 less dimension 1. Embeddings and all other heads leave both at zero, and the mean
     of the others too, so that no layer norm moves them; feed-forward networks give zeros.
     """
-    model, tokenizer = sharp_classifier(kind, num_labels=2, id2label={0: "bad", 1: "good"}, label2id={})
+    model, tokenizer = sharp_classifier(kind, task, num_labels=2, id2label={0: "bad", 1: "good"}, label2id={})
     for name, parameter in model.named_parameters():
         if ("embeddings." in name and ".LayerNorm." not in name) or name.endswith(("wte.weight", "wpe.weight")):
             parameter.copy_(_outside(parameter))
@@ -78,11 +77,12 @@ def hand_built_classifier(kind: str) -> tuple[Any, PreTrainedTokenizerFast]:
             weight[rows] = 0
             weight[rows, 0] = torch.linspace(-3, 5, d_head)
             weight[rows, 1] = -weight[rows, 0]
-    head = model.score if kind == "gpt2" else model.classifier
+    head = getattr(model, "score", None) or model.classifier
     head.weight.zero_()
     head.weight[:, :2] = torch.tensor([[-1.0, 1.0], [1.0, -1.0]])
-    if kind == "bert":
+    if head.bias is not None:
         head.bias.zero_()
+    if kind == "bert" and model.bert.pooler is not None:
         model.bert.pooler.dense.weight.copy_(torch.eye(model.config.hidden_size))
         model.bert.pooler.dense.bias.zero_()
     return model, tokenizer

@@ -68,8 +68,7 @@ def _on_verified(model: dict[str, Any]) -> list[str]:
     """What the model is, as far as it is known, and why it is not verified."""
     entry = model["model"]
     known = [entry.get("architecture"), entry.get("class"), entry.get("dtype"), entry.get("device")]
-    if entry.get("attention"):
-        known.append(f"attention: {entry['attention']}")
+    known += [f"{name}: {entry[name]}" for name in ("attention", "head") if entry.get(name)]
     is_known = ", ".join(filter(None, known))
     lines = [f"{entry['name']}: {is_known}."] if is_known else []
     return [*lines, f"{entry['name']}: {model['reason']}"] if model["reason"] else lines

@@ -52,7 +52,7 @@ def verified(name: str) -> dict[str, Any]:
         with out_of_memory_named():
             checkpoint = open_checkpoint(find_checkpoint(name))[0]
             model = model_entry(checkpoint) | {"class": type(checkpoint.model).__name__}
-            model["attention"] = checkpoint.attention
+            model |= {"attention": checkpoint.attention, "head": checkpoint.head_in_words}
             return {"model": model} | _verified(checkpoint) | {"seconds": time.perf_counter() - started}
     except AttnvizError as error:
         return {"model": model or {"name": name, **_configured(name)}, "level": None, "reason": str(error)}

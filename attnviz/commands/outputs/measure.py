@@ -11,26 +11,32 @@ from functools import cached_property
 from itertools import groupby
 from typing import ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
 from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, Stack
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.spans import named_span
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
 from attnviz.models.wording import quoted, rounded
 from attnviz.options import ModelOptions, checked
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.progress import Progress, tell
-from attnviz.trace.contributions import LayerContributions, layer_contributions
+from attnviz.reference.attention import upcast
+from attnviz.trace.contributions import LayerContributions, layer_contributions, without_gradients
 from attnviz.trace.direct_effects import DirectEffects, Promotion, answer_ids, direct_effects
 from attnviz.trace.generation import TargetTokens, target_tokens
 from attnviz.trace.recorder import block_memory
 from attnviz.trace.residual_parts import WrittenParts, recording_parts, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
+
+_SPANS = "The head for question answering gives start and end of an answer: --answer-span (answer_span=...) names one."
 
 NO_PROMOTIONS = (
     "Promoted tokens are not given: they need logits of tokens that are linear in the final state. Those of a "
@@ -47,8 +53,9 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         layers: first layer first.
         heads: by share of the output's norm, the largest first.
         written: the residual stream in parts, for direct effects; None where there are none.
-        effects: the logit of an answer minus that of a foil at one position, decomposed: of two tokens, or of a
-            classifier's two classes; None if ``no_effects`` gives a reason.
+        effects: the logit of an answer minus that of a foil at one position, decomposed: of two tokens, or of two
+            classes of the text or of a token; None if ``no_effects`` gives a reason.
+        end_effects: in question answering the logit of the answer's end; ``effects`` is then that of its start.
         target: of an encoder-decoder, what its decoder reads.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
     """
@@ -63,6 +70,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     no_effects: str
     target: TargetTokens | None = None
     stack: Stack | None = None
+    end_effects: DirectEffects | None = None
 
     @property
     def parts(self) -> "tuple[HeadOutputs, ...]":
@@ -156,6 +164,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         """
         if self.written is None:
             raise UsageError(self.no_effects)
+        if self.end_effects is not None:
+            raise UsageError(f"effects_at is not for question answering. {_SPANS}")
         position, ids = _position(self.checkpoint, self.read, token), answer_ids(self.checkpoint, answer, foil)
         return direct_effects(self.attention, self.written, position, *ids)
 
@@ -198,6 +208,7 @@ def head_outputs(
     token: str | int | None = None,
     answer: str | int | None = None,
     foil: str | int | None = None,
+    answer_span: str | None = None,
     target: str | None = None,
     max_new_tokens: int | None = None,
     memory: int | str | None = None,
@@ -217,10 +228,14 @@ def head_outputs(
         truncate: cut a text that is longer than the model instead of raising.
         token: where direct effects and promoted tokens are read: a token or word of the text, ``cat#2``, ``#3`` or a
             position counted from 0; default the last, and of a masked-language model its mask, else the last but
-            special tokens. Of an encoder-decoder (T5) one of the decoder's. A classifier reads its own.
+            special tokens. Of an encoder-decoder (T5) one of the decoder's. A classifier reads its own; in token
+            classification a word's first piece is read.
         answer: whose logit is divided into direct effects: a token, as text or as its id in the vocabulary, or a class,
             by name or number; default the model's first choice.
         foil: whose logit is subtracted from the answer's; default the first of the model's other choices.
+        answer_span: in question answering, the stretch of the context whose start and end logits are divided: its
+            text, ``text#2`` or ``#10-#12``; default the model's own answer. The text is the question, ``pair`` the
+            context.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
         memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
@@ -239,11 +254,20 @@ def head_outputs(
     if token is not None and (why_not or checkpoint.classifier):
         why = why_not or "A classifier reads the final state of one token, the first or the last."
         raise UsageError(f"leave out --token (token=...), where direct effects are read. {why}")
+    of_span = checkpoint.class_head is not None and checkpoint.class_head.task == SPAN
+    if of_span and (token, answer, foil) != (None, None, None):
+        raise UsageError(f"leave out --token, --answer and --foil (token=..., answer=..., foil=...). {_SPANS}")
+    if answer_span is not None and not of_span:
+        raise UsageError(
+            "--answer-span (answer_span=...) is for a checkpoint with a head for question answering; the head of this "
+            f"one: {checkpoint.head_in_words}."
+        )
     ids = answer_ids(checkpoint, answer, foil)
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
     reading = tokens if read is None else read.tokens
     position = _position(checkpoint, reading, token)
+    span = None if answer_span is None else _named_answer(text, pair, answer_span, tokens)
     with recording_parts(checkpoint, reading) if not why_not else nullcontext() as written:
         verified = verify_attention(checkpoint, tokens, progress=progress, target=read and read.tokens, memory=of_block)
     layers, heads = [], []
@@ -253,17 +277,49 @@ def head_outputs(
         heads += of_heads
         tell(progress, "measuring", layer + 1, n_layers)
     ranked = tuple(sorted(heads, key=lambda head: (-(head.projection_share or 0.0), head.id)))
-    effects = None if written is None else direct_effects(verified, written, position, *ids)
-    return HeadOutputs(text, pair, checkpoint, tokens, verified, tuple(layers), ranked, written, effects, why_not, read)
+    effects, end = None, None
+    if written is not None and of_span:
+        first, last = span or _best_answer(checkpoint, written, tokens)
+        effects, end = (direct_effects(verified, written, at, which) for which, at in enumerate((first, last)))
+    elif written is not None:
+        effects = direct_effects(verified, written, position, *ids)
+    return HeadOutputs(
+        text, pair, checkpoint, tokens, verified, tuple(layers), ranked, written, effects, why_not, read,
+        end_effects=end,
+    )  # fmt: skip
+
+
+def _named_answer(text: str, pair: str | None, answer: str, tokens: Tokens) -> tuple[int, int]:
+    """First and last token of a stretch of the context, which is the pair."""
+    texts = [text] if pair is None else ["", pair]
+    found = named_span("", answer, texts, tokens, merge_subwords(tokens, words=False)).tokens
+    return found[0], found[-1]
+
+
+def _best_answer(checkpoint: Checkpoint, written: WrittenParts, tokens: Tokens) -> tuple[int, int]:
+    """First and last token of the stretch of the context with the largest sum of both logits."""
+    head, context = checkpoint.prediction_head, int(1 in tokens.segments)
+    assert head is not None
+    inside = [of == context and not special for of, special in zip(tokens.segments, tokens.special, strict=True)]
+    with without_gradients(checkpoint.device):
+        start, end = upcast(head(written.sites[None, "final"])).unbind(-1)
+        outside = torch.tensor([not each for each in inside], device=start.device)
+        start, before = start.masked_fill(outside, -torch.inf).cummax(0)
+        last = int((start + end.masked_fill(outside, -torch.inf)).argmax())
+    return int(before[last]), last
 
 
 def _position(checkpoint: Checkpoint, tokens: Tokens, token: str | int | None) -> int:
-    """A token, of a word of several pieces the last; by default the one that is predicted from, or that is masked."""
+    """A token, of a word of several pieces the last, or the first that gets a class; by default what is predicted from.
+
+    That is the mask of a masked-language model.
+    """
+    of_tokens = checkpoint.class_head is not None and checkpoint.classifier is None
     if token is not None:
-        return find_positions(merge_subwords(tokens, words=False), token)[-1]
+        return find_positions(merge_subwords(tokens, words=False), token)[0 if of_tokens else -1]
     if checkpoint.classifier is not None:
         return checkpoint.classifier.position(tokens.ids)
-    if checkpoint.architecture.causal or checkpoint.stacks:
+    if checkpoint.stacks or (checkpoint.architecture.causal and not of_tokens):
         return len(tokens) - 1
     masked = [position for position, id in enumerate(tokens.ids) if id == checkpoint.tokenizer.mask_token_id]
     content = [position for position, special in enumerate(tokens.special) if not special]

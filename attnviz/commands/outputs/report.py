@@ -54,14 +54,16 @@ def _content(result: HeadOutputs, _: ViewOptions) -> dict[str, Any]:
             {name: getattr(layer, name) for name in of_layers} | stack_entry(layer.layer) for layer in result.layers
         ],
         "effects": effects and _effects_entry(effects),
+        "end_effects": result.end_effects and _effects_entry(result.end_effects),
         "no_effects": result.no_effects or None,
     }
 
 
 def _effects_entry(effects: DirectEffects) -> dict[str, Any]:
     return {
-        **{name: getattr(effects, name) for name in ("position", "difference", "linear", "deviation")},
-        **{name: asdict(getattr(effects, name)) for name in ("answer", "foil", "predicted")},
+        **{name: getattr(effects, name) for name in ("position", "boundary", "difference", "linear", "deviation")},
+        **{name: asdict(getattr(effects, name)) for name in ("answer", "predicted")},
+        "foil": effects.foil and asdict(effects.foil),
         "actual": effects.actual and asdict(effects.actual),
         "classes": [asdict(each) for each in effects.classes],
         "parts": [asdict(part) | stack_entry(part.layer) for part in effects.parts],
@@ -98,6 +100,8 @@ def _table(result: HeadOutputs, choices: ViewOptions) -> NamedTable[HeadContribu
             value=lambda head: effects and _promotion(effects.promotions.get(head.id)), name="promotion", csv={}
         ),
     )
+    if (end := result.end_effects) is not None:
+        fields += (Field[HeadContribution](value=lambda head: end.heads.get(head.id), name="direct_effect_on_end"),)
     return NamedTable("heads", fields, result.select(choices.select))
 
 
@@ -116,8 +120,10 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
     columns = pick(table.fields, *(_LISTED if choices.verbose else _FIRST))
     yield first_rows("Heads", columns, table.rows, few, _CSV, order=order)
     if effects is not None:
-        yield _effects_table(effects, table.rows, few, choices.verbose)
+        yield _effects_table(effects, result.end_effects, table.rows, few, choices.verbose)
         yield _effects_text(result, effects)
+    if result.end_effects is not None:
+        yield _effects_text(result, result.end_effects)
     if not choices.verbose:
         return
     yield notes(
@@ -134,7 +140,7 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
 
 
 def _promoted_note(effects: DirectEffects) -> str:
-    if effects.classes:
+    if effects.classes or effects.boundary:
         return ""
     return (
         "Promoted tokens: mean over the vocabulary removed; ~ continues a word."
@@ -144,29 +150,32 @@ def _promoted_note(effects: DirectEffects) -> str:
 
 
 def _effects_table(
-    effects: DirectEffects, heads: Sequence[HeadContribution], top: int | None, whole: bool
+    effects: DirectEffects, end: DirectEffects | None, heads: Sequence[HeadContribution], top: int | None, whole: bool
 ) -> RowTable[HeadId]:
     """Table of direct effects, the largest first, and of the tokens moved most, or of whom a head speaks for."""
     known = [head.id for head in heads if head.id in effects.heads]
-    ranked = sorted(known, key=lambda head: (-abs(effects.heads[head]), head))
+    of_end = dict.fromkeys(known, 0.0) if end is None else end.heads
+    ranked = sorted(known, key=lambda head: (-abs(effects.heads[head] + of_end[head]), head))
 
     def side(head: HeadId) -> str:
         value = effects.heads[head]
-        name = (effects.answer if value > 0 else effects.foil).text
-        return "–" if signed(value) == rounded(0.0) else quoted(name)
+        choice = effects.answer if value > 0 else effects.foil
+        return "–" if choice is None or signed(value) == rounded(0.0) else quoted(choice.text)
 
     columns: list[Field[HeadId]] = [
         Field("Head", lambda head: head),
-        Field("Adds", lambda head: signed(effects.heads[head]), "logits"),
+        Field("Adds" if end is None else "Start", lambda head: signed(effects.heads[head]), "logits"),
     ]
     moved = effects.promotions
-    if moved:
+    if end is not None:
+        columns.append(Field("End", lambda head: signed(end.heads[head]), "logits"))
+    elif moved:
         columns.append(Field("Promotes (logits)", lambda head: _tokens(moved[head].promoted[:_PROMOTED])))
         if whole:
             columns.append(Field("Suppresses", lambda head: _tokens(moved[head].suppressed[:_SUPPRESSED]), detail=True))
     else:
         columns.append(Field("Speaks for", side))
-    title = "Direct effects on answer minus foil"
+    title = "Direct effects on answer minus foil" if end is None else "Direct effects on start and end of the answer"
     return first_rows(title, columns, ranked, top, _CSV, order="the largest first")
 
 
@@ -175,7 +184,9 @@ def _tokens(tokens: Sequence[TokenLogit]) -> Text:
 
 
 def versus(effects: DirectEffects) -> str:
-    """Answer and foil: ``“good” minus “bad”``."""
+    """Answer and foil: ``“good” minus “bad”``; of question answering ``start at “France”``."""
+    if effects.foil is None:
+        return f"{effects.boundary} at {quoted(effects.answer.text)}"
     return f"{quoted(effects.answer.text)} minus {quoted(effects.foil.text)}"
 
 
@@ -198,6 +209,12 @@ def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
         else (f"; next in the text: ‘{effects.actual.text}’ (probability {rounded(effects.actual.probability)})")
     )
     parts = _listed_parts(sum(effects.heads.values()), ((part.name, part.direct_effect) for part in effects.parts))
+    if effects.boundary:
+        return Text(
+            f"The answer’s {effects.boundary} at #{effects.position} (‘{token}’) has probability "
+            f"{rounded(effects.answer.probability)}; the model’s first choice is #{predicted.id} (‘{predicted.text}’, "
+            f"{rounded(predicted.probability)}). Its logit: {signed(effects.difference)}, of which {parts}."
+        )
     return Text(
         f"At #{effects.position} (‘{token}’) the model {'decides for' if effects.classes else 'predicts'} "
         f"{quoted(predicted.text)} (probability {rounded(predicted.probability)}){follows}. The logit of "
@@ -209,7 +226,8 @@ def how_it_is_read(result: HeadOutputs, effects: DirectEffects) -> str:
     """Sentences on which path is linear."""
     norms = "the final norm" if result.checkpoint.architecture.pre_norm else "every later norm"
     held = f"Direct effects alone, through {norms} with its scale at this token held fixed"
-    what, classifier = "classifier" if effects.classes else "unembedding", result.checkpoint.classifier
+    classifier = result.checkpoint.class_head
+    what = "unembedding" if classifier is None else "classifier"
     if effects.linear:
         return f"{held}, and through the {what}, which is linear."
     activation = f"{what}'s {classifier.activation}" if classifier and classifier.activation else what

@@ -13,10 +13,10 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array, Labels, PooledPattern
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
-from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import percent, quoted, signed
 from attnviz.present.figure_context import STACK_LEGEND
 from attnviz.present.view import Drawing, ViewOptions
+from attnviz.trace.direct_effects import DirectEffects
 
 _TARGET = 2.6
 _NAMES = ("weight A[q, k]", "× ‖f(x)‖ of each key", "= norm ‖A[q, k] f(x)‖")
@@ -155,20 +155,28 @@ def _plan_effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMap
     """Plan the map of each head's direct effect on the answer minus the foil."""
     about, split = result.figure_context, result.effects
     assert split is not None
-    others = [(part.name, part.layer, part.direct_effect) for part in split.parts]
+    splits = [split] if result.end_effects is None else [split, result.end_effects]
+    of_what = " and ".join(map(versus, splits))
+    others = [[(part.name, part.layer, part.direct_effect) for part in each.parts] for each in splits]
     biases = "b_O" if result.checkpoint.architecture.pre_norm else "b_O; LN: those of norms"
-    rest = ", ".join(f"{name} {signed(value)}" for name, layer, value in others if layer is None)
+    rests = [", ".join(f"{name} {signed(value)}" for name, layer, value in of if layer is None) for of in others]
+    where = " and ".join(f"#{each.position} (“{result.read.labels[each.position]}”)" for each in splits)
     yield HeadMapPlan(
         stem="outputs-effects",
         **about.caption_and_notes(
-            f"{about.subject}: what every head adds directly to the logit of {versus(split)}, and what biases "
+            f"{about.subject}: what every head adds directly to the logit of {of_what}, and what biases "
             f"({biases}) and feed-forward networks (FFN) of each layer add",
-            f"at position #{split.position} (“{result.read.labels[split.position]}”). {how_it_is_read(result, split)}",
-            f"all parts sum to the difference of the logits, {signed(split.difference)}; the rest: {rest}",
+            f"at position {where}. {how_it_is_read(result, split)}",
+            *(
+                f"all parts sum to {f'the {each.boundary}' if each.boundary else 'the difference of the logits'}, "
+                f"{signed(each.difference)}; the rest: {rest}"
+                for each, rest in zip(splits, rests, strict=True)
+            ),
         ),
-        title=f"{about.model}: direct effect of each head on {versus(split)}",
+        title=f"{about.model}: direct effect of each head on {of_what}",
         maps=tuple(
-            _effects(part, split.heads, others, choices.style, f"logits for {quoted(split.answer.text)}")
+            _effects(part, each, of, choices.style)
+            for each, of in zip(splits, others, strict=True)
             for part in result.parts
             if part.stack is None or part.stack.letter != "E"
         ),
@@ -176,18 +184,18 @@ def _plan_effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMap
 
 
 def _effects(
-    part: HeadOutputs, effects: dict[HeadId, float], others: list[tuple[str, int | None, float]], style: Style, bar: str
+    part: HeadOutputs, split: DirectEffects, others: list[tuple[str, int | None, float]], style: Style
 ) -> HeadMap:
     """Map of effects of one kind of attention or of all, beside those of its layers' other parts."""
-    layers = [layer.layer for layer in part.layers]
-    values = np.array([effects[head] for head in sorted(effects) if head.layer in layers])
+    layers, bar = [layer.layer for layer in part.layers], f"logits for {quoted(split.answer.text)}"
+    values = np.array([split.heads[head] for head in sorted(split.heads) if head.layer in layers])
     of_layers = [other for other in others if other[1] in layers]
     columns = ((short, [value for name, _, value in of_layers if name == kind]) for kind, short in _BESIDE.items())
     beside = tuple((short, np.array(column)) for short, column in columns if column)
     values = values.reshape(len(layers), -1)
     top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
     norm, colours = Normalize(-top, top, clip=True), style.diverging_map()
-    return HeadMap(values, norm=norm, bar=bar, colours=colours, name=_letter(part), beside=beside)
+    return HeadMap(values, norm=norm, bar=bar, colours=colours, name=split.boundary or _letter(part), beside=beside)
 
 
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)

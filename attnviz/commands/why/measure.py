@@ -10,6 +10,7 @@ from attnviz.commands.why.chain import ChainLink, follow
 from attnviz.commands.why.scores import KeyScore, QueryScores, ScoreDecomposer
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
@@ -161,4 +162,6 @@ def _why_no_effects(checkpoint: Checkpoint, tokens: Tokens, query: int) -> str:
     """Sentence on why the head has no direct effect at the query, or ''."""
     read = None if checkpoint.classifier is None else checkpoint.classifier.position(tokens.ids)
     elsewhere = f"Direct effects are not given: the classifier reads #{read}; add --query '#{read}'."
+    if checkpoint.class_head is not None and checkpoint.class_head.task == SPAN:
+        return "Direct effects on start and end of an answer are given by attnviz outputs --answer-span."
     return why_no_effects(checkpoint) or ("" if read in (None, query) else elsewhere)

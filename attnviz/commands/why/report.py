@@ -220,6 +220,7 @@ def _keys_that_add(result: Account, effects: DirectEffects, top: int | None) -> 
 
 
 def _what_it_does(result: Account, effects: DirectEffects) -> Text:
+    assert effects.foil is not None  # answers in question answering are not for why
     answer, foil = (quoted(each.text) for each in (effects.answer, effects.foil))
     along = "" if effects.linear else " The head on top is not linear: direct effects are along its gradient."
     return Text(

@@ -194,6 +194,8 @@ class Architecture:
     # paths in the whole model of the steps of its heads, or modules; "base." begins one in the bare model
     language_steps: tuple[str | nn.Module, ...] = ("lm_head",)
     class_steps: tuple[str | nn.Module, ...] = ("score",)
+    token_steps: tuple[str | nn.Module, ...] = ("score",)  # of the head for classes of tokens
+    span_steps: tuple[str | nn.Module, ...] = ()  # of the head for question answering
     # names of a layer's modules, see :meth:`layer_modules`
     attention_at: str = "self_attn"
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -316,6 +318,14 @@ class Architecture:
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes class logits of a final state, in a model for sequence classification; or None."""
         return self._head(model, self.class_steps)
+
+    def token_head(self, model: nn.Module) -> nn.Module | None:
+        """The head that makes class logits of every final state, in a model for token classification; or None."""
+        return self._head(model, self.token_steps)
+
+    def span_head(self, model: nn.Module) -> nn.Module | None:
+        """The head that makes logits of start and end of every final state, for question answering; or None."""
+        return self._head(model, self.span_steps)
 
     def _head(self, model: nn.Module, steps: Sequence[str | nn.Module]) -> nn.Sequential | None:
         """Steps that the model calls one by one, as one module in eval mode; None where it lacks one of them."""

@@ -29,6 +29,8 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     network_names: tuple[str | None, ...] = ("intermediate.dense", None, None, "output.dense")
     language_steps: tuple[str | nn.Module, ...] = ("cls.predictions",)
     class_steps: tuple[str | nn.Module, ...] = ("base.pooler.dense", "base.pooler.activation", "classifier")
+    token_steps: tuple[str | nn.Module, ...] = ("classifier",)
+    span_steps: tuple[str | nn.Module, ...] = ("qa_outputs",)
     head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
     optional_weights: tuple[str, ...] = ("pooler",)
     old_buffers: tuple[str, ...] = ("embeddings.position_ids",)
@@ -186,6 +188,8 @@ class GPT(Architecture):
     layers_at = "h"
     words_at = "wte"
     final_norm_at = "ln_f"
+    token_steps = ("classifier",)
+    span_steps = ("qa_outputs",)
     attention_at = "attn"
     norm_names: tuple[str | None, ...] = ("ln_1", None, "ln_2", None)
     network_names: tuple[str | None, ...] = ("c_fc", None, None, "c_proj")

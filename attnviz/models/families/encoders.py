@@ -26,7 +26,7 @@ class ModernBert(Architecture, name="modernbert", prefix="ModernBert"):
     norm_names = ("attn_norm", None, "mlp_norm", None)
     network_names = ("Wi", "Wi", "act", "Wo")
     language_steps = ("head", "decoder")
-    class_steps = ("head.dense", "head.act", "head.norm", "classifier")
+    class_steps = token_steps = span_steps = ("head.dense", "head.act", "head.norm", "classifier")
     head_weights = ("head", "decoder", "classifier")
     linear_biases = False
     pre_norm = True

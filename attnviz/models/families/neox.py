@@ -11,6 +11,7 @@ from attnviz.reference.positions import Rotary
 class GPTNeoX(Llama, name="gpt_neox", prefix="GPTNeoX"):
     """Every Pythia (Biderman et al. 2023): one map for Q, K and V, head by head; a part of a head is rotated."""
 
+    token_steps = ("classifier",)
     final_norm_at = "final_layer_norm"
     head_weights = ("embed_out", *Llama.head_weights)
     old_buffers = (*Llama.old_buffers, ".attention.bias", ".attention.masked_bias")
@@ -74,6 +75,7 @@ class Cohere2(Cohere, Qwen2, name="cohere2", prefix="Cohere2"):
 class Falcon(Llama, name="falcon", prefix="Falcon"):
     """Almazrouei et al. 2023: GPT-NeoX with shared keys; both halves read the same, through one norm or two."""
 
+    token_steps = ("classifier",)
     layers_at = "h"
     final_norm_at = "ln_f"
     states_d_head = False
