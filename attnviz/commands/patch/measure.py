@@ -213,7 +213,7 @@ def patch(
     repairs = MeanRepairs(checkpoint, options["metric"], len(pairs)) if self_repair else None
     inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens)
     with torch.inference_mode(mode=False):
-        passes = _PatchedPasses(checkpoint, inputs, options["metric"], direction == DENOISE, path, repairs)
+        passes = PatchedPasses(checkpoint, inputs, options["metric"], direction == DENOISE, path, repairs)
         passes.run(heads, batch_size, partial(tell, "patching"))
     clean_metric, corrupt_metric = passes.metric_of_prompts()
     _refuse_equal(options["metric"], clean_metric, corrupt_metric)
@@ -254,12 +254,14 @@ def _refuse_equal(metric: str, clean: float, corrupt: float) -> None:
     )
 
 
-class _PatchedPasses:
+class PatchedPasses:
     """Passes over both prompts of each pair, and passes of one with heads of the other.
 
     Attributes:
         verifier: of a sample of both prompts' passes.
-        has_partner: whether a pair has an unrelated one, [n_pairs].
+        has_partner: whether a pair has an unrelated one, [n_pairs]; none without ``unrelated``.
+        clean: the metric on clean prompts, [n_pairs]; a logit difference as the foil less the answer.
+        changes: of the metric from the clean run's, by patching from the own pair, and another, [2, n_heads, n_pairs].
     """
 
     def __init__(
@@ -269,7 +271,8 @@ class _PatchedPasses:
         metric: str,
         denoises: bool,
         path: Receiver | None,
-        repairs: MeanRepairs | None,
+        repairs: MeanRepairs | None = None,
+        unrelated: bool = True,
     ) -> None:
         self._checkpoint, self._inputs, self._denoises = checkpoint, inputs, denoises
         self._path, self._repairs = path, repairs
@@ -277,16 +280,16 @@ class _PatchedPasses:
         self._sign = -1.0 if metric == DIFFERENCE else 1.0  # what is computed is the foil less the answer
         self._is_kl = metric == KL
         self._into, self._from = (inputs.corrupt, inputs.clean) if denoises else (inputs.clean, inputs.corrupt)
-        self._partners = partners(self._from)
+        self._partners = partners(self._from) if unrelated else list(range(len(self._from)))
         self.has_partner = torch.tensor([partner != pair for pair, partner in enumerate(self._partners)])
-        self._clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
-        self._corrupt_change = torch.zeros_like(self._clean)
+        self.clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
+        self._corrupt_change = torch.zeros_like(self.clean)
         self._weights = [torch.ones(len(each.item), 1, dtype=torch.float64) for each in inputs.clean]
 
     def run(self, heads: Sequence[HeadId], batch_size: int, tell: Tell) -> None:
         """Patch every head alone in all pairs."""
         n_pairs, done = len(self._into), 0
-        self._changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)  # from the own pair, and another
+        self.changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)
         tell(done, n_pairs)
         with running(self._checkpoint):
             for number, into in enumerate(input_batches(self._checkpoint, self._into, batch_size)):
@@ -298,7 +301,7 @@ class _PatchedPasses:
                 inputs = source if self._denoises else into
                 metrics = BatchMetrics(self._checkpoint, inputs, clean.final, self._weights)
                 if metrics.clean is not None:
-                    self._clean[of] = metrics.clean[0]
+                    self.clean[of] = metrics.clean[0]
                 self._corrupt_change[of] = self._measured(metrics, corrupt.final)[0]
                 donors = [(0, kept_source)]
                 if self.has_partner[of].any():
@@ -308,7 +311,7 @@ class _PatchedPasses:
                 for at, donor in donors:
                     for some, final in self._patched(heads, into, kept_into, donor, mask):
                         rows = torch.tensor(some)[:, None]
-                        self._changes[at, rows, torch.tensor(of)] = self._measured(metrics, final)
+                        self.changes[at, rows, torch.tensor(of)] = self._measured(metrics, final)
                 if self._repairs is not None:
                     self._repairs.add(inputs, clean, corrupt, heads, mask)
                 done += len(of)
@@ -347,7 +350,7 @@ class _PatchedPasses:
 
     def metric_of_prompts(self) -> tuple[float, float]:
         """The metric on clean and corrupt prompts, means over pairs."""
-        clean = 0.0 if self._is_kl else float(self._clean.mean())
+        clean = 0.0 if self._is_kl else float(self.clean.mean())
         corrupt = clean + float(self._corrupt_change.mean())
         return self._sign * clean, self._sign * corrupt
 
@@ -355,10 +358,10 @@ class _PatchedPasses:
         """The effects of the heads, that furthest from 0 first."""
         n_pairs = len(self._into)
         weights = text_weights(seed, range(n_pairs), *([] if n_pairs >= ENOUGH_TEXTS else [0]))
-        effects = self._effects(self._changes[0], weights)
+        effects = self._effects(self.changes[0], weights)
         unrelated = None
         if self.has_partner.any():
-            unrelated = self._effects(self._changes[1], self.has_partner.double()[None])[0]
+            unrelated = self._effects(self.changes[1], self.has_partner.double()[None])[0]
         order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects[0, at])), heads[at]))
         found = []
         for rank, at in enumerate(order, start=1):
