@@ -170,16 +170,19 @@ def check(
 def _of_paper(
     name: str, checkpoint: Checkpoint, corpora: tuple[Path, ...]
 ) -> tuple[PaperTable | None, tuple[Claim, ...]]:
-    """A paper's table, None where it takes texts and only its heads can be checked, and its claims on heads."""
+    """A paper's table, None where it takes texts that are not given, and its claims on heads, which take texts."""
     shape, table = (checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads), PAPER_TABLES.get(name)
     heads = heads_of_paper(name, *shape, PAPER_TABLES)
     if table is not None and table.needs_corpus and not corpora:
         if not heads:
             raise UsageError(f"{name} is measured on texts: expected a corpus, such as novel.txt, found none.")
         table = None
-    elif table is not None and not table.needs_corpus and corpora and not heads:
-        raise UsageError(f"{name} is measured without texts: leave out {corpora[0]}.")
-    return table, tuple(published_claim(name, head, corpora) for head in heads)
+    elif table is not None and not table.needs_corpus:
+        if corpora and not heads:
+            raise UsageError(f"{name} is measured without texts: leave out {corpora[0]}.")
+        heads = heads if corpora else ()
+    measured = () if table is None else table.roles
+    return table, tuple(published_claim(name, head, corpora) for head in heads if head.role not in measured)
 
 
 def _check_init(path: Path, published: str | None) -> None:

@@ -233,9 +233,11 @@ def patch(
     repairs = MeanRepairs(checkpoint, options["metric"], len(pairs)) if self_repair else None
     inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens)
     with torch.inference_mode(mode=False):
-        passes = _PatchedPasses(checkpoint, inputs, options["metric"], direction == DENOISE, path, repairs)
+        passes = PatchedPasses(checkpoint, inputs, options["metric"], direction == DENOISE, path, repairs)
+        passes.measure_prompts(batch_size)
+        clean_metric, corrupt_metric = passes.metric_of_prompts()
+        _refuse_equal(options["metric"], clean_metric, corrupt_metric)
         passes.run(heads, batch_size, partial(tell, "patching"))
-    clean_metric, corrupt_metric = passes.metric_of_prompts()
     return Patching(
         checkpoint=checkpoint,
         pairs=tuple(pairs),
@@ -275,12 +277,14 @@ def _refuse_equal(metric: str, clean: float, corrupt: float) -> None:
     )
 
 
-class _PatchedPasses:
+class PatchedPasses:
     """Passes over both prompts of each pair, and passes of one with heads of the other.
 
     Attributes:
         verifier: of a sample of both prompts' passes.
-        has_partner: whether a pair has an unrelated one, [n_pairs].
+        has_partner: whether a pair has an unrelated one, [n_pairs]; none without ``unrelated``.
+        clean: the metric on clean prompts, [n_pairs]; a logit difference as the foil less the answer.
+        changes: of the metric from the clean run's, by patching from the own pair, and another, [2, n_heads, n_pairs].
     """
 
     def __init__(
@@ -290,7 +294,8 @@ class _PatchedPasses:
         metric: str,
         denoises: bool,
         path: Receiver | None,
-        repairs: MeanRepairs | None,
+        repairs: MeanRepairs | None = None,
+        unrelated: bool = True,
     ) -> None:
         self._checkpoint, self._inputs, self._denoises = checkpoint, inputs, denoises
         self._path, self._repairs = path, repairs
@@ -298,23 +303,19 @@ class _PatchedPasses:
         self._sign = -1.0 if metric == DIFFERENCE else 1.0  # what is computed is the foil less the answer
         self._metric = metric
         self._into, self._from = (inputs.corrupt, inputs.clean) if denoises else (inputs.clean, inputs.corrupt)
-        self._partners = partners(self._from)
+        self._partners = partners(self._from) if unrelated else list(range(len(self._from)))
         self.has_partner = torch.tensor([partner != pair for pair, partner in enumerate(self._partners)])
-        self._clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
-        self._corrupt_change = torch.zeros_like(self._clean)
+        self.clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
+        self._corrupt_change = torch.zeros_like(self.clean)
         self._weights = [torch.ones(len(each.item), 1, dtype=torch.float64) for each in inputs.clean]
 
     def run(self, heads: Sequence[HeadId], batch_size: int, tell: Tell) -> None:
-        """Patch every head alone in all pairs; UsageError, before that, where both prompts have the same metric."""
+        """Patch every head alone in all pairs, whose prompts were measured."""
         n_pairs, done = len(self._into), 0
-        batches = list(input_batches(self._checkpoint, self._into, batch_size))
-        self._changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)  # from the own pair, and another
+        self.changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)  # from the own pair, and another
         tell(done, n_pairs)
         with running(self._checkpoint):
-            for into in batches:
-                self._measure_prompts([each.text for each in into.inputs])
-            _refuse_equal(self._metric, *self.metric_of_prompts())
-            for number, into in enumerate(batches):
+            for number, into in enumerate(input_batches(self._checkpoint, self._into, batch_size)):
                 of = [each.text for each in into.inputs]
                 source = self._batch([self._from[pair] for pair in of])
                 sampled = self.verifier.is_sampled(number)
@@ -330,22 +331,26 @@ class _PatchedPasses:
                 for at, donor in donors:
                     for some, final in self._patched(heads, into, kept_into, donor, mask):
                         rows = torch.tensor(some)[:, None]
-                        self._changes[at, rows, torch.tensor(of)] = self._measured(metrics, final)
+                        self.changes[at, rows, torch.tensor(of)] = self._measured(metrics, final)
                 if self._repairs is not None:
                     self._repairs.add(inputs, clean, corrupt, heads, mask)
                 done += len(of)
                 tell(done, n_pairs)
 
-    def _measure_prompts(self, pairs: Sequence[int]) -> None:
-        clean, corrupt = (
-            self._batch([side[pair] for pair in pairs]) for side in (self._inputs.clean, self._inputs.corrupt)
-        )
-        final = final_states(self._checkpoint, clean.batch.inputs)
-        metrics = BatchMetrics(self._checkpoint, clean, final, self._weights)
-        if metrics.clean is not None:
-            self._clean[pairs] = metrics.clean[0]
-        final = final_states(self._checkpoint, corrupt.batch.inputs)
-        self._corrupt_change[pairs] = self._measured(metrics, final)[0]
+    def measure_prompts(self, batch_size: int) -> None:
+        """The metric after both prompts of all pairs."""
+        with running(self._checkpoint):
+            for inputs in input_batches(self._checkpoint, self._into, batch_size):
+                pairs = [each.text for each in inputs.inputs]
+                clean, corrupt = (
+                    self._batch([side[pair] for pair in pairs]) for side in (self._inputs.clean, self._inputs.corrupt)
+                )
+                final = final_states(self._checkpoint, clean.batch.inputs)
+                metrics = BatchMetrics(self._checkpoint, clean, final, self._weights)
+                if metrics.clean is not None:
+                    self.clean[pairs] = metrics.clean[0]
+                final = final_states(self._checkpoint, corrupt.batch.inputs)
+                self._corrupt_change[pairs] = self._measured(metrics, final)[0]
 
     def _patched(
         self, heads: Sequence[HeadId], into: InputBatch, kept: KeptPass, donor: KeptPass, mask: Tensor | None
@@ -380,7 +385,7 @@ class _PatchedPasses:
 
     def metric_of_prompts(self) -> tuple[float, float]:
         """The metric on clean and corrupt prompts, means over pairs."""
-        clean = 0.0 if self._metric == KL else float(self._clean.mean())
+        clean = 0.0 if self._metric == KL else float(self.clean.mean())
         corrupt = clean + float(self._corrupt_change.mean())
         return self._sign * clean, self._sign * corrupt
 
@@ -393,9 +398,9 @@ class _PatchedPasses:
         """The effects of the heads, that furthest from 0 first."""
         samples = PairSamples.of(self._inputs, seed)
         with_partner = samples.among(self.has_partner)
-        effects = self._effects(self._changes[0], samples.weights)
-        unrelated = self._effects(self._changes[1], with_partner.weights)
-        above = self._effects(self._changes[0], with_partner.weights) - unrelated
+        effects = self._effects(self.changes[0], samples.weights)
+        unrelated = self._effects(self.changes[1], with_partner.weights)
+        above = self._effects(self.changes[0], with_partner.weights) - unrelated
         worse, difference = self.worse(seed), float(self._corrupt_change.mean())
         known = worse is not None and worse[0] > 0
         order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects[0, at])), heads[at]))

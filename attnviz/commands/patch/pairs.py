@@ -224,10 +224,15 @@ class PairSamples(NamedTuple):
     def interval(self, values: Tensor, n_heads: int = 1) -> Interval | None:
         """Interval of a value, the first of [1 + n_samples], at one error rate over all heads; None for few pairs."""
         n = len({pair for pair, weight in zip(self.first, self.weights[0].tolist(), strict=True) if weight})
-        if n < ENOUGH_TEXTS:
-            return None
-        value, error = float(values[0]), float(standard_error(values[1:]))
-        return cosine_evidence(value, 0.0, (error, error), n, ERROR_RATE / n_heads).difference
+        return interval_over_pairs(values, n, n_heads)
+
+
+def interval_over_pairs(values: Tensor, n_pairs: int, n_heads: int) -> Interval | None:
+    """Interval of a value, the first of [1 + samples], at one error rate over all heads; None for too few pairs."""
+    if n_pairs < ENOUGH_TEXTS:
+        return None
+    value, error = float(values[0]), float(standard_error(values[1:]))
+    return cosine_evidence(value, 0.0, (error, error), n_pairs, ERROR_RATE / n_heads).difference
 
 
 UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}

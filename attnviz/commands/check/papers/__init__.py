@@ -6,6 +6,7 @@ from attnviz.commands.check.papers.gu_2024 import GU_2024
 from attnviz.commands.check.papers.mcdougall_2023 import MCDOUGALL_2023
 from attnviz.commands.check.papers.table import PaperTable
 from attnviz.commands.check.papers.voita_2019 import VOITA_2019
+from attnviz.commands.check.papers.wang_2022 import WANG_2022
 from attnviz.commands.check.papers.wu_2024 import WU_2024
 
 PAPER_TABLES: dict[str, PaperTable] = {
@@ -16,6 +17,7 @@ PAPER_TABLES: dict[str, PaperTable] = {
         GU_2024,
         MCDOUGALL_2023,
         VOITA_2019,
+        WANG_2022,
         WU_2024,
     )
 }  # fmt: skip

@@ -37,6 +37,7 @@ class PaperTable:
         cited: authors, year and title.
         data, metric, threshold: what the paper measured, and where attnviz differs; each a sentence without a stop.
         needs_corpus: whether texts are measured.
+        roles: that the paper names heads for and the table measures, so that they are no claims beside it.
         measure: gives the rows of the table.
     """
 
@@ -46,6 +47,7 @@ class PaperTable:
     metric: str
     threshold: str
     needs_corpus: bool = True
+    roles: tuple[str, ...] = ()
     measure: "Callable[[PaperRun], Iterator[CheckedClaim]]"
 
 
