@@ -62,14 +62,8 @@ def _figure(plan: _StepsPlan, style: Style, _: bool = False) -> Figure:
 def _draw_scores(ax: Axes, plan: _StepsPlan, style: Style) -> None:
     matching, copying = HEAD_COLOURS[style.theme][:2]
     scores = [step.prefix_matching for step in plan.steps]
-    _line(
-        ax,
-        scores,
-        [step.interval or (step.prefix_matching,) * 2 for step in plan.steps],
-        matching,
-        "-o",
-        "prefix matching",
-    )
+    ends = [step.interval or (step.prefix_matching,) * 2 for step in plan.steps]
+    _line(ax, scores, ends, matching, "-o", "prefix matching")
     if plan.untrained is not None:
         ax.axhline(plan.untrained.prefix_matching, color=matching, lw=0.9, ls=":")
     copied = [step.copying for step in plan.steps if step.copying is not None]
