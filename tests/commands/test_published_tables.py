@@ -207,7 +207,7 @@ def test_what_only_later_texts_have_is_measured_though_the_untrained_copy_reads_
 
 
 def test_the_first_screen_of_a_table_is_short_and_verbose_says_how_it_was_measured(tmp_path: Path) -> None:
-    model = from_loaded(hand_built_bert([[LOOKS_AT["sink"]]] * 2), bert_tokenizer())
+    model = from_loaded(hand_built_bert([[LOOKS_AT["sink"]] * 5]), bert_tokenizer())
     found = attnviz.check(texts(tmp_path / "a.txt", 3, 19), model, published="clark-2019")
     short, long = (found.report(width=80, verbose=verbose) for verbose in (False, True))
     assert len(short.splitlines()) <= 22

@@ -100,8 +100,8 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     asked = prompts(checkpoint, list(islice(running_tokens(checkpoint, corpora, options["limit"]), most)))
     if not asked:
         raise CorpusError(
-            f"wu-2024 hides a sentence in {LENGTHS[0]} tokens of text or more; the texts, or the model's "
-            f"{counted(checkpoint.positions, 'position')}, are too few."
+            f"expected {LENGTHS[0]} tokens of text at least, in which wu-2024 hides a sentence, and a model that reads "
+            f"as many; this one has {counted(checkpoint.positions, 'position')}. Give a longer text or another model."
         )
     models = [(each, SampledAttention(each, options["seed"])) for each in (checkpoint, run.untrained)]
     answers, untrained = list[tuple[Tensor, bool]](), list[tuple[Tensor, bool]]()
