@@ -14,6 +14,7 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import find_checkpoint
+from attnviz.texts.batches import SampledAttention
 from attnviz.trace.generation import drafted_greedily
 from tests.commands.test_published_tables import rows
 from tests.support.circuits import SHARP, Head, before, circuit_gpt2
@@ -73,9 +74,9 @@ def test_scores_are_those_of_a_plain_loop(copier: Checkpoint, tokenizer: Any) ->
             ids.append(int(out.logits[0, -1].argmax()))
             score += (largest in answer and ids[largest] == ids[-1]) / len(prompt.answer)
         assert drafted_greedily(copier, prompt.ids, prompt.answer) == ids[len(prompt.ids) :]
-        measured = wu_2024.Retrieval(copier, [prompt], 0)
-        measured.measure(0, prompt)
-        assert float(measured.scores[0, 1, 1]) == pytest.approx(score)
+        scores, recalled = wu_2024.retrieval(copier, SampledAttention(copier), prompt)
+        assert float(scores[1, 1]) == pytest.approx(score)
+        assert recalled
         assert score > 0.5
     assert {round((prompt.start - 5) / 200, 1) for prompt in asked} >= {0.1, 0.3, 0.5}
 

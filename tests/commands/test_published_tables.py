@@ -195,3 +195,21 @@ def test_texts_that_are_too_short_are_left_out_and_if_all_are_the_message_says_h
     model = from_loaded(sharp_gpt2(n_positions=64), gpt2_tokenizer())
     with pytest.raises(AttnvizError, match="64 tokens"):
         rows(model, "gu-2024", sentences(tmp_path / "short.txt"))
+
+
+def test_what_only_later_texts_have_is_measured_though_the_untrained_copy_reads_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    long = texts(tmp_path / "long.txt", 1, 70).read_text(encoding="utf-8").strip()
+    path.write_text("one short text\n" * 500 + f"{long} .\n" * 2, encoding="utf-8")
+    model = from_loaded(sharp_gpt2(n_positions=80), gpt2_tokenizer())
+    assert rows(model, "gu-2024", path)["sink rate"].n == 2
+    assert "heads over 0.5: previous token" in rows(model, "clark-2019", path)
+
+
+def test_the_first_screen_of_a_table_is_short_and_verbose_says_how_it_was_measured(tmp_path: Path) -> None:
+    model = from_loaded(hand_built_bert([[LOOKS_AT["sink"]] * 5]), bert_tokenizer())
+    found = attnviz.check(texts(tmp_path / "a.txt", 3, 19), model, published="clark-2019")
+    short, long = (found.report(width=80, verbose=verbose) for verbose in (False, True))
+    assert len(short.splitlines()) <= 22
+    assert "Threshold" in long
+    assert "Threshold" not in short

@@ -86,6 +86,25 @@ def test_an_interrupted_run_goes_on_with_the_next_step(
         attnviz.profile_training(steps, unfinished=kept, seed=1)
 
 
+def test_weights_that_were_replaced_between_two_runs_are_not_taken_for_the_measured_ones(
+    steps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder, kept, measured = tmp_path / "step", tmp_path / "kept", measure._measured
+    save_checkpoint(GPT2LMHeadModel(steps[0].config), steps[0].tokenizer, folder)
+    stopped = iter([measured])
+
+    def interrupted(*arguments: Any) -> Any:
+        return next(stopped, None)(*arguments)
+
+    monkeypatch.setattr(measure, "_measured", interrupted)
+    with pytest.raises(TypeError):
+        attnviz.profile_training([folder, TINY], unfinished=kept, control=False)
+    monkeypatch.setattr(measure, "_measured", measured)
+    save_checkpoint(GPT2LMHeadModel(steps[0].config), steps[0].tokenizer, folder)
+    with pytest.raises(OutputError, match="other weights"):
+        attnviz.profile_training([folder, TINY], unfinished=kept, control=False)
+
+
 def test_revisions_of_a_cached_model_are_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[Any]):
     hub = Hub(tmp_path / "hub", monkeypatch)
     folder = find_checkpoint(TINY).folder

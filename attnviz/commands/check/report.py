@@ -76,15 +76,31 @@ def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
     caption = ""
     if len(shown) < len(check.claims):
         caption = f"{counted(len(check.claims) - len(shown), 'claim')} that hold left out: --verbose lists all."
-    control = any(each.untrained is not None for each in shown)
-    measured = [each for each in _MEASURED if control or each.name != "untrained"]
+    measured = [field for field in _MEASURED if any(field.value_for(each) is not None for each in shown)]
     yield RowTable(title, [*lines, claim, *measured], shown, caption=caption)
-    reasons = ((each.claim, each.reason) for each in check.claims if each.reason)
-    named = (f"{claim.words if claim.line is None else f'Line {claim.line}'}: {reason}." for claim, reason in reasons)
     sources = dict.fromkeys(each.source or ", ".join(map(str, each.claim.corpus)) for each in check.claims)
-    table = check.paper
-    method = () if table is None else (f"{capital(name)}: {getattr(table, name)}." for name in _OF_TABLE)
-    yield notes(*named, *(f"On {source}." for source in sources if source), *method)
+    yield notes(*_reasons(check), *(f"On {source}." for source in sources if source), *_method(check, choices))
+
+
+def _reasons(check: Check) -> Iterator[str]:
+    """Each reason once, with the claims that it is about."""
+    about: dict[str, list[str]] = {}
+    for each in check.claims:
+        if each.reason:
+            about.setdefault(each.reason, []).append(
+                each.claim.words if each.claim.line is None else f"Line {each.claim.line}"
+            )
+    for reason, claims in about.items():
+        several = check.paper is not None and len(claims) > 1
+        yield f"{counted(len(claims), 'row') if several else ', '.join(claims)}: {reason}."
+
+
+def _method(check: Check, choices: ViewOptions) -> Iterator[str]:
+    """What a paper's table was measured on, and how."""
+    if check.paper is not None and choices.verbose:
+        yield from (f"{capital(name)}: {getattr(check.paper, name)}." for name in _OF_TABLE)
+    elif check.paper is not None:
+        yield f"{check.paper.cited}. --verbose tells data, metric and threshold."
 
 
 def junit(check: Check) -> bytes:

@@ -79,14 +79,14 @@ class SurfaceTally(TextTally):
 
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
-    tallies = [SurfaceTally(run.checkpoint), SurfaceTally(run.untrained)]
-    for tally, checkpoint in zip(tallies, (run.checkpoint, run.untrained), strict=True):
-        run.over_texts(checkpoint, {"surface": tally})
-    (trained, untrained), n_texts = (each.means() for each in tallies), tallies[0].n_texts
+    tallies = [SurfaceTally(checkpoint) for checkpoint in (run.checkpoint, run.untrained)]
+    n_texts = run.over_texts(run.checkpoint, tallies[0])
+    run.over_texts(run.untrained, tallies[1])
+    trained, untrained = (each.means() for each in tallies)
     n_layers, n_heads = run.checkpoint.n_layers, run.checkpoint.n_heads
     thresholds = {**dict.fromkeys(_OF_QUERIES, MAJORITY), ENTROPY: BROAD_SHARE, **dict.fromkeys(_OF_KEYS, SINK_SHARE)}
     for name, threshold in thresholds.items():
-        if name not in trained:
+        if not (name in trained and name in untrained):
             continue
         many, control = (int((each[name][0] > threshold).sum()) for each in (trained, untrained))
         row, found = (f"heads over {threshold:.2g}: {name}", many, n_layers * n_heads), _FOUND.get(name, "")

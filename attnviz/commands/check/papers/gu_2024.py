@@ -45,7 +45,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     tallies = []
     for checkpoint in (run.checkpoint, run.untrained):
         tallies.append(FirstTokenTally(checkpoint))
-        run.over_texts(checkpoint, {"sinks": tallies[-1]}, first_tokens)
+        run.over_texts(checkpoint, tallies[-1], prepared=first_tokens)
     trained, untrained = tallies
     yield run.claimed(
         "sink rate", float(trained.rates()[0]), trained.n_texts, untrained=float(untrained.rates()[0]),

@@ -21,8 +21,7 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.texts.batches import SampledAttention, batch_of_ids
-from attnviz.texts.reading import open_corpus, read_texts
-from attnviz.texts.tables import Columns
+from attnviz.texts.reading import read_texts
 from attnviz.trace.contributions import why_not_linear, without_gradients
 from attnviz.trace.taps import at_site, sites_of, taps
 
@@ -65,7 +64,7 @@ class KeptSuppression:
         parameters = checkpoint.architecture.parameters(checkpoint.model, id.layer)
         self._parameters = parameters
         self._output = upcast(parameters.output_weight[id.head])  # [d_head, d]
-        self._bias = torch.zeros(len(self._output)).to(self._output)
+        self._bias: Tensor | float = 0.0
         if parameters.value.bias is not None:
             n_values = len(parameters.value.bias)
             self._bias = upcast(parameters.value.bias[id.head * n_values // checkpoint.n_heads_of(id.layer)])
@@ -75,24 +74,17 @@ class KeptSuppression:
 
     def see(self, ids: Sequence[int]) -> Seen:
         """Run the model on one text, verified like all others."""
-        batch, found, patterns = batch_of_ids(self._checkpoint, [ids]), dict[str, Tensor](), list[Tensor]()
+        batch, inputs = batch_of_ids(self._checkpoint, [ids]), dict[tuple[int, str], Tensor]()
+        final, patterns = list[Tensor](), dict[int, Tensor]()
         layer, head = self._id
-
-        def keep(site: tuple[int, str], value: Any) -> None:
-            found[site[1]] = value[0].detach()
-
-        def keep_final(value: Tensor) -> None:
-            found["final"] = value[0].detach()
-
-        def visit(at: int, pattern: Tensor) -> None:
-            if at == layer:
-                patterns.append(pattern[0, head])
-
         sites = sites_of(self._checkpoint, ["residual", "source"], [layer])
-        with taps(sites, keep), at_site(self._norm_module, "input", keep_final):
-            self._attention.run(batch, visit)
-        values = attention.values(upcast(found["source"])[None], self._parameters)[0, head] - self._bias
-        return Seen(batch.inputs["input_ids"][0], found["residual"], patterns[0], upcast(values), found["final"])
+        with taps(sites, inputs.__setitem__), at_site(self._norm_module, "input", final.append):
+            self._attention.run(batch, patterns.__setitem__)
+        values = attention.values(upcast(inputs[layer, "source"]), self._parameters)[0, head] - self._bias
+        return Seen(
+            batch.inputs["input_ids"][0], inputs[layer, "residual"][0], patterns[layer][0, head], upcast(values),
+            final[-1][0],
+        )  # fmt: skip
 
     def count(self, seen: Seen) -> None:
         """Add one text to the means that take the place of what is removed."""
@@ -156,11 +148,10 @@ def _heads(run: PaperRun) -> list[HeadId]:
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     checkpoint, options = run.checkpoint, run.options
     if why := why_not_linear(checkpoint):
-        raise CheckpointError(f"mcdougall-2023 takes logits apart: {why}.")
+        raise CheckpointError(f"mcdougall-2023 takes logits apart: {why}. Expected a decoder, such as gpt2.")
     if any(each.attention_output_norm is not None for each in checkpoint.modules):
         raise CheckpointError("mcdougall-2023 takes heads that write as they are; this model has a norm after W_O.")
-    columns = Columns(options["text_column"], options["pair_column"])
-    corpora = [open_corpus(path, columns, refused=("gap", "chats")) for path in run.corpora]
+    corpora = run.opened("gap", "chats")
     read = islice(chain.from_iterable(read_texts(corpus, options["limit"]) for corpus in corpora), MOST_TEXTS)
     most = min(MOST_TOKENS, checkpoint.positions)
     texts = [checkpoint.encode([text.text])[0].ids[:most] for text in read]
@@ -181,9 +172,8 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
             "share explained by copy suppression", float(samples[0]), n, head=id, at_least=0.5, interval=interval,
             untrained=float(explained(fresh, weights)[0]), few=few, published="0.769 of L10H7",
         )  # fmt: skip
-        yield run.reported(
-            "KL without the head (nats)", float(own[:, 0].sum()) / sum(map(len, texts)), sum(map(len, texts)), head=id
-        )
+        n_tokens = sum(map(len, texts))
+        yield run.reported("KL without the head (nats)", float(own[:, 0].sum()) / n_tokens, n_tokens, head=id)
 
 
 MCDOUGALL_2023 = PaperTable(

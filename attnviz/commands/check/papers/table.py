@@ -80,62 +80,68 @@ class PaperRun:
 
     def token_counts(self) -> Tensor:
         """How often each vocabulary entry is in the texts, [vocabulary]."""
-        return token_counts(self.checkpoint, self._opened, self.options["limit"])
+        return token_counts(self.checkpoint, self.opened(), self.options["limit"])
 
-    @cached_property
-    def _opened(self) -> tuple[Corpus, ...]:
+    def opened(self, *refused: str) -> tuple[Corpus, ...]:
+        """The corpora; ``refused`` are kinds that they may not be of."""
         columns = Columns(self.options["text_column"], self.options["pair_column"])
-        return tuple(open_corpus(path, columns) for path in self.corpora)
+        return tuple(open_corpus(path, columns, refused) for path in self.corpora)
 
     def over_texts(
-        self, checkpoint: Checkpoint, tallies: Mapping[str, Any], prepared: Callable[[Text], Text | None] | None = None
+        self, checkpoint: Checkpoint, *tallies: Tally, prepared: Callable[[Text], Text | None] | None = None
     ) -> int:
         """Count all texts in ``tallies``, of the untrained copy at most :data:`CONTROL_TEXTS` a corpus.
 
-        ``prepared`` gives each text as it is measured, None to leave it out. Returns the number of texts measured;
-        CorpusError where that is 0.
+        ``prepared`` gives each text as it is measured, None to leave it out; all texts are then read for the copy, too.
+        Returns the number of texts measured; CorpusError where that is 0.
         """
         options = self.options
         part, most = PARTS[0], options["limit"]
         if checkpoint is not self.checkpoint:
-            part, most = PARTS[1], min(CONTROL_TEXTS, most or CONTROL_TEXTS)
+            part, most = PARTS[1], min(CONTROL_TEXTS, most or CONTROL_TEXTS) if prepared is None else most
         settings = RunSettings(
-            checkpoint, self._opened, None, most, options["batch_size"],
+            checkpoint, self.opened(), None, most, options["batch_size"],
             options["seed"], Process(), Unfinished(None, {}), named(part, options["progress"]),
             report_once(options["warn"]),
         )  # fmt: skip
-        attention, all_tallies = SampledAttention(checkpoint, options["seed"]), list[Tally](tallies.values())
+        attention = SampledAttention(checkpoint, options["seed"])
 
         def count(number: int, batch: Batch) -> None:
             numbers = [number * TEXTS_APART + item.source.number for item in batch.items]
-            with counting(all_tallies, batch, text_weights(options["seed"], numbers)) as add:
+            with counting(tallies, batch, text_weights(options["seed"], numbers)) as add:
                 attention.run(batch, add)
 
-        run = LongRun(settings, tallies, count, prepared or partial(_whole, checkpoint=checkpoint))
+        run = LongRun(settings, {}, count, prepared or partial(_whole, checkpoint=checkpoint))
         run.measure()
         if not (n_texts := sum(each.texts for each in run.measured)):
             names = ", ".join(map(str, self.corpora))
             raise CorpusError(f"no text of {names} could be measured. {self.table.name} takes {self.table.data}.")
         return n_texts
 
-    def reported(self, what: str, value: float, n: int, *, head: HeadId | None = None, published: str = "",
-                 untrained: float | None = None, interval: Interval | None = None) -> CheckedClaim:  # fmt: skip
-        """A number beside the paper's, of which nothing is claimed; other arguments as for :meth:`claimed`."""
-        claim = self._claim(what, head, published, None)
-        return CheckedClaim(claim, REPORTED, value, n, interval=interval, untrained=untrained)
+    def reported(self, what: str, value: float | None = None, n: int | None = None, *, verdict: str = REPORTED,
+                 head: HeadId | None = None, published: str = "", at_least: float | None = None,
+                 **found: Any) -> CheckedClaim:  # fmt: skip
+        """A row, of which by default nothing is claimed; ``found`` are attributes of :class:`CheckedClaim`."""
+        claim = Claim(
+            place=self.table.name, line=None, kind="table", what=what, head="" if head is None else str(head),
+            corpus=self.corpora if self.table.needs_corpus else (), at_least=at_least,
+            published=f"({published})" if published else "",
+        )  # fmt: skip
+        return CheckedClaim(claim, verdict, value, n, **found)
 
     def undecided(self, what: str, why: str) -> CheckedClaim:
         """A row that cannot be measured here, and why."""
-        return CheckedClaim(self._claim(what, None, "", None), UNDECIDED, reason=why)
+        return self.reported(what, verdict=UNDECIDED, reason=why)
 
-    def claimed(self, what: str, value: float, n: int, *, head: HeadId | None = None, published: str = "",
-                at_least: float | None = None, untrained: float | None = None, baseline: float | None = None,
-                interval: Interval | None = None, few: str = "") -> CheckedClaim:  # fmt: skip
+    def claimed(self, what: str, value: float, n: int, *, at_least: float | None = None,
+                untrained: float | None = None, baseline: float | None = None, interval: Interval | None = None,
+                few: str = "", **more: Any) -> CheckedClaim:  # fmt: skip
         """A claim of the paper: it holds where all of the interval is at the threshold and above both controls.
 
-        Of ``value``, which rests on ``n``, the ``interval`` is over texts; ``head`` is None for the whole model;
-        ``published`` is the paper's number, in words; ``at_least`` is the threshold; ``untrained`` is the same number
-        of the untrained copy, and ``baseline`` that of another control; ``few`` says why nothing can be decided.
+        Of ``value``, which rests on ``n``, the ``interval`` is over texts; ``at_least`` is the threshold; ``untrained``
+        is the same number of the untrained copy, and ``baseline`` that of another control; ``few`` says why nothing can
+        be decided. ``more`` is as for :meth:`reported`: ``head``, None for the whole model, and ``published``, the
+        paper's number in words.
         """
         low, high = interval or (value, value)
         above = max((each for each in (untrained, baseline) if each is not None), default=-1.0)
@@ -144,15 +150,8 @@ class PaperRun:
             verdict, reason = HOLDS, ""
         elif not few and (high <= above or (at_least is not None and high < at_least)):
             verdict, reason = FAILS, "" if high > above else "it is not above its control"
-        claim = self._claim(what, head, published, at_least)
-        return CheckedClaim(claim, verdict, value, n, baseline, interval, reason=reason, untrained=untrained)
-
-    def _claim(self, what: str, head: HeadId | None, published: str, at_least: float | None) -> Claim:
-        return Claim(
-            place=self.table.name, line=None, kind="table", what=what, head="" if head is None else str(head),
-            corpus=self.corpora if self.table.needs_corpus else (), at_least=at_least,
-            published=f"({published})" if published else "",
-        )  # fmt: skip
+        more |= {"untrained": untrained, "baseline": baseline, "interval": interval}
+        return self.reported(what, value, n, verdict=verdict, reason=reason, at_least=at_least, **more)
 
 
 def too_few(n_texts: int, least: int = ENOUGH_TEXTS) -> str:

@@ -28,7 +28,7 @@ class _Heads:
     def __init__(self, run: PaperRun, checkpoint: Checkpoint) -> None:
         self.pointing = PointingTally(checkpoint, run.token_counts)
         relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, checkpoint.architecture.causal)
-        self.texts = run.over_texts(checkpoint, {"pointing": self.pointing, "relations": relations})
+        self.texts = run.over_texts(checkpoint, self.pointing, relations)
         self.positional = self.pointing.at_neighbours().amax(0) >= POSITIONAL
         above = [
             (each.accuracy.scores - each.offset_accuracy >= MARGIN).any(0)
@@ -53,8 +53,8 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         return run.claimed(name, float(of.double().mean()), n_heads, untrained=found, few=few)
 
     yield shares("positional heads", trained.positional, untrained.positional)
-    no_trees = f"no trees with {', '.join(RELATIONS)} in {ENOUGH_TEXTS} sentences: expected a treebank (.conllu)"
     if trained.syntactic is None:
+        no_trees = f"no trees with {', '.join(RELATIONS)} in {ENOUGH_TEXTS} sentences: expected a treebank (.conllu)"
         yield run.undecided("syntactic heads", no_trees)
     else:
         yield shares("syntactic heads", trained.syntactic, untrained.syntactic)
@@ -71,8 +71,8 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     )  # fmt: skip
     two = float(trained.pointing.rare(1).scores[0, 0, at])
     yield run.reported("one of the two rarest", two, role.n, head=run.head(0, at), published="0.83")
-    yield run.reported("rare-word heads", float((trained.rarest >= MAJORITY).double().mean()), n_heads,
-                       untrained=float((untrained.rarest >= MAJORITY).double().mean()))  # fmt: skip
+    found, control = (float((each.rarest >= MAJORITY).double().mean()) for each in (trained, untrained))
+    yield run.reported("rare-word heads", found, n_heads, untrained=control)
 
 
 VOITA_2019 = PaperTable(

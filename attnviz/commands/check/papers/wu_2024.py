@@ -16,8 +16,6 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.wording import counted
 from attnviz.progress import tell
 from attnviz.texts.batches import SampledAttention, batch_of_ids, running_tokens
-from attnviz.texts.reading import open_corpus
-from attnviz.texts.tables import Columns
 from attnviz.trace.generation import drafted_greedily
 
 NEEDLES = (
@@ -76,83 +74,61 @@ def prompts(checkpoint: Checkpoint, haystack: list[int]) -> list[Prompt]:
     return made
 
 
-class Retrieval:
-    """Retrieval scores of one model.
+def retrieval(checkpoint: Checkpoint, attention: SampledAttention, prompt: Prompt) -> tuple[Tensor, bool]:
+    """Retrieval scores of a model that answers, [n_layers, n_heads], and whether it wrote over half of the answer."""
+    answer = prompt.answer
+    written = drafted_greedily(checkpoint, prompt.ids, answer)
+    ids = (*prompt.ids, *written[:-1])
+    copied = torch.tensor(written)[:, None] == torch.tensor(ids)  # [n_written, n]
+    copied[:, : prompt.start] = copied[:, prompt.start + len(answer) :] = False
+    scores = torch.zeros(checkpoint.n_layers, checkpoint.n_heads, dtype=torch.float64)
 
-    Attributes:
-        scores: by prompt, [n_prompts, n_layers, n_heads].
-        recalled: boolean [n_prompts], whether the model wrote over half of the answer's tokens.
-    """
+    def visit(layer: int, pattern: Tensor) -> None:
+        largest = pattern[0, :, -len(written) :].argmax(-1).cpu()  # [n_heads, n_written]
+        scores[layer] = copied.gather(1, largest.T).sum(0) / len(answer)
 
-    def __init__(self, checkpoint: Checkpoint, asked: list[Prompt], seed: int) -> None:
-        self._checkpoint, self._attention = checkpoint, SampledAttention(checkpoint, seed)
-        self.scores = torch.zeros(len(asked), checkpoint.n_layers, checkpoint.n_heads, dtype=torch.float64)
-        self.recalled = torch.zeros(len(asked), dtype=torch.bool)
-
-    def measure(self, number: int, prompt: Prompt) -> None:
-        """Let the model answer, and score its heads at every token that it wrote."""
-        answer = prompt.answer
-        written = drafted_greedily(self._checkpoint, prompt.ids, answer)
-        self.recalled[number] = len(set(answer) & set(written)) > RECALLED * len(set(answer))
-        where = {position: prompt.ids[position] for position in range(prompt.start, prompt.start + len(answer))}
-        # by written token, the positions of the needle that have it
-        wanted = torch.zeros(len(written), len(prompt.ids) + len(written) - 1, dtype=torch.bool)
-        for row, token in enumerate(written):
-            for position, other in where.items():
-                wanted[row, position] = token == other
-
-        def visit(layer: int, pattern: Tensor) -> None:
-            largest = pattern[0, :, -len(written) :].argmax(-1).cpu()  # [n_heads, n_written]
-            hits = wanted.gather(1, largest.T).sum(0)
-            self.scores[number, layer] = hits / len(answer)
-
-        ids = (*prompt.ids, *written[:-1])
-        self._attention.run(batch_of_ids(self._checkpoint, [ids]), visit)
+    attention.run(batch_of_ids(checkpoint, [ids]), visit)
+    return scores, len(set(answer) & set(written)) > RECALLED * len(set(answer))
 
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     checkpoint, options = run.checkpoint, run.options
     if checkpoint.language_head is None or not checkpoint.architecture.causal:
         raise CheckpointError("wu-2024 lets the model write: expected a decoder, such as gpt2.")
-    columns = Columns(options["text_column"], options["pair_column"])
-    corpora = [open_corpus(path, columns, refused=("gap", "chats")) for path in run.corpora]
+    corpora = run.opened("gap", "chats")
     most = max(LENGTHS) * len(NEEDLES) * len(DEPTHS)
     asked = prompts(checkpoint, list(islice(running_tokens(checkpoint, corpora, options["limit"]), most)))
     if not asked:
         raise CorpusError(
-            f"wu-2024 hides a sentence in {LENGTHS[0]} tokens of text or more; the texts, or the model's "
-            f"{counted(checkpoint.positions, 'position')}, are too few."
+            f"expected {LENGTHS[0]} tokens of text at least, in which wu-2024 hides a sentence, and a model that reads "
+            f"as many; this one has {counted(checkpoint.positions, 'position')}. Give a longer text or another model."
         )
-    trained = Retrieval(checkpoint, asked, options["seed"])
-    untrained = Retrieval(run.untrained, asked[::CONTROLLED], options["seed"])
+    models = [(each, SampledAttention(each, options["seed"])) for each in (checkpoint, run.untrained)]
+    answers, untrained = list[tuple[Tensor, bool]](), list[tuple[Tensor, bool]]()
     for number, prompt in enumerate(asked):
-        trained.measure(number, prompt)
+        answers.append(retrieval(*models[0], prompt))
         if number % CONTROLLED == 0:
-            untrained.measure(number // CONTROLLED, prompt)
+            untrained.append(retrieval(*models[1], prompt))
         tell(options["progress"], "needles", number + 1, len(asked))
-    found, control = trained.scores[trained.recalled], float(untrained.scores.mean(0).max())
-    n = len(found)
-    yield run.reported(
-        "needles that the model finds", n / len(asked), len(asked),
-        untrained=float(untrained.recalled.double().mean()),
-    )  # fmt: skip
+    found, n = [scores for scores, recalled in answers if recalled], sum(recalled for _, recalled in answers)
+    control = torch.stack([scores for scores, _ in untrained]).mean(0)
+    recalled = sum(recalled for _, recalled in untrained) / len(untrained)
+    yield run.reported("needles that the model finds", n / len(asked), len(asked), untrained=recalled)
     few = "" if n >= ENOUGH_SEQUENCES else f"the model finds {n} needles, of {ENOUGH_SEQUENCES} that an interval takes"
-    scores = found.mean(0) if n else torch.zeros_like(trained.scores[0])
-    above = float((scores > THRESHOLD).double().mean())
-    yield run.reported(
-        "heads above 0.1", above, scores.numel(), published="0.03 to 0.06",
-        untrained=float((untrained.scores.mean(0) > THRESHOLD).double().mean()),
-    )  # fmt: skip
+    by_prompt = torch.stack(found or [torch.zeros_like(control)])
+    scores = by_prompt.mean(0)
+    above, of_control = (float((each > THRESHOLD).double().mean()) for each in (scores, control))
+    yield run.reported("heads above 0.1", above, scores.numel(), published="0.03 to 0.06", untrained=of_control)
     for place in scores.flatten().argsort(descending=True)[:LISTED].tolist():
         layer, head = divmod(place, checkpoint.n_heads)
         score, interval = float(scores[layer, head]), None
         if score < THRESHOLD and place != int(scores.argmax()):
             break
         if not few:
-            error = float(found[:, layer, head].std()) / n**0.5
+            error = float(by_prompt[:, layer, head].std()) / n**0.5
             interval = share_evidence(score, 0.0, (error, error), n, ERROR_RATE / scores.numel()).interval
         yield run.claimed(
-            "retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, untrained=control,
+            "retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, untrained=float(control.max()),
             interval=interval, few=few,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.profile.measure import untrained_copy
-from attnviz.errors import CorpusError, ProcessError, UsageError
+from attnviz.errors import CorpusError, OutputError, ProcessError, UsageError
 from attnviz.judge.roles import Role, judged_roles, repeat_candidates
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.estimates import Interval, t_quantile
@@ -127,27 +127,14 @@ def profile_training(
 ) -> Training:
     """Measure where induction heads appear, over revisions of a model or over several models, one after the other.
 
-    Args:
-        models: one model of the hub with ``revisions``; or the steps, each as for :func:`attnviz.profile_heads`.
-        paths: corpora whose texts, run together, are cut into contexts of 500 tokens for the in-context learning score;
-            none for prefix matching and copying alone.
-        revisions: branches, tags or commits, in the order of training.
-        control: also measure a freshly initialised copy of the first step.
-        unfinished: as for :func:`attnviz.profile_heads`; it is kept after every step.
-        text_column: likewise.
-        pair_column: likewise.
-        limit: likewise.
-        batch_size: likewise.
-        seed: likewise.
-        tokenizer: as for :func:`attnviz.analyze`.
-        device: likewise.
-        dtype: likewise.
-        attention: likewise.
-        progress: callback for every step.
-        warn: callback for a message that an earlier run is continued.
+    ``models`` are one model of the hub with ``revisions``, branches, tags or commits in the order of training;
+    or the steps themselves. The texts of the corpora ``paths``, run together, are cut into contexts of 500 tokens for
+    the in-context learning score. Without ``control`` no freshly initialised copy of the first step is measured.
+    ``unfinished`` is kept after every step. Other arguments, and each model, are as for :func:`attnviz.profile_heads`.
 
     Raises:
         UsageError: revisions of several models, or a single step.
+        OutputError: ``unfinished`` is of other settings, or of other weights.
         AttnvizError: as of :func:`attnviz.profile_heads`.
     """
     if this_process().count > 1:
@@ -171,13 +158,18 @@ def profile_training(
         warn(f"continuing after {counted(len(done['steps']), 'step')}; to start again, delete {unfinished}")
     for number, (model, revision) in enumerate(wanted):
         tell(progress, "steps", number, len(wanted))
-        if number < len(done["steps"]):
-            continue
         opening: dict[str, Any] = {}
         if not isinstance(model, Checkpoint):
             opening = {"tokenizer": tokenizer, "device": device, "dtype": dtype, "attention": attention}
         opened, _ = open_checkpoint(model, revision=revision, **opening)
         checkpoint = opened.encoder
+        if number < len(done["steps"]):
+            if done["steps"][number]["model"]["weights_sha256"] != checkpoint.weights_sha256:
+                raise OutputError(
+                    f"{unfinished} holds what an interrupted run has measured with other weights of "
+                    f"{checkpoint.short_name}; delete it to begin anew."
+                )
+            continue
         contexts, why = _contexts(checkpoint, corpora, limit)
         more = contexts, seed, batch_size
         if control and done["untrained"] is None:

@@ -1,6 +1,6 @@
 """JSON, CSV and the table of steps of training."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import RenderableType
@@ -8,31 +8,23 @@ from rich.text import Text
 
 from attnviz.commands.profile.training.measure import EARLY, LATE, Training, TrainingStep
 from attnviz.models.wording import counted, signed, span, visible
-from attnviz.present.fields import Field, NamedTable, plain
+from attnviz.present.fields import Field, NamedTable, entry, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, notes
 from attnviz.present.view import ViewOptions
-
-_ENDS = {"low": (0,), "high": (1,)}
-
-
-def _ends(name: str) -> Callable[[TrainingStep], list[float] | None]:
-    return lambda step: getattr(step, name) and [*getattr(step, name)]
-
 
 _SHOWN: tuple[Field[TrainingStep], ...] = (
     Field("Step", name="step", write=visible),
     Field("Best head", name="head"),
     Field("Prefix matching", name="prefix_matching", unit="0–1"),
-    Field("Interval", _ends("interval"), name="interval", csv=_ENDS, write=span, detail=True),
+    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=span, detail=True),
     Field("Induction heads", name="induction"),
     Field("Copying", name="copying", unit="−1 to 1", write=signed),
     Field("In-context", name="in_context", unit="nats", write=signed),
     Field(
         "In-context interval",
-        _ends("in_context_interval"),
         name="in_context_interval",
-        csv={f"in_context_{end}": at for end, at in _ENDS.items()},
+        csv={"in_context_low": (0,), "in_context_high": (1,)},
         write=span,
         detail=True,
     ),
@@ -64,7 +56,7 @@ def _content(result: Training, _: ViewOptions) -> dict[str, Any]:
         "contexts": result.contexts,
         "why_no_loss": result.why_no_loss,
         "seed": result.seed,
-        "untrained": result.untrained and {field.name: field.value_for(result.untrained) for field in _FIELDS},
+        "untrained": result.untrained and entry(_FIELDS, result.untrained),
     }
 
 

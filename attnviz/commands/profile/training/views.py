@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnviz.commands.profile.training.measure import EARLY, LATE, Training, TrainingStep
+from attnviz.commands.profile.training.measure import EARLY, LATE, Training
 from attnviz.commands.profile.training.report import headline, source_line
 from attnviz.figures.fonts import text_width
 from attnviz.figures.lines import HEAD_COLOURS
 from attnviz.figures.page import PagePlan, dress_chart, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.measures.estimates import Interval
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -22,11 +24,9 @@ _LABEL = 7.0
 
 @dataclass(frozen=True)
 class _StepsPlan(PagePlan):
-    """Steps, in the order of training, and the untrained copy."""
+    """A page of a training."""
 
-    steps: tuple[TrainingStep, ...]
-    untrained: TrainingStep | None
-    losses: bool
+    result: Training
 
 
 def _plan(result: Training, _: ViewOptions) -> Iterator[_StepsPlan]:
@@ -38,43 +38,35 @@ def _plan(result: Training, _: ViewOptions) -> Iterator[_StepsPlan]:
         facts.append(f"below: loss of the {LATE}th token less that of the {EARLY}th")
     caption = caption_of(f"{what}, {source_line(result)}", headline(result), *facts)
     notes = (f"{source_line(result)}.", f"{capital('; '.join(facts))}.")
-    steps = result.steps, result.untrained, result.contexts > 0
-    yield _StepsPlan("profile-training-steps", caption, headline(result), notes, *steps)
+    yield _StepsPlan("profile-training-steps", caption, headline(result), notes, result)
 
 
 def _figure(plan: _StepsPlan, style: Style, _: bool = False) -> Figure:
+    steps = plan.result.steps
+    heights = [1.6, 1.0] if plan.result.contexts else [1.6]
     with figure_style():
         width = page_width(style, 4.8)
-        page = new_page(plan.title, plan.notes, style, width=width, body=2.4 + 1.5 * plan.losses)
-        heights = [1.6, 1.0][: 1 + plan.losses]
+        page = new_page(plan.title, plan.notes, style, width=width, body=0.9 + 1.5 * len(heights))
         panels = page.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-        _draw_scores(panels[0], plan, style)
-        if plan.losses:
-            changes = [float(step.in_context or 0) for step in plan.steps]
-            ends = [step.in_context_interval or (change,) * 2 for step, change in zip(plan.steps, changes, strict=True)]
-            _line(panels[1], changes, ends, HEAD_COLOURS[style.theme][2], "-o", "")
+        _draw_scores(panels[0], plan.result, style)
+        if plan.result.contexts:
+            changes = [np.nan if step.in_context is None else step.in_context for step in steps]
+            _line(panels[1], changes, [step.in_context_interval for step in steps], HEAD_COLOURS[style.theme][2])
             panels[1].axhline(0, color=style.greys.frame, lw=0.8)
             _dress(panels[1], "in-context (nats)", style)
-        _name_steps(panels[-1], [step.step for step in plan.steps], 0.8 * width)
+        _name_steps(panels[-1], [step.step for step in steps], 0.8 * width)
         return page
 
 
-def _draw_scores(ax: Axes, plan: _StepsPlan, style: Style) -> None:
+def _draw_scores(ax: Axes, result: Training, style: Style) -> None:
     matching, copying = HEAD_COLOURS[style.theme][:2]
-    scores = [step.prefix_matching for step in plan.steps]
-    _line(
-        ax,
-        scores,
-        [step.interval or (step.prefix_matching,) * 2 for step in plan.steps],
-        matching,
-        "-o",
-        "prefix matching",
-    )
-    if plan.untrained is not None:
-        ax.axhline(plan.untrained.prefix_matching, color=matching, lw=0.9, ls=":")
-    copied = [step.copying for step in plan.steps if step.copying is not None]
-    if len(copied) == len(plan.steps):
-        _line(ax, copied, [(each, each) for each in copied], copying, "--s", "copying (−1 to 1)")
+    scores = [step.prefix_matching for step in result.steps]
+    _line(ax, scores, [step.interval for step in result.steps], matching, label="prefix matching")
+    if result.untrained is not None:
+        ax.axhline(result.untrained.prefix_matching, color=matching, lw=0.9, ls=":")
+    copied = [step.copying for step in result.steps if step.copying is not None]
+    if len(copied) == len(result.steps):
+        _line(ax, copied, [], copying, ls="--", marker="s", label="copying (−1 to 1)")
     ax.set_ylim(min(-0.05, *copied, 0) - 0.02, 1.05)
     ax.legend(
         loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=_LABEL, borderpad=0.2,
@@ -83,13 +75,11 @@ def _draw_scores(ax: Axes, plan: _StepsPlan, style: Style) -> None:
     _dress(ax, "score", style)
 
 
-def _line(
-    ax: Axes, values: Sequence[float], ends: Sequence[tuple[float, ...]], colour: str, shape: str, name: str
-) -> None:
-    steps = np.arange(len(values))
-    low, high = np.array(ends).T
-    ax.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-    ax.plot(steps, values, shape, color=colour, lw=1.3, ms=3, label=name)
+def _line(ax: Axes, values: Sequence[float], intervals: Sequence[Interval | None], colour: str, **look: Any) -> None:
+    known = [(at, *interval) for at, interval in enumerate(intervals) if interval is not None]
+    if known:
+        ax.fill_between(*np.array(known).T, color=colour, alpha=0.2, linewidth=0)
+    ax.plot(range(len(values)), values, **({"marker": "o", "color": colour, "lw": 1.3, "ms": 3} | look))
 
 
 def _dress(ax: Axes, name: str, style: Style) -> None:
