@@ -66,7 +66,7 @@ def _draw_scores(ax: Axes, result: Training, style: Style) -> None:
         ax.axhline(result.untrained.prefix_matching, color=matching, lw=0.9, ls=":")
     copied = [step.copying for step in result.steps if step.copying is not None]
     if len(copied) == len(result.steps):
-        _line(ax, copied, [], copying, ls="--", marker="s", label="copying (−1 to 1)")
+        _line(ax, copied, [None] * len(copied), copying, ls="--", marker="s", label="copying (−1 to 1)")
     ax.set_ylim(min(-0.05, *copied, 0) - 0.02, 1.05)
     ax.legend(
         loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=_LABEL, borderpad=0.2,
@@ -76,10 +76,10 @@ def _draw_scores(ax: Axes, result: Training, style: Style) -> None:
 
 
 def _line(ax: Axes, values: Sequence[float], intervals: Sequence[Interval | None], colour: str, **look: Any) -> None:
-    known = [(at, *interval) for at, interval in enumerate(intervals) if interval is not None]
-    if known:
-        ax.fill_between(*np.array(known).T, color=colour, alpha=0.2, linewidth=0)
-    ax.plot(range(len(values)), values, **({"marker": "o", "color": colour, "lw": 1.3, "ms": 3} | look))
+    steps = range(len(values))
+    low, high = np.array([each or (np.nan, np.nan) for each in intervals]).T
+    ax.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+    ax.plot(steps, values, **({"marker": "o", "color": colour, "lw": 1.3, "ms": 3} | look))
 
 
 def _dress(ax: Axes, name: str, style: Style) -> None:
