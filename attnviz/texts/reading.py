@@ -432,7 +432,9 @@ def chat_of(given: Sequence[Message] | str | Path) -> Chat:
 
 
 def rendered(text: Text, tokenizer: Any) -> Text:
-    """A chat with the text that the tokenizer's template makes of its messages; CorpusError where it refuses them."""
+    """A chat with the text that the tokenizer's template makes of it, else CorpusError; any other text as it is."""
+    if not text.messages:
+        return text
     try:
         chat = rendered_chat(tokenizer, text.messages)
     except TextError as error:

@@ -68,7 +68,7 @@ def token_counts(checkpoint: Checkpoint, corpora: Sequence[Corpus], limit: int |
     for corpus in (each for each in corpora if each.kind != "gap"):
         texts = read_texts(corpus, limit)
         while stretch := list(islice(texts, _STRETCH)):
-            read = [rendered(text, checkpoint.tokenizer) if text.messages else text for text in stretch]
+            read = [rendered(text, checkpoint.tokenizer) for text in stretch]
             for item in encode(checkpoint, read, lambda *_: None):
                 ids = torch.tensor([id for id, sink in zip(item.ids, item.sink, strict=True) if not sink])
                 counts += ids.long().bincount(minlength=size)

@@ -38,7 +38,7 @@ class FirstTokenTally(TextTally):
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     def first_tokens(text: Text) -> Text | None:
-        read = rendered(text, run.checkpoint.tokenizer) if text.messages else text
+        read = rendered(text, run.checkpoint.tokenizer)
         ids = run.checkpoint.encode([read.text], None, True, read.chat is not None)[0].ids[:LENGTH]
         return replace(text, ids=tuple(ids), messages=()) if len(ids) == LENGTH else None
 

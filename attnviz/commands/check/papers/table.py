@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,10 @@ class PaperRun:
             with counting(tallies, batch, text_weights(options["seed"], numbers)) as add:
                 attention.run(batch, add)
 
-        run = LongRun(settings, {}, count, prepared or partial(_whole, checkpoint=checkpoint))
+        def whole(text: Text) -> Text | None:
+            return ready(rendered(text, checkpoint.tokenizer), None)
+
+        run = LongRun(settings, {}, count, prepared or whole)
         run.measure()
         if not (n_texts := sum(each.texts for each in run.measured)):
             names = ", ".join(map(str, self.corpora))
@@ -168,7 +171,3 @@ def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:
         return {"few": too_few(n_texts, MIN_TEXTS_SHARES)}
     error = float(standard_error(samples[1:]))
     return {"interval": share_evidence(float(samples[0]), 0.0, (error, error), n_texts, ERROR_RATE).interval}
-
-
-def _whole(text: Text, checkpoint: Checkpoint) -> Text | None:
-    return rendered(text, checkpoint.tokenizer) if text.messages else ready(text, None)

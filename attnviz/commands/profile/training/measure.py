@@ -177,7 +177,7 @@ def profile_training(
             done["untrained"] = asdict(_measured(fresh, _UNTRAINED, {}, *more))
         best = {("induction", ""): done["untrained"]["prefix_matching"]} if control else {}
         done["steps"].append(asdict(_measured(checkpoint, revision or checkpoint.short_name, best, *more)))
-        done |= {"contexts": len(contexts), "why": why, "name": checkpoint.short_name}
+        done |= {"contexts": max(done["contexts"], len(contexts)), "why": why, "name": checkpoint.short_name}
         kept.save(done)
     tell(progress, "steps", len(wanted), len(wanted))
     steps = tuple(TrainingStep(**each) for each in done["steps"])

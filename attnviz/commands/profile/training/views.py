@@ -51,7 +51,13 @@ def _figure(plan: _StepsPlan, style: Style, _: bool = False) -> Figure:
         _draw_scores(panels[0], plan.result, style)
         if plan.result.contexts:
             changes = [np.nan if step.in_context is None else step.in_context for step in steps]
-            _line(panels[1], changes, [step.in_context_interval for step in steps], HEAD_COLOURS[style.theme][2])
+            _line(
+                panels[1],
+                changes,
+                [step.in_context_interval for step in steps],
+                HEAD_COLOURS[style.theme][2],
+                marker="o",
+            )
             panels[1].axhline(0, color=style.greys.frame, lw=0.8)
             _dress(panels[1], "in-context (nats)", style)
         _name_steps(panels[-1], [step.step for step in steps], 0.8 * width)
@@ -61,12 +67,12 @@ def _figure(plan: _StepsPlan, style: Style, _: bool = False) -> Figure:
 def _draw_scores(ax: Axes, result: Training, style: Style) -> None:
     matching, copying = HEAD_COLOURS[style.theme][:2]
     scores = [step.prefix_matching for step in result.steps]
-    _line(ax, scores, [step.interval for step in result.steps], matching, label="prefix matching")
+    _line(ax, scores, [step.interval for step in result.steps], matching, marker="o", label="prefix matching")
     if result.untrained is not None:
         ax.axhline(result.untrained.prefix_matching, color=matching, lw=0.9, ls=":")
     copied = [step.copying for step in result.steps if step.copying is not None]
     if len(copied) == len(result.steps):
-        _line(ax, copied, [], copying, ls="--", marker="s", label="copying (−1 to 1)")
+        _line(ax, copied, [None] * len(copied), copying, ls="--", marker="s", label="copying (−1 to 1)")
     ax.set_ylim(min(-0.05, *copied, 0) - 0.02, 1.05)
     ax.legend(
         loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=_LABEL, borderpad=0.2,
@@ -76,10 +82,10 @@ def _draw_scores(ax: Axes, result: Training, style: Style) -> None:
 
 
 def _line(ax: Axes, values: Sequence[float], intervals: Sequence[Interval | None], colour: str, **look: Any) -> None:
-    known = [(at, *interval) for at, interval in enumerate(intervals) if interval is not None]
-    if known:
-        ax.fill_between(*np.array(known).T, color=colour, alpha=0.2, linewidth=0)
-    ax.plot(range(len(values)), values, **({"marker": "o", "color": colour, "lw": 1.3, "ms": 3} | look))
+    steps = range(len(values))
+    low, high = np.array([each or (np.nan, np.nan) for each in intervals]).T
+    ax.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+    ax.plot(steps, values, color=colour, lw=1.3, ms=3, **look)
 
 
 def _dress(ax: Axes, name: str, style: Style) -> None:
