@@ -59,8 +59,8 @@ def why_no_effects(checkpoint: Checkpoint) -> str:
         if checkpoint.language_head is None and saved_as.endswith(task):
             return (
                 f"Direct effects are not given: the head of {visible(saved_as)} gives {what}, and is not divided. "
-                "Other commands, such as attnviz heads and attnviz ablate, measure the model without it; outputs divides "
-                f"the logits of {classification_class(checkpoint.architecture)}."
+                "Other commands, such as attnviz heads and attnviz ablate, measure the model without it; outputs "
+                f"divides the logits of {classification_class(checkpoint.architecture)}."
             )
     if checkpoint.language_head is None:
         return (
