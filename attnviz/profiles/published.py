@@ -83,9 +83,9 @@ def published_heads(
 def heads_of_paper(
     paper: str, architecture: str, n_layers: int, n_heads: int, tables: Collection[str] = ()
 ) -> tuple[PublishedHead, ...]:
-    """The heads that a paper (``clark-2019``) names, for any model of its shape; UsageError for another one.
+    """The heads that a paper (``clark-2019``) names, for any model of its shape; none for others.
 
-    Of papers with ``tables``, which any model has, there may be none.
+    UsageError for a paper that names no heads and is not among those with ``tables``.
     """
     papers = {each["paper"]["cited"].replace(" et al. ", "-").lower(): each for each in _models()}
     if paper not in papers and paper not in tables:
@@ -95,12 +95,7 @@ def heads_of_paper(
     shape = model["architecture"], model["n_layers"], model["n_heads"]
     if shape == (architecture, n_layers, n_heads):
         return _heads(model, True)
-    if paper in tables:
-        return ()
-    raise UsageError(
-        f"{paper} names heads of {model['name']} ({shape[0]}, {shape[1]} layers of {shape[2]} heads); expected a "
-        f"model of this shape, found {architecture}, {n_layers} layers of {n_heads} heads."
-    )
+    return ()
 
 
 def _heads(model: dict[str, Any], by_name: bool) -> tuple[PublishedHead, ...]:

@@ -170,7 +170,7 @@ def check(
 def _of_paper(
     name: str, checkpoint: Checkpoint, corpora: tuple[Path, ...]
 ) -> tuple[PaperTable | None, tuple[Claim, ...]]:
-    """A paper's table, None where it takes texts that are not given, and its claims on heads, which take texts."""
+    """A paper's table, None where it takes texts and only its heads can be checked, and its claims on heads."""
     shape, table = (checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads), PAPER_TABLES.get(name)
     heads = heads_of_paper(name, *shape, PAPER_TABLES)
     if table is not None and table.needs_corpus and not corpora:

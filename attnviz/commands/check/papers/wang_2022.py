@@ -1,7 +1,6 @@
 """Wang et al. 2022: the heads that find the indirect object (IOI), by path patching, attention and copying."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,15 +12,15 @@ from attnviz.commands.check.checked import HOLDS, CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, too_few
 from attnviz.commands.patch.measure import PatchedPasses
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, interval_over_pairs, paired_inputs
-from attnviz.errors import CheckpointError, UsageError
+from attnviz.errors import CheckpointError
 from attnviz.judge.roles import ERROR_RATE
 from attnviz.measures.bootstrap import named_generator, text_weights
 from attnviz.measures.estimates import proportion_evidence
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.models.encoding import token_id
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import counted
 from attnviz.profiles.published import heads_of_paper
+from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.texts.batches import SampledAttention
@@ -34,14 +33,11 @@ PAPER = "wang-2022"
 
 NAMES = (
     "Mary John Tom James Dan Martin Michael Robert William David Richard Charles Joseph Thomas Daniel Matthew Anthony "
-    "Mark Paul Steven Andrew Kenneth George Joshua Kevin Brian Edward Ronald Timothy Jason Jeffrey Ryan Jacob Gary "
-    "Nicholas Eric Jonathan Stephen Larry Justin Scott Benjamin Samuel Frank Patrick Jack Alex Adam Anna Amy Alice "
-    "Kate Emily Jessica Sarah Laura Lisa Jane Julia Elizabeth Rachel Susan Linda Emma Helen Ruth Rose Grace Henry "
-    "Peter Simon Arthur Lucy Charlotte Harry Sam Ben Bob"
+    "Mark Paul Steven Andrew Kenneth George Kevin Brian Edward Jason Nicholas Eric Jonathan Scott Samuel Frank Patrick "
+    "Jack Alex Adam Anna Amy Alice Kate Emily Sarah Laura Jane Julia Elizabeth Emma Helen Peter Simon Lucy Sam Ben"
 ).split()
 PLACES = "store garden station school office hospital house market".split()
 THINGS = "drink book ring letter key basket flower picture".split()
-
 TEMPLATES = (
     "When {} and {} went to the {place}, {} gave a {thing} to",
     "After {} and {} came home from the {place}, {} handed a {thing} to",
@@ -50,71 +46,42 @@ TEMPLATES = (
     "Once {} and {} found a {thing} at the {place}. In the end {} decided to give it to",
     "Today {} and {} had a long talk about a {thing} at the {place}. {} said something to",
 )
-"""The places of three names: both persons, in either order, and the subject again."""
 
 PROMPTS, LEAST_NAMES = 128, 10
 """Prompts that are made (the paper: 100,000), and names of one token that it takes."""
 
 COPIED, AMONG = 0.5, 5
-"""Share of names that a mover copies, and among how many of the largest logits; the paper's heads have over 0.95."""
+"""Share of names that a mover copies, and among how many of the largest logits."""
+
+NAME_MOVER, NEGATIVE, S_INHIBITION = "name mover", "negative name mover", "S-inhibition"
+MOST = {NAME_MOVER: 3, NEGATIVE: 2, S_INHIBITION: 4}
+"""Heads that are named at most: as many as the paper has."""
 
 CANDIDATES = 10
 """Heads that are tried for a role, those of the largest effect first."""
 
-IO, FIRST_S, SECOND_S = range(3)
-
-
-@dataclass(frozen=True)
-class CircuitRole:
-    """A class of heads: as the paper names it, how many it has, its sign, and what a head looks at and not at."""
-
-    name: str
-    most: int
-    sign: int
-    at: tuple[int, ...] = (IO,)
-    not_at: tuple[int, ...] = (FIRST_S, SECOND_S)
-
-    @property
-    def moves(self) -> bool:
-        """Whether its heads write names."""
-        return self.at == (IO,)
-
-
-NAME_MOVER, NEGATIVE = CircuitRole("name mover", 3, 1), CircuitRole("negative name mover", 2, -1)
-S_INHIBITION = CircuitRole("S-inhibition", 4, 1, (SECOND_S,), (IO,))
-ROLES = (NAME_MOVER, NEGATIVE, S_INHIBITION)
-
 
 def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPair]:
-    """Sentences of both orders (ABBA and BABA in turn), each with one of three random other names (ABC)."""
-    names = [f" {name}" for name in NAMES if _is_token(checkpoint, f" {name}")]
+    """Sentences of both orders in turn (ABBA, BABA), and the same with three other names (ABC)."""
+    ids = {name: checkpoint.tokenizer(f" {name}", add_special_tokens=False)["input_ids"] for name in NAMES}
+    names = [name for name in NAMES if len(ids[name]) == 1 and ids[name] != [checkpoint.tokenizer.unk_token_id]]
     if len(names) < LEAST_NAMES:
         raise CheckpointError(
             f"{PAPER} takes {LEAST_NAMES} names that are one token each with the space before them, such as ' Mary'; "
             f"this tokenizer has {counted(len(names), 'such name')}."
         )
     generator, made = named_generator(f"{PAPER}:{seed}"), list[PromptPair]()
-
-    def drawn(words: Sequence[str], n: int = 1) -> list[str]:
-        return [words[at] for at in torch.randperm(len(words), generator=generator)[:n].tolist()]
-
     for number in range(n_prompts):
-        answer, subject, *others = drawn(names, 5)
-        both = (answer, subject) if number % 2 == 0 else (subject, answer)
-        template, words = drawn(TEMPLATES)[0], {"place": drawn(PLACES)[0], "thing": drawn(THINGS)[0]}
-        clean, corrupt = (
-            template.format(*map(str.strip, three), **words) for three in ((*both, subject), tuple(others))
+        drawn = [names[at] for at in torch.randperm(len(names), generator=generator)[:5].tolist()]
+        template, place, thing = (
+            words[int(torch.randint(len(words), (), generator=generator))] for words in (TEMPLATES, PLACES, THINGS)
         )
-        made.append(PromptPair(clean, corrupt, answer, subject))
+        answer, subject, *others = drawn
+        first, second = drawn[:2] if number % 2 == 0 else (subject, answer)
+        clean = template.format(first, second, subject, place=place, thing=thing)
+        corrupt = template.format(*others, place=place, thing=thing)
+        made.append(PromptPair(clean, corrupt, f" {answer}", f" {subject}"))
     return made
-
-
-def _is_token(checkpoint: Checkpoint, word: str) -> bool:
-    try:
-        token_id(checkpoint.tokenizer, "answer", word, int(checkpoint.config.vocab_size))
-    except UsageError:
-        return False
-    return True
 
 
 class IndirectObjects:
@@ -124,20 +91,20 @@ class IndirectObjects:
         falls: by how much the logit difference falls if the path of each head to the logits is patched,
             [n_layers * n_heads, n_prompts].
         differences: logit of the indirect object less that of the subject, [n_prompts].
-        attention: to it and to both mentions of the subject, [n_prompts, 3, n_layers, n_heads].
+        to_object, to_subject, to_second: attention to it, to both mentions of the subject, and to the second,
+            [n_prompts, n_layers, n_heads].
     """
 
     def __init__(self, run: PaperRun, checkpoint: Checkpoint, inputs: PairedInputs) -> None:
-        self._run, self._checkpoint, self._inputs = run, checkpoint, inputs
+        self._options, self._checkpoint, self._inputs = run.options, checkpoint, inputs
         n = len(inputs.clean)
         self.heads = all_heads(checkpoint.n_layers, checkpoint.n_heads)
-        self.differences = torch.zeros(n, dtype=torch.float64)
         self.falls = self.falls_to(Receiver(None, ""))
-        self.attention = torch.zeros(n, 3, checkpoint.n_layers, checkpoint.n_heads, dtype=torch.float64)
-        self._names: list[Tensor] = [torch.empty(0)] * n  # the residual stream at the indirect object, layer 0 passed
-        reader = SampledAttention(checkpoint, run.options["seed"])
+        shape = n, checkpoint.n_layers, checkpoint.n_heads
+        self.to_object, self.to_subject, self.to_second = torch.zeros(3, *shape, dtype=torch.float64)
+        self._names: list[Tensor] = [torch.empty(0)] * n  # what the first layer made of the indirect object
+        reader, streams = SampledAttention(checkpoint), sites_of(checkpoint, ["residual"], [min(1, shape[1] - 1)])
         for batch in input_batches(checkpoint, inputs.clean, run.options["batch_size"]):
-            streams = sites_of(checkpoint, ["residual"], [min(1, checkpoint.n_layers - 1)])
             with taps(streams, partial(self._keep, batch)):
                 reader.run(batch.batch, partial(self._look, batch))
 
@@ -146,14 +113,14 @@ class IndirectObjects:
         falls = torch.zeros(len(self.heads), len(self._inputs.clean), dtype=torch.float64)
         senders = receiver.senders(self._checkpoint)
         passes = PatchedPasses(self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False)
-        passes.measure_prompts(self._run.options["batch_size"])
-        passes.run(senders, self._run.options["batch_size"], partial(self._run.options["progress"] or _silent, PAPER))
+        passes.measure_prompts(self._options["batch_size"])
+        passes.run(senders, self._options["batch_size"], partial(tell, self._options["progress"], str(receiver)))
         falls[: len(senders)] = passes.changes[0]
         self.differences = -passes.clean
         return falls
 
-    def copies(self, id: HeadId, sign: int) -> Tensor:
-        """Whether the head, on what the first layer made of a name, writes that name among the largest logits."""
+    def copy_score(self, id: HeadId, sign: int) -> float:
+        """Share of names that the head, on what the first layer made of them, writes among the largest logits."""
         model, (layer, head) = self._checkpoint, id
         modules, parameters = model.modules[layer], model.architecture.parameters(model.model, layer)
         predict: Any = model.language_head
@@ -166,9 +133,8 @@ class IndirectObjects:
             if modules.attention_output_norm is not None:
                 written = modules.attention_output_norm(written)
             logits = predict(model.architecture.final_states(model.model, sign * written))
-            best: Tensor = logits.topk(AMONG).indices.cpu()
         names = torch.tensor([each.labels for each in self._inputs.clean])
-        return (best == names).any(-1).double()
+        return float((logits.topk(AMONG).indices.cpu() == names).any(-1).double().mean())
 
     def _keep(self, batch: InputBatch, _: tuple[int, str], value: Tensor) -> None:
         for row, each in enumerate(batch.inputs):
@@ -176,119 +142,95 @@ class IndirectObjects:
 
     def _look(self, batch: InputBatch, layer: int, pattern: Tensor) -> None:
         for row, each in enumerate(batch.inputs):
-            ids = each.item.ids
-            places = [ids.index(each.labels[0]), *(at for at, id in enumerate(ids) if id == each.foils[0])]
-            self.attention[each.text, :, layer] = pattern[row, :, each.positions[0], places].T.double().cpu()
-
-
-def _silent(*_: Any) -> None:
-    pass
+            ids, weights = each.item.ids, pattern[row, :, each.positions[0]].double().cpu()
+            subjects = [at for at, id in enumerate(ids) if id == each.foils[0]]
+            self.to_object[each.text, layer] = weights[:, ids.index(each.labels[0])]
+            self.to_subject[each.text, layer] = weights[:, subjects].sum(-1)
+            self.to_second[each.text, layer] = weights[:, subjects[-1]]
 
 
 class _Rows:
     """The rows of one run: of the model, and beside it of its untrained copy."""
 
     def __init__(self, run: PaperRun, inputs: PairedInputs) -> None:
-        self._run, self._n = run, len(inputs.clean)
-        self._own, self._fresh = (IndirectObjects(run, each, inputs) for each in (run.checkpoint, _untrained(run)))
-        self._heads, self._few = self._own.heads, too_few(self._n).replace("text", "prompt")
-        self._weights = text_weights(run.options["seed"], range(self._n))
-        self._named = heads_of_paper(PAPER, *_shape(run.checkpoint), (PAPER,))
+        self._run, self._n, model = run, len(inputs.clean), run.checkpoint
+        self._own, self._fresh = (IndirectObjects(run, each, inputs) for each in (model, _untrained(run)))
+        self._few = too_few(self._n).replace("text", "prompt")
+        weights = text_weights(run.options["seed"], range(self._n))
+        self._weights = weights / weights.sum(1, keepdim=True)
+        named = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
+        self._named = {(each.role, each.id) for each in named}
 
     def all(self) -> Iterator[CheckedClaim]:
         """The task, and the heads of each role."""
-        own, fresh, n = self._own.differences, self._fresh.differences, self._n
-        interval = interval_over_pairs(self._means(own[None])[:, 0], n, 1)
+        own, fresh = self._own.differences, self._fresh.differences
+        interval = interval_over_pairs(self._weights @ own, self._n, 1)
         task = self._run.claimed(
-            "logit(IO) - logit(S)", float(own.mean()), n, at_least=0.0, untrained=float(fresh.mean()),
+            "logit(IO) - logit(S)", float(own.mean()), self._n, at_least=0.0, untrained=float(fresh.mean()),
             interval=interval, few=self._few, published="3.56",
         )  # fmt: skip
         yield task
         share, untrained = (float((each > 0).double().mean()) for each in (own, fresh))
-        yield self._run.reported("prompts with IO above S", share, n, untrained=untrained, published="0.993")
+        yield self._run.reported("prompts with IO above S", share, self._n, untrained=untrained, published="0.993")
         if task.verdict != HOLDS:
             self._few = self._few or "the model does not do the task"
-        movers = list[HeadId]()
-        for role in (NAME_MOVER, NEGATIVE):
-            found = yield from self._role(role, self._own.falls, self._fresh.falls)
-            if role is NAME_MOVER:
-                movers = found
+        movers = yield from self._role(NAME_MOVER, self._own.falls, self._fresh.falls)
+        yield from self._role(NEGATIVE, -self._own.falls, -self._fresh.falls)
         receivers = [Receiver(id, "q") for id in movers if id.layer > 0]
         if not receivers:
-            yield self._run.undecided(S_INHIBITION.name, self._few or "no name mover was found")
+            yield self._run.undecided(S_INHIBITION, self._few or "no name mover was found")
             return
-        falls, of_fresh = (
-            torch.stack([each.falls_to(receiver) for receiver in receivers]).mean(0)
-            for each in (self._own, self._fresh)
-        )
-        yield from self._role(S_INHIBITION, falls, of_fresh)
+        falls, fresh = (torch.stack([*map(each.falls_to, receivers)]).mean(0) for each in (self._own, self._fresh))
+        yield from self._role(S_INHIBITION, falls, fresh)
 
-    def _role(self, role: CircuitRole, falls: Tensor, of_fresh: Tensor) -> Any:
-        """Yield the rows of the heads that have a role, or else of the best one; returns these heads."""
-        difference = self._means(self._own.differences[None])
-        shares = role.sign * self._means(falls) / difference  # [1 + samples, n_heads]
-        control = float((role.sign * of_fresh.mean(-1)).max() / difference[0].abs())
-        ranked = [self._heads[at] for at in shares[0].argsort(descending=True).tolist()]
-        rows_of = partial(self._of_head, role, shares, control)
-        found = _holding(role, ranked, rows_of)
-        shown = dict(found) or {ranked[0]: rows_of(ranked[0])}
-        for each in self._named:
-            if each.role == role.name and each.id not in shown:
-                shown[each.id] = rows_of(each.id)
-        for rows in shown.values():
-            yield from rows
-        return list(found)
+    def _role(self, role: str, falls: Tensor, fresh: Tensor) -> Generator[CheckedClaim, None, list[HeadId]]:
+        """The rows of the heads that have a role, or else of the best one; returns these heads."""
+        differences = self._weights @ self._own.differences  # [1 + samples]
+        shares = self._weights @ falls.T / differences[:, None]
+        control = float(fresh.mean(-1).max() / differences[0].abs())
+        found, tried = list[HeadId](), dict[HeadId, list[CheckedClaim]]()
+        ranked = [self._own.heads[at] for at in shares[0].argsort(descending=True).tolist()]
+        for id in ranked[:CANDIDATES]:
+            tried[id] = self._of_head(role, id, shares, control)
+            if len(found) == MOST[role] or tried[id][0].verdict != HOLDS:
+                break
+            if all(row.verdict == HOLDS for row in tried[id]):
+                found.append(id)
+        named = [id for id in ranked if (role, id) in self._named]
+        for id in dict.fromkeys([*(found or ranked[:1]), *named]):
+            yield from tried.get(id) or self._of_head(role, id, shares, control)
+        return found
 
-    def _of_head(self, role: CircuitRole, shares: Tensor, control: float, id: HeadId) -> list[CheckedClaim]:
-        at, n_heads, run = self._heads.index(id), len(self._heads), self._run
-        claimed = partial(run.claimed, n=self._n, head=id, few=self._few)
-        named = "named in the paper" if any((each.id, each.role) == (id, role.name) for each in self._named) else ""
-        interval = interval_over_pairs(shares[:, at], self._n, n_heads)
-        effect = "share of the difference" if role.moves else "share of the difference, by queries of name movers"
+    def _of_head(self, role: str, id: HeadId, shares: Tensor, control: float) -> list[CheckedClaim]:
+        own, fresh, n_heads = self._own, self._fresh, len(self._own.heads)
+        inhibits, of_shares = role == S_INHIBITION, shares[:, own.heads.index(id)]
+        looks, others, untrained = own.to_object, own.to_subject, fresh.to_object
+        if inhibits:
+            looks, others, untrained = own.to_second, own.to_object, fresh.to_second
+
+        def row(what: str, samples: Tensor, **more: Any) -> CheckedClaim:
+            more.setdefault("interval", interval_over_pairs(samples, self._n, n_heads))
+            return self._run.claimed(f"{role}: {what}", float(samples[0]), self._n, head=id, few=self._few, **more)
+
+        there = "named in the paper" if (role, id) in self._named else ""
         rows = [
-            claimed(f"{role.name}: {effect}", float(shares[0, at]), at_least=0.0, interval=interval,
-                    untrained=control, published=named)
+            row("share by name movers' queries" if inhibits else "share of the difference", of_shares, at_least=0.0,
+                untrained=control, published=there),
+            row(f"attention to {'S2' if inhibits else 'IO'}", self._weights @ looks[:, *id],
+                baseline=float(others[:, *id].mean()), untrained=float(untrained[:, *id].mean()),
+                published={NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, "")),
         ]  # fmt: skip
-        looks, others, fresh = (
-            each.attention[:, list(to), *id].sum(1)
-            for each, to in ((self._own, role.at), (self._own, role.not_at), (self._fresh, role.at))
-        )
-        samples = self._means(looks[None]) / self._means(torch.ones_like(looks)[None])
-        rows.append(
-            claimed(f"{role.name}: attention to {'IO' if role.moves else 'S2'}", float(looks.mean()),
-                    interval=interval_over_pairs(samples[:, 0], self._n, n_heads), baseline=float(others.mean()),
-                    untrained=float(fresh.mean()), published={NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, ""))
-        )  # fmt: skip
-        if role.moves:
-            own, control = (float(each.copies(id, role.sign).mean()) for each in (self._own, self._fresh))
-            error = (own * (1 - own) / self._n) ** 0.5
-            if interval is not None:
-                counts, rate = (self._n, self._n), ERROR_RATE / n_heads
-                interval = proportion_evidence(own, 0.0, (error, error), counts, rate).interval
-            published = "above 0.95" if role is NAME_MOVER else "0.98"
-            rows.append(
-                claimed(f"{role.name}: copy score", own, at_least=COPIED, untrained=control,
-                        interval=interval, published=published)
-            )  # fmt: skip
-        return rows
-
-    def _means(self, values: Tensor) -> Tensor:
-        """Means over bootstrap samples of prompts, of values [m, n_prompts]: [1 + samples, m]."""
-        return self._weights @ values.T / self._weights.sum(1, keepdim=True)
-
-
-def _holding(
-    role: CircuitRole, ranked: Sequence[HeadId], rows_of: Callable[[HeadId], list[CheckedClaim]]
-) -> dict[HeadId, list[CheckedClaim]]:
-    """The first heads of which all rows hold."""
-    found = dict[HeadId, list[CheckedClaim]]()
-    for id in ranked[:CANDIDATES]:
-        rows = rows_of(id)
-        if len(found) == role.most or rows[0].verdict != HOLDS:
-            break
-        if all(row.verdict == HOLDS for row in rows):
-            found[id] = rows
-    return found
+        if inhibits:
+            return rows
+        score, control = (each.copy_score(id, -1 if role == NEGATIVE else 1) for each in (own, fresh))
+        interval, error = None, (score * (1 - score) / self._n) ** 0.5
+        if not too_few(self._n):
+            counts, rate = (self._n, self._n), ERROR_RATE / n_heads
+            interval = proportion_evidence(score, 0.0, (error, error), counts, rate).interval
+        published = "0.98" if role == NEGATIVE else "above 0.95"
+        copies = row("copy score", torch.tensor([score]), at_least=COPIED, untrained=control, interval=interval,
+                     published=published)  # fmt: skip
+        return [*rows, copies]
 
 
 def _untrained(run: PaperRun) -> Checkpoint:
@@ -298,10 +240,6 @@ def _untrained(run: PaperRun) -> Checkpoint:
         torch.manual_seed(run.options["seed"])
         fresh: Any = whole(trained.config)  # type: ignore[misc]
     return from_loaded(fresh.to(trained.device, trained.dtype).eval(), trained.tokenizer)
-
-
-def _shape(checkpoint: Checkpoint) -> tuple[str, int, int]:
-    return checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads
 
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
@@ -327,6 +265,6 @@ WANG_2022 = PaperTable(
     threshold=f"effects above 0 and above all heads of the untrained copy, intervals corrected for all heads; copy "
     f"score {COPIED} (our own; the paper's heads have over 0.95, an average one 0.2)",
     needs_corpus=False,
-    roles=tuple(role.name for role in ROLES),
+    roles=(NAME_MOVER, NEGATIVE, S_INHIBITION),
     measure=_measure,
 )  # fmt: skip
