@@ -155,4 +155,4 @@ def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
     if merged.taken:
         yield f"kept for attnviz heads: {', '.join(merged.taken)}: {path}"
     if merged.stay:
-        yield f"not kept for attnviz heads, which has {', '.join(merged.stay)} of more texts; --store replaces"
+        yield f"attnviz heads still shows the stored {' and '.join(merged.stay)}, of more texts; --store replaces them"

@@ -68,8 +68,8 @@ def span(ends: Iterable[float | None] | None, digits: int = 2) -> str:
 
 
 def signed(value: float | None) -> str:
-    """Two decimals with a sign: ``+0.31``, ``−0.08``; 0.00 without one; a dash for None or NaN."""
-    text = rounded(value)
+    """Two decimals with a sign: ``+0.31``, ``−0.08``; small: ``+0.0012``; 0.00 without one; a dash for None or NaN."""
+    text = amount(value) if value is not None and _ROUNDING <= abs(value) < 0.005 else rounded(value)
     return f"+{text}" if text[0].isdecimal() and float(text) else text
 
 

@@ -40,7 +40,7 @@ export class HeadsPanel {
     this.from = choice("Attention from", "from", spans, (from) => app.chooseSpans({ from }));
     this.to = choice("to", "to", spans, (to) => app.chooseSpans({ to }));
     this.between = element("p", { class: "between", role: "status", "aria-live": "polite" });
-    this.spans = element("div", {}, element("div", { class: "controls" }, this.from.field, this.to.field), this.between);
+    this.spans = element("div", { class: "spans" }, element("div", { class: "controls" }, this.from.field, this.to.field), this.between);
     this.spans.hidden = !data.spans;
     this.x = choice("Across", "x", statistics, (x) => app.set({ x }));
     this.y = choice("Up", "y", statistics, (y) => app.set({ y }));

@@ -243,7 +243,7 @@ def target_note(text: str, generated: bool) -> str:
 
 def spaced(parts: Iterable[RenderableType]) -> Group:
     """Tables and texts, separated by empty lines."""
-    spread = [part for each in parts for part in (Text(), each)]
+    spread = [part for each in parts if not isinstance(each, Text) or each for part in (Text(), each)]
     return Group(*spread[1:])
 
 

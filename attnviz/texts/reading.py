@@ -427,7 +427,7 @@ def chat_of(given: Sequence[Message] | str | Path) -> Chat:
     path = Path(given).expanduser()
     chats = [checked_messages(row, str(place)) for place, row, _ in chat_rows(path)]
     if len(chats) != 1:
-        raise TextError(f"{path} holds {len(chats)} chats; expected one. --each-line analyses every chat of a file.")
+        raise TextError(f"{path} holds {len(chats)} chats; expected one; attnviz profile FILE measures all.")
     return Chat(chats[0], path)
 
 

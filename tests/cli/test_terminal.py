@@ -57,7 +57,7 @@ def test_captions_neither_strike_out_nor_link():
 
 @pytest.mark.parametrize("value", [-0.0, -1e-9, -0.004, 0.004])
 def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
-    assert (rounded(value), signed(value), percent(value / 10)) == ("0.00", "0.00", "0 %")
+    assert (rounded(value), signed(value / 1e4), percent(value / 10)) == ("0.00", "0.00", "0 %")
     assert (counted(1, "text"), counted(2001, "text")) == ("1 text", "2,001 texts")
     assert written(value) == "0.00"
     role = SimpleNamespace(role="related", relation=None, direction=None, score=value, baseline=-0.001, n=9)
@@ -65,6 +65,7 @@ def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
     assert told.endswith(" score 0.00, baseline 0.00, n = 9")
     assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
+    assert (signed(-0.004), signed(0.0012), signed(1.2e-5)) == ("−0.0040", "+0.0012", "+1.2e-05")
 
 
 def test_what_is_not_all_is_not_100_percent():

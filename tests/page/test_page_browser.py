@@ -362,6 +362,10 @@ def check_two_spans_are_chosen_and_heads_ranked_between_them(page: Page, _: Anal
     assert "--chat chat.json" in page.text(".command")
     address = page.address.partition("#")[2]
     page.open("chat/heads.html", f"#{address}")
+    page.emulate(1400, "light", "print")
+    assert page.one(".between").is_displayed()
+    assert not page.one("#heads .controls").is_displayed()
+    page.emulate(1400, "light", "screen")
     assert [float(row[-1]) for row in page.table("#heads")] == list(shown.values())
     page.choose("from", "0")
     page.choose("to", "2")

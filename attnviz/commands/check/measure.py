@@ -200,8 +200,8 @@ def _clearest(profile: Profile) -> list[Role]:
     claimed = [role for role in sorted(first, key=role_key) if lower_bound(role) > 0][:CLAIMED]
     if not claimed:
         raise UsageError(
-            f"no head passes a role on {profile.source()}: nothing to claim. Expected a corpus of more texts: with "
-            f"fewer than {MIN_TEXTS_SHARES} shares of attention give no role."
+            f"no head passes a role on {profile.source()}: nothing to claim. Give more texts: patterns such as "
+            f"previous-token are roles from {MIN_TEXTS_SHARES} texts on."
         )
     return claimed
 

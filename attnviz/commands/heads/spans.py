@@ -140,10 +140,7 @@ def spans_of_texts(texts: Iterable[SpanShares | None]) -> str:
     """Where the spans of several texts stand; '' where there are none."""
     if not any(texts):
         return ""
-    return (
-        "heads.jsonl has the attention between the messages of each chat (span_pairs); attnviz profile has its mean "
-        "over chats."
-    )
+    return "Which heads read which message, over all chats: attnviz profile FILE; of each: span_pairs in heads.jsonl."
 
 
 def page_spans(analysis: Analysis) -> dict[str, Any]:
