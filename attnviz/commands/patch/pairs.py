@@ -25,6 +25,7 @@ from attnviz.texts.tables import TABLES, PromptPair, prompt_pairs, table_files
 from attnviz.trace.direct_effects import named_ids
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
+UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}
 
 
 class PairedInputs(NamedTuple):
@@ -223,7 +224,3 @@ class PairSamples(NamedTuple):
             return None
         value, error = float(values[0]), float(standard_error(values[1:]))
         return cosine_evidence(value, 0.0, (error, error), n, ERROR_RATE / n_heads).difference
-
-
-UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}
-"""Units of the metrics."""
