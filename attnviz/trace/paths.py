@@ -33,8 +33,8 @@ from attnviz.trace.removal import KeptPass, resume, run_block
 
 LOGITS = "logits"
 
-_READS = ("q", "k", "v")
-"""What a head reads the stream for: its queries, its keys and its values."""
+READS = {"q": "queries", "k": "keys", "v": "values"}
+"""What a head reads the stream for, by the letter after its id."""
 
 AT_ONCE = 2048
 """Tokens that are run at a time."""
@@ -77,7 +77,7 @@ def receiver_named(name: str, checkpoint: Checkpoint) -> Receiver:
     if name.strip().lower() == LOGITS:
         return Receiver(None, "")
     head, _, reads = name.strip().rpartition(".")
-    if reads.lower() not in _READS:
+    if reads.lower() not in READS:
         raise UsageError(
             f"expected the end of a path such as L2H1.q, L2H1.k, L2H1.v (queries, keys or values of a head) or logits, "
             f"found {as_found(name)}."
@@ -142,7 +142,7 @@ def along_paths(
     """
     step = max(1, AT_ONCE // base.final[..., 0].numel())
     for first in range(0, len(senders), step):
-        numbers = list(range(len(senders)))[first : first + step]
+        numbers = list(range(first, min(first + step, len(senders))))
         changes = [sent(checkpoint, base, other, senders[number], at) for number in numbers]
         together = torch.stack([torch.zeros_like(changes[0]), *changes])
         if receiver.head is None:
@@ -179,7 +179,7 @@ def _received(checkpoint: Checkpoint, base: KeptPass, receiver: Receiver, change
     norm = checkpoint.modules[layer].attention_norm
     changed = (stream + changes).to(stream.dtype).flatten(0, 1)
     unchanged = stream.repeat(len(changes), 1, 1)
-    inputs = {reads: changed if reads == receiver.reads else unchanged for reads in _READS}
+    inputs = {reads: changed if reads == receiver.reads else unchanged for reads in READS}
     if norm is not None:
         inputs = {reads: norm(x) for reads, x in inputs.items()}
     parameters = checkpoint.architecture.parameters(checkpoint.model, layer)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import attnviz
+from tests.models.test_smollm2 import needs_smollm2
 from tests.support.ablations import next_token_model
 
 INDUCTION: dict[str, Any] = {
@@ -74,3 +75,20 @@ def test_self_repair_is_the_difference_of_both_effects_and_its_parts_are_listed(
     assert carrier is not None
     assert carrier.share is None  # it has no direct effect
     assert {each.part for each in carrier.changed[:4]} == {"L1H0", "L1H1", "L1H2", "L1H3"}
+
+
+@pytest.mark.parametrize("options", [{"receiver": "logits"}, {"self_repair": True, "direction": "noise"}], ids=str)
+def test_what_is_printed_fits_a_screen(options):
+    result = attnviz.patch(**INDUCTION, **options)
+    lines = result.report(80).splitlines()
+    assert len(lines) <= 21  # and one on the files
+    assert max(map(len, lines)) <= 80
+    titles = [line for line in result.report(verbose=True).splitlines() if "first)" in line]
+    assert len(titles) == 1 + bool(options.get("self_repair"))
+
+
+@needs_smollm2
+def test_the_parts_of_thirty_layers_sum_up_but_for_roundings_of_all_of_them():
+    repair = attnviz.patch(**INDUCTION | {"model": "smollm2"}, select="L0H3", self_repair=True).heads[0].repair
+    assert repair is not None
+    assert repair.repaired == pytest.approx(repair.direct_effect - repair.total_effect)

@@ -401,8 +401,8 @@ class PatchedPasses:
         effects = self._effects(self.changes[0], samples.weights)
         unrelated = self._effects(self.changes[1], with_partner.weights)
         above = self._effects(self.changes[0], with_partner.weights) - unrelated
-        worse, difference = self.worse(seed), float(self._corrupt_change.mean())
-        known = worse is not None and worse[0] > 0
+        difference, worse = float(self._corrupt_change.mean()), self.worse(seed)
+        is_worse = worse is not None and worse[0] > 0
         order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects[0, at])), heads[at]))
         found = []
         for rank, at in enumerate(order, start=1):
@@ -411,9 +411,9 @@ class PatchedPasses:
                     id=heads[at],
                     rank=rank,
                     effect=float(effects[0, at]),
-                    interval=samples.interval(effects[:, at], len(heads)) if known else None,
+                    interval=samples.interval(effects[:, at], len(heads)) if is_worse else None,
                     unrelated=float(unrelated[0, at]) if self.has_partner.any() else None,
-                    above_unrelated=with_partner.interval(above[:, at], len(heads)) if known else None,
+                    above_unrelated=with_partner.interval(above[:, at], len(heads)) if is_worse else None,
                     repair=None if self._repairs is None else self._repairs.of(heads[at], difference, samples),
                 )
             )

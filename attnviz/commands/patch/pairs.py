@@ -25,6 +25,7 @@ from attnviz.texts.tables import TABLES, PromptPair, prompt_pairs, table_files
 from attnviz.trace.direct_effects import named_ids
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
+UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}
 
 
 class PairedInputs(NamedTuple):
@@ -233,7 +234,3 @@ def interval_over_pairs(values: Tensor, n_pairs: int, n_heads: int) -> Interval 
         return None
     value, error = float(values[0]), float(standard_error(values[1:]))
     return cosine_evidence(value, 0.0, (error, error), n_pairs, ERROR_RATE / n_heads).difference
-
-
-UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}
-"""Units of the metrics."""

@@ -20,6 +20,7 @@ from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.trace.paths import READS
 
 _three = partial(rounded, digits=3)
 
@@ -29,7 +30,8 @@ def _interval(ends: Sequence[float]) -> str:
 
 
 def _repair_entry(head: PatchEffect) -> dict[str, Any] | None:
-    if (repair := head.repair) is None:
+    repair = head.repair
+    if repair is None:
         return None
     changed = [asdict(each) for each in repair.changed]
     return asdict(repair) | {"interval": repair.interval and list(repair.interval), "changed": changed}
@@ -76,7 +78,10 @@ _REPAIR: tuple[Field[PatchEffect], ...] = (
 
 
 def _most_changed(repair: SelfRepair) -> str:
-    return ", ".join(f"{each.part} {signed(each.change)}" for each in repair.changed[:2] if abs(each.change) >= 0.005)
+    """The later head or network that is changed most; '' where none is changed."""
+    if not repair.changed or rounded(repair.changed[0].change) == rounded(0.0):
+        return ""
+    return f"{repair.changed[0].part} {signed(repair.changed[0].change)}"
 
 
 def _repair(head: PatchEffect) -> SelfRepair:
@@ -94,7 +99,7 @@ def prompts_line(result: Patching) -> str:
 def end_text(result: Patching) -> str:
     """Where the path of each head ends, in words; '' where heads are patched for all that read them."""
     head, _, reads = (result.receiver or "").rpartition(".")
-    return f"the {_READS[reads]} of {head}" if head else f"the {reads}"
+    return f"the {READS[reads]} of {head}" if head else f"the {reads}"
 
 
 def direction_text(result: Patching) -> str:
@@ -142,9 +147,6 @@ def _names(heads: Sequence[PatchEffect]) -> str:
     return f": {', '.join(str(head.id) for head in heads)}" if 0 < len(heads) <= _NAMED else ""
 
 
-_READS = {"q": "queries", "k": "keys", "v": "values"}
-"""What a head reads the residual stream for, by the letter after its id."""
-
 _NAMED = 6
 """Heads that a sentence names."""
 
@@ -154,15 +156,16 @@ def unrelated_text(result: Patching) -> str:
     if not result.n_unrelated:
         return ""
     pairs = f"{result.n_unrelated} of {counted(len(result.pairs), 'pair')}"
-    text = f"Unrelated: a control, from another pair’s prompt of as many tokens ({pairs} have one)"
+    text = f"Unrelated: a control, from another prompt of as many tokens ({pairs})"
     if result.heads[0].above_unrelated is None:
         return f"{text}."
     beating = [head for head in result.heads if head.beats_unrelated]
-    return f"{text}; in {counted(len(beating), 'head')} of those the own pair does more{_names(beating)}."
+    return f"{text}; {counted(len(beating), 'head')} with more effect{_names(beating)}."
 
 
 def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
     checked, pair = result.verified, result.pairs[0]
+    base, other = ("corrupt", "clean") if result.denoises else ("clean", "corrupt")
     file = result.file and {"path": str(result.file.path), "sha256": result.file.sha256}
     return {
         "model": model_entry(result.checkpoint),
@@ -174,9 +177,7 @@ def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
         "clean": result.clean,
         "corrupt": result.corrupt,
         "worse": result.worse and list(result.worse),
-        "effect": "(metric - corrupt) / (clean - corrupt)"
-        if result.denoises
-        else "(metric - clean) / (corrupt - clean)",
+        "effect": f"(metric - {base}) / ({other} - {base})",
         "verification": verification_entry(checked.attention)
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
@@ -194,6 +195,10 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
         f"\n{capital(metric_text(result))}.\n",
         verification_line(checked.attention, result.checkpoint, more if choices.verbose else ""),
     )
+    if result.options["self_repair"]:
+        yield from _repair_tables(result, choices)
+        if not choices.verbose:
+            return
     columns = pick(_FIELDS, "rank", "id", "effect")
     if result.heads[0].interval is not None:
         columns += pick(_FIELDS, "interval")
@@ -201,19 +206,23 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
         columns += pick(_FIELDS, "unrelated")
     order = "the effect furthest from 0 first"
     title = f"Paths from heads to {end_text(result)}" if result.receiver else "Heads patched one at a time"
-    top = choices.rows(8 if result.file is None else 6)
+    top = choices.rows(6)
     yield first_rows(title, columns, result.heads, top, "patch.csv", order=order)
     yield notes(f"{capital(direction_text(result))}.", interval_text(result), unrelated_text(result))
-    if result.options["self_repair"]:
-        heads = sorted(result.heads, key=lambda head: -abs(_repair(head).direct_effect))
-        order, title = "the largest direct effect first", "Self-repair of removed heads"
-        columns = [field for field in _REPAIR if field.name != "interval" or heads[0].interval is not None]
-        yield first_rows(title, columns, heads, choices.rows(8), "patch.csv", order=order)
-        yield notes(
-            "Direct: what the difference of logits loses by the head’s corrupt output alone, at the final norm’s own "
-            "scale; total: when all after it runs; repaired: direct − total, by later heads and networks, and by the "
-            "norm’s new scale."
-        )
+
+
+def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
+    heads = sorted(result.heads, key=lambda head: -abs(_repair(head).direct_effect))
+    order, title = "the largest direct effect first", "Self-repair of removed heads"
+    left_out = {"By norm"} if not choices.verbose else set()
+    if _repair(heads[0]).interval is None:
+        left_out.add("Interval")
+    columns = [field for field in _REPAIR if field.title not in left_out]
+    yield first_rows(title, columns, heads, choices.rows(6), "patch.csv", order=order)
+    yield notes(
+        "Direct: lost by its corrupt output alone; total: when all after it runs; repaired: direct − total, by later "
+        "parts and the final norm."
+    )
 
 
 SPEC = CommandSpec[Patching](
