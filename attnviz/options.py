@@ -483,6 +483,10 @@ COMMANDS = {
             Option("at", list[str], "Patch at these tokens of the clean prompt alone: last, a stretch such as 3:7, or "
                    "a token (cat, cat#2, #3). May be given more than once. Default: all.", (), "TOKEN",
                    any_language=True),
+            Option("spans", list[str], "Patch at a stretch of both prompts alone, of as many tokens in each, as "
+                   "place=\" in Paris\"; the prompts may then differ in length. Given twice with one NAME, first for "
+                   "the clean, then for the corrupt prompt. May be given more than once.", (), "NAME=TEXT", ("--span",),
+                   any_language=True),
             Option("metric", str, "logit_difference, loss of the answer, or kl: divergence from the prediction after "
                    "the clean prompt. Default: the first with a foil, the second with an answer alone, else kl.",
                    choices=PATCH_METRICS),

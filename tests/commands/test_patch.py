@@ -124,6 +124,87 @@ def test_effects_are_those_of_a_plain_hook(
             assert head.effect == pytest.approx((found - unpatched) / (whole - unpatched), abs=1e-5), head.id
 
 
+SPANNED: dict[str, tuple[str, list[str], tuple[list[int], list[int]]]] = {
+    "tiny-gpt2": (
+        "six one two three five four one two three",
+        ["swap= four five", "swap= five four", "end=one two three#2"],
+        ([3, 4, 5, 6, 7], [5, 6, 7, 8, 9]),
+    ),
+    "llama": (
+        "the dog saw the cat ran to the",
+        ["animal=cat", "animal=dog", "went=ran to"],
+        ([2, 3, 4, 5], [2, 6, 7, 8]),
+    ),
+    "bert": ("the dog saw the cat [MASK] away", ["animal=cat", "animal=dog", "gap=[MASK]"], ([2, 3], [2, 6])),
+    "classifier": ("the dog saw the cat ran away", ["animal=cat", "animal=dog", "how=away"], ([2, 4], [2, 7])),
+}
+
+
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+@pytest.mark.parametrize("kind", SPANNED)
+def test_spans_of_prompts_of_other_lengths_are_those_of_a_plain_hook(
+    kind: str, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnviz.commands.patch.measure._LEAST", 0.0)
+    make, (clean, _, answer, foil) = KINDS[kind]
+    corrupt, spans, positions = SPANNED[kind]
+    model, tokenizer, outputs = make()
+    right, wrong = (id_of(kind, model, tokenizer, name) for name in (answer, foil))
+
+    def measured(text: str) -> float:
+        found = log_probabilities(kind, model, tokenizer, text)
+        return float(found[right] - found[wrong])
+
+    into, source, to, of = corrupt, clean, *positions[::-1]
+    if direction == "noise":
+        into, source, to, of = clean, corrupt, *positions
+    saved: dict[int, torch.Tensor] = {}
+    hooks = [
+        module.register_forward_pre_hook(lambda _, given, layer=layer: saved.update({layer: given[0].clone()}))
+        for layer, module in enumerate(outputs)
+    ]
+    whole = measured(source)
+    for hook in hooks:
+        hook.remove()
+    unpatched = measured(into)
+    d_head = saved[0].shape[2] // model.config.num_attention_heads
+    prompts: dict[str, Any] = {"corrupt": corrupt, "answer": answer, "foil": foil, "direction": direction}
+    result = attnviz.patch(clean, model, tokenizer=tokenizer, **prompts, spans=spans)
+    assert (result.clean, result.corrupt) == pytest.approx((measured(clean), measured(corrupt)), abs=1e-9)
+    assert max(abs(head.effect) for head in result.heads) > 1e-3
+    for head in result.heads:
+
+        def patched(_: Any, given: Any, head: HeadId = head.id) -> Any:
+            values = given[0].clone()
+            where = slice(d_head * head.head, d_head * (head.head + 1))
+            values[:, to, where] = saved[head.layer][:, of, where]
+            return (values,)
+
+        hook = outputs[head.id.layer].register_forward_pre_hook(patched)
+        expected = (measured(into) - unpatched) / (whole - unpatched)
+        hook.remove()
+        assert head.effect == pytest.approx(expected, abs=1e-5), head.id
+
+
+SPAN_ERRORS: list[tuple[dict[str, Any], str]] = [
+    ({"spans": "cat ran"}, "NAME=TEXT"),
+    ({"spans": "animal=cat"}, "the corrupt prompt: .*“cat”.*twice"),
+    ({"spans": ["animal=cat", "animal=big dog"]}, "found 1 .* and 4"),
+    ({"spans": ["animal=cat", "animal=dog", "animal=ran"]}, "3 times"),
+    ({"spans": ["animal=cat", "animal=dog", "all=cat ran", "all=dog ran"]}, "clean prompt; name stretches apart"),
+    ({"spans": "verb=ran", "at": "last", "receiver": "logits"}, "--at .* and --to"),
+    ({"spans": "verb=ran", "self_repair": True}, "--self-repair"),
+]
+
+
+@pytest.mark.parametrize(("options", "word"), SPAN_ERRORS, ids=str)
+def test_spans_that_do_not_align_are_refused(options: dict[str, Any], word: str) -> None:
+    model, tokenizer = next_token_model()
+    with pytest.raises(UsageError, match=word) as raised:
+        attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the big dog ran", **options)
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_heads_and_the_embeddings_of_the_other_prompt_are_its_run(kind: str) -> None:
     make, (clean, corrupt, *_) = KINDS[kind]
@@ -296,13 +377,19 @@ def test_prompts_that_do_not_align_name_the_first_word_of_other_tokens() -> None
         ("the zebra cat ran", "“house” \\(1 token\\).*“zebra” \\([2-9]"),
         ("the house cat", "“ran” .*its end"),
     ):
-        with pytest.raises(TextError, match=named):
+        with pytest.raises(TextError, match=f"{named}.*--span"):
             attnviz.patch("the house cat ran", model, tokenizer=tokenizer, corrupt=corrupt)
     with pytest.raises(TextError, match="positions; shorten it"):
         attnviz.patch("the cat " * 300, model, tokenizer=tokenizer, corrupt="the dog " * 300)
     masked = sharp_bert(model_class=BertForMaskedLM)
     with pytest.raises(TextError, match="mask"):
         attnviz.patch("the [MASK] ran", masked, tokenizer=bert_tokenizer(), corrupt="[MASK] cat ran")
+
+
+def test_a_table_of_pairs_has_no_spans(tmp_path: Path) -> None:
+    model, tokenizer = next_token_model()
+    with pytest.raises(UsageError, match=r"--span .*without a table"):
+        attnviz.patch(table(tmp_path)[0], model, tokenizer=tokenizer, spans="verb=ran")
 
 
 def test_prompts_with_equal_predictions_are_refused_with_both_numbers_before_any_head_is_patched(

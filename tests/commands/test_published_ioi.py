@@ -68,7 +68,7 @@ def test_no_row_holds_of_random_weights_and_published_heads_stand_beside(tokeniz
 def inputs_of(checkpoint: Checkpoint, n: int) -> PairedInputs:
     pairs = wang_2022.prompts(checkpoint, n, 0)
     inputs = paired_inputs(checkpoint, pairs, "logit_difference", ())
-    return inputs._replace(positions=[each.positions for each in inputs.clean])
+    return inputs._replace(positions=[(each.positions, each.positions) for each in inputs.clean])
 
 
 @pytest.mark.parametrize(("to", "sender"), [("logits", HeadId(2, 0)), ("L2H0.q", HeadId(1, 0))])

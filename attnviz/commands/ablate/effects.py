@@ -84,15 +84,18 @@ class BatchMetrics:
             found = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
             self.clean = self._by_row(found[None])[0, :, 0].T
 
-    def changes(self, final: Tensor) -> Tensor:
+    def changes(self, final: Tensor, inputs: InputBatch | None = None) -> Tensor:
         """The metrics of :func:`metrics_of`, summed over each row, [copies, rows, n_sums, n_metrics], float64.
 
-        ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model].
+        ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model]; or of ``inputs``, other texts
+        with as many positions to predict at.
         """
-        sums, copies = [], final.reshape(-1, self._n_rows, *final.shape[1:])
+        sums, copies, position = [], final.reshape(-1, self._n_rows, *final.shape[1:]), self._position
+        if inputs is not None:
+            position = torch.tensor([at for each in inputs.inputs for at in each.positions], device=final.device)
         step = max(1, self._at_once // len(self._row))
         for first in range(0, len(copies), step):
-            changes = self._changes(copies[first : first + step, self._row, self._position])
+            changes = self._changes(copies[first : first + step, self._row, position])
             refuse_not_finite(changes, "change without some of its heads")
             sums.append(self._by_row(changes))
         return torch.cat(sums)

@@ -12,7 +12,7 @@ and its corrupt output in the clean run (noising) the mirrored one
 divergence of the clean run's prediction from another one, so that m clean is 0.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -162,6 +162,7 @@ def patch(
     label: str | int | None = None,
     direction: str = DENOISE,
     at: str | int | Sequence[str | int] = (),
+    spans: str | Sequence[str] = (),
     metric: str | None = None,
     select: str | HeadId | Sequence[str | HeadId] = (),
     receiver: str | None = None,
@@ -181,13 +182,16 @@ def patch(
         clean: the prompt whose prediction is right; or a table of pairs (``.csv``, ``.jsonl``, …) with the columns
             ``clean``, ``corrupt``, and any of ``answer``, ``foil`` and ``label``.
         model: see :data:`attnviz.models.opening.Model`; a decoder, a BERT with its head, or a classifier.
-        corrupt: the other prompt, of as many tokens.
+        corrupt: the other prompt, of as many tokens or with spans.
         answer: the token that follows the clean prompt, or stands at its mask; of a classifier a class.
         foil: the token, or class, that it is compared with.
         label: of a classifier the class of the clean prompt, in the place of an answer.
         direction: ``denoise``: clean outputs into the corrupt run; ``noise``: corrupt ones into the clean run.
         at: tokens at which heads are patched, named as for :func:`attnviz.models.tokens.find_queries` in the clean
             prompt; default all.
+        spans: stretches of both prompts at which alone heads are patched, token by token, ``NAME=TEXT`` as for
+            :func:`attnviz.analyze`; where the prompts differ, a name twice: of the clean, then of the corrupt prompt.
+            Each has as many tokens in both; the prompts may then differ in length.
         metric: ``logit_difference`` (default with a foil), ``loss`` (with an answer alone), or ``kl`` (without).
         select: heads to patch (``L2H8``, ``L0-3``, …); default all.
         receiver: patch the direct path from each head to this alone (:mod:`attnviz.trace.paths`): ``L2H1.q``, ``.k`` or
@@ -210,6 +214,7 @@ def patch(
     options: dict[str, Any] = {
         "direction": direction,
         "at": tokens,
+        "spans": [spans] if isinstance(spans, str) else list(spans),
         "metric": metric,
         "select": selection_texts(select),
         "answer": answer,
@@ -222,6 +227,8 @@ def patch(
         "self_repair": self_repair,
     }
     pairs, file = read_pairs(clean, corrupt, answer, foil, label, limit)
+    if options["spans"]:
+        _refuse_beside_spans(options, file)
     options["metric"] = metric_named(metric, pairs[0])
     checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
     path = _path(checkpoint, options)
@@ -231,7 +238,7 @@ def patch(
         heads = path.senders(checkpoint, options["sender"])
         options["receiver"] = str(path)
     repairs = MeanRepairs(checkpoint, options["metric"], len(pairs)) if self_repair else None
-    inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens)
+    inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens, options["spans"])
     with torch.inference_mode(mode=False):
         passes = PatchedPasses(checkpoint, inputs, options["metric"], direction == DENOISE, path, repairs)
         passes.measure_prompts(batch_size)
@@ -250,6 +257,21 @@ def patch(
         verified=passes.verifier.verified,
         heads=passes.ranked(heads, seed),
     )
+
+
+def _refuse_beside_spans(options: dict[str, Any], file: PairFile | None) -> None:
+    """Raise UsageError for what spans cannot be given with."""
+    beside = {
+        "a table of pairs": file is not None,
+        "--at (at=...)": options["at"],
+        "--to (receiver=...)": options["receiver"],
+        "--self-repair (self_repair=True)": options["self_repair"],
+    }
+    if found := [name for name, given in beside.items() if given]:
+        raise UsageError(
+            "--span (spans=...) is of two prompts, whose heads are patched for all that read them; expected it without "
+            f"{' and '.join(found)}."
+        )
 
 
 def _path(checkpoint: Checkpoint, options: dict[str, Any]) -> Receiver | None:
@@ -331,7 +353,7 @@ class PatchedPasses:
                 for at, donor in donors:
                     for some, final in self._patched(heads, into, kept_into, donor, mask):
                         rows = torch.tensor(some)[:, None]
-                        self.changes[at, rows, torch.tensor(of)] = self._measured(metrics, final)
+                        self.changes[at, rows, torch.tensor(of)] = self._measured(metrics, final, into)
                 if self._repairs is not None:
                     self._repairs.add(inputs, clean, corrupt, heads, mask)
                 done += len(of)
@@ -350,7 +372,7 @@ class PatchedPasses:
                 if metrics.clean is not None:
                     self.clean[pairs] = metrics.clean[0]
                 final = final_states(self._checkpoint, corrupt.batch.inputs)
-                self._corrupt_change[pairs] = self._measured(metrics, final)[0]
+                self._corrupt_change[pairs] = self._measured(metrics, final, corrupt)[0]
 
     def _patched(
         self, heads: Sequence[HeadId], into: InputBatch, kept: KeptPass, donor: KeptPass, mask: Tensor | None
@@ -358,8 +380,20 @@ class PatchedPasses:
         """Yield numbers of heads and final states with each patched, [n_heads * rows, n, d_model]."""
         if self._path is not None:
             return along_paths(self._checkpoint, kept, donor, self._path, heads, mask)
-        replacement = Replacement("patch", values=donor.o_proj, positions=mask)
+        replacement = Replacement("patch", values=self._aligned(into, kept, donor), positions=mask)
         return resumed_passes(self._checkpoint, into, kept, replacement, [frozenset([head]) for head in heads])
+
+    def _aligned(self, into: InputBatch, kept: KeptPass, donor: KeptPass) -> Mapping[int, Tensor]:
+        """By layer what the donor's heads give, at the tokens of the other run where it is patched."""
+        if not self._inputs.positions:
+            return donor.o_proj
+        aligned = {layer: torch.zeros_like(values) for layer, values in kept.o_proj.items()}
+        for row, each in enumerate(into.inputs):
+            clean, corrupt = map(list, self._inputs.positions[each.text])
+            to, source = (corrupt, clean) if self._denoises else (clean, corrupt)
+            for layer, values in aligned.items():
+                values[row, to] = donor.o_proj[layer][row, source]
+        return aligned
 
     def _run(self, inputs: InputBatch, sampled: bool, resumed: bool = False) -> KeptPass:
         kept = run_and_keep(self._checkpoint, inputs.batch.inputs, inside=sampled)
@@ -376,12 +410,13 @@ class PatchedPasses:
             return None
         mask = torch.zeros_like(into.batch.valid)
         for row, pair in enumerate(of):
-            mask[row, list(self._inputs.positions[pair])] = True
+            clean, corrupt = self._inputs.positions[pair]
+            mask[row, list(corrupt if self._denoises else clean)] = True
         return mask
 
-    def _measured(self, metrics: BatchMetrics, final: Tensor) -> Tensor:
+    def _measured(self, metrics: BatchMetrics, final: Tensor, of: InputBatch) -> Tensor:
         """Change of the metric from the clean run's, [copies, rows]; its sign cancels in effects."""
-        return metrics.changes(final)[:, :, 0, 0]
+        return metrics.changes(final, of)[:, :, 0, 0]
 
     def metric_of_prompts(self) -> tuple[float, float]:
         """The metric on clean and corrupt prompts, means over pairs."""

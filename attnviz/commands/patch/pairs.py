@@ -16,8 +16,9 @@ from attnviz.judge.roles import ERROR_RATE
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
 from attnviz.measures.estimates import Interval, cosine_evidence
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.spans import named_span, spans_by_name
 from attnviz.models.tokens import find_queries, merge_subwords
-from attnviz.models.wording import counted, quoted
+from attnviz.models.wording import counted, quoted, visible
 from attnviz.options import PATCH_METRICS
 from attnviz.texts.batches import EncodedText, encode
 from attnviz.texts.reading import Text, is_table_folder
@@ -27,18 +28,20 @@ from attnviz.trace.direct_effects import named_ids
 DIFFERENCE, LOSS, KL = PATCH_METRICS
 UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}
 
+_SIDES = "clean", "corrupt"
+
 
 class PairedInputs(NamedTuple):
     """What the model reads of the pairs.
 
     Attributes:
-        clean, corrupt: one input a pair, of as many tokens; the prediction at one position of each is compared.
-        positions: by pair, the tokens at which heads are patched; empty for all.
+        clean, corrupt: one input a pair; the prediction at one position of each is compared.
+        positions: by pair, the tokens of clean and corrupt prompt at which heads are patched, in order; empty for all.
     """
 
     clean: list[ModelInput]
     corrupt: list[ModelInput]
-    positions: list[tuple[int, ...]]
+    positions: list[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class PairFile(NamedTuple):
@@ -104,13 +107,13 @@ def metric_named(metric: str | None, pair: PromptPair) -> str:
 
 
 def paired_inputs(
-    checkpoint: Checkpoint, pairs: Sequence[PromptPair], metric: str, at: Sequence[str | int]
+    checkpoint: Checkpoint, pairs: Sequence[PromptPair], metric: str, at: Sequence[str | int], spans: Sequence[str] = ()
 ) -> PairedInputs:
-    """Tokenize the pairs.
+    """Tokenize the pairs; ``at`` names tokens of the clean prompt, ``spans`` stretches of both prompts of one pair.
 
     Raises:
         ArchitectureError: models of this architecture predict nothing.
-        UsageError: this model predicts nothing, or has no such token or class.
+        UsageError: this model predicts nothing, or has no such token or class; or spans do not align.
         TextError, CorpusError: two prompts do not align, are too long, or lack the mask or a token of ``at``.
     """
     if checkpoint.architecture.language_task == "Model":
@@ -125,27 +128,70 @@ def paired_inputs(
         )
     made = PairedInputs([], [], [])
     sides = [
-        encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse)
-        for side in ("clean", "corrupt")
+        encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse) for side in _SIDES
     ]
     for number, (pair, clean, corrupt) in enumerate(zip(pairs, *sides, strict=True)):
         with _naming_row(pair):
-            _check_aligned(checkpoint, pair, clean, corrupt)
+            if clean.ids == corrupt.ids:
+                raise TextError("both prompts are the same tokens; expected a clean and a corrupt one that differ.")
+            if not spans:
+                _check_aligned(checkpoint, pair, clean, corrupt)
             answer, foil = None, None
             if metric != KL:
                 answer, foil = named_ids(checkpoint, pair.answer, pair.foil if metric == DIFFERENCE else None)
-            where = {answer_position(checkpoint, item) for item in (clean, corrupt)}
-            if len(where) > 1:
+            where = [answer_position(checkpoint, item) for item in (clean, corrupt)]
+            if not spans and where[0] != where[1]:
                 raise TextError(f"expected the mask at one position of both prompts, found {sorted(where)}.")
             labels = () if answer is None else (answer,)
             foils = () if foil is None else (foil,)
-            for side, item in ((made.clean, clean), (made.corrupt, corrupt)):
-                side.append(ModelInput(item, number, tuple(where), labels, foils))
+            for side, item, position in zip((made.clean, made.corrupt), (clean, corrupt), where, strict=True):
+                side.append(ModelInput(item, number, (position,), labels, foils))
+            if spans:
+                made.positions.append(_spanned(checkpoint, pair, spans))
             if at:
                 tokens = merge_subwords(checkpoint.tokenize(pair.clean), words=False)
-                found = {position for token in at for position in find_queries(tokens, token, "--at")}
-                made.positions.append(tuple(sorted(found)))
+                found = tuple(sorted({position for token in at for position in find_queries(tokens, token, "--at")}))
+                made.positions.append((found, found))
     return made
+
+
+def _spanned(checkpoint: Checkpoint, pair: PromptPair, given: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens of spans in the clean and in the corrupt prompt; of a name given twice the second is of the latter."""
+    texts: dict[str, list[str]] = {}
+    for each in given:
+        ((name, text),) = spans_by_name([each]).items()
+        texts.setdefault(name, []).append(text)
+    clean, corrupt = list[int](), list[int]()
+    for name, stretches in texts.items():
+        if len(stretches) > len(_SIDES):
+            raise UsageError(f"--span {visible(name)} was given {len(stretches)} times; expected it once or twice.")
+        first, second = (_span_of(checkpoint, pair, side, name, stretches) for side in _SIDES)
+        if len(first) != len(second):
+            raise UsageError(
+                f"--span {visible(name)}: expected as many tokens in both prompts, found {len(first)} "
+                f"({quoted(stretches[0])}) and {len(second)} ({quoted(stretches[-1])}); name stretches of as many."
+            )
+        clean.extend(first)
+        corrupt.extend(second)
+    for side, positions in zip(_SIDES, (clean, corrupt), strict=True):
+        if len(set(positions)) < len(positions):
+            raise UsageError(f"two of --span (spans=...) share a token of the {side} prompt; name stretches apart.")
+    return tuple(clean), tuple(corrupt)
+
+
+def _span_of(
+    checkpoint: Checkpoint, pair: PromptPair, side: str, name: str, stretches: Sequence[str]
+) -> tuple[int, ...]:
+    """The tokens of a span in one prompt."""
+    prompt, what = getattr(pair, side), stretches[0 if side == "clean" else -1]
+    tokens = checkpoint.tokenize(prompt)
+    try:
+        return named_span(name, what, [prompt], tokens, merge_subwords(tokens, words=False)).tokens
+    except UsageError as error:
+        raise UsageError(
+            f"the {side} prompt: {error} Where the prompts differ, give --span NAME=TEXT twice: of the clean, then of "
+            "the corrupt prompt."
+        ) from error
 
 
 def _refuse(prompt: Text, why: str) -> None:
@@ -166,8 +212,6 @@ def _naming_row(pair: PromptPair) -> Iterator[None]:
 
 def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText, corrupt: EncodedText) -> None:
     """Raise TextError for prompts of other numbers of tokens; it names the first word of more or fewer."""
-    if clean.ids == corrupt.ids:
-        raise TextError("both prompts are the same tokens; expected a clean and a corrupt one that differ.")
     if len(clean) == len(corrupt):
         return
     words = []
@@ -177,9 +221,11 @@ def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText,
         words.append([(label, pieces[word]) for word, label in enumerate(tokens.word_labels)])
     first = next(both for both in zip_longest(*words, fillvalue=("its end", 0)) if both[0][1] != both[1][1])
     one, other = (f"{quoted(word)} ({counted(n, 'token')})" if n else word for word, n in first)
+    or_spans = ", or patch stretches of as many alone: --span NAME=TEXT (spans=...)" if pair.place is None else ""
     raise TextError(
         f"expected two prompts of as many tokens, which are patched token by token, found {len(clean)} and "
-        f"{len(corrupt)}: where the clean one has {one}, the corrupt one has {other}; choose words of as many tokens."
+        f"{len(corrupt)}: where the clean one has {one}, the corrupt one has {other}; choose words of as many tokens"
+        f"{or_spans}."
     )
 
 

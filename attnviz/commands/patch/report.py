@@ -105,6 +105,8 @@ def end_text(result: Patching) -> str:
 def direction_text(result: Patching) -> str:
     """Whose output goes where, and what an effect of 1 is."""
     tokens = ["the last token" if each == "last" else quoted(str(each)) for each in result.options["at"]]
+    names = dict.fromkeys(each.partition("=")[0].strip() for each in result.options["spans"])
+    tokens += [f"the span {visible(name)}" for name in names]
     at = f", at {' and '.join(tokens)} alone" if tokens else ""
     path = f", as {end_text(result)} read it directly," if result.receiver else ""
     if result.denoises:

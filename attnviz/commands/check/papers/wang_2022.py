@@ -248,7 +248,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         raise CheckpointError(f"{PAPER} follows paths to the next name: expected a decoder, such as gpt2.")
     pairs = prompts(checkpoint, min(options["limit"] or PROMPTS, PROMPTS), options["seed"])
     inputs = paired_inputs(checkpoint, pairs, DIFFERENCE, ())
-    ends = [each.positions for each in inputs.clean]
+    ends = [(each.positions, each.positions) for each in inputs.clean]
     yield from _Rows(run, inputs._replace(positions=ends)).all()
 
 
