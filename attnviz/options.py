@@ -223,6 +223,8 @@ _CORPORA = (
     Option("limit", int, "Read only the first N sentences of each corpus. Default: all.", None, "N", least=1),
     Option("batch_size", int, "How many texts the model reads at once.", 32, "N", least=1, most=_LARGEST),
 )
+_FREQUENCIES = Option("frequencies", Path, "Words with their counts (a line: house 1234), by which tokens are rare. "
+                      "Default: counts in the corpora.", None, "FILE")
 _COLUMNS = (
     Option("text_column", str, "Of a table (.csv, .tsv, .jsonl, .json, a datasets folder): the column of its texts. "
            "Default: text, sentence or prompt, or the only column of words.", None, "NAME", any_language=True),
@@ -369,6 +371,7 @@ COMMANDS = {
             _switch("repeats", "Also measure induction, duplicate-token and retrieval heads on random tokens."),
             *_CORPORA,
             _seed("Random seed of the verified sample, the bootstrap and the random tokens."),
+            _FREQUENCIES,
             _switch("syntax", "Parse texts if spaCy and a pipeline for them are installed.", True),
             replace(_PARSER, help="The spaCy pipeline that parses texts. Default: an English one, whatever their "
                     "language."),
@@ -388,7 +391,8 @@ COMMANDS = {
             _top("Number of rows in each table; with --show of hits and failures of each head. Default: 15, or 2."),
             _TABLE, *_FILES,
         ),
-        of_one=("revision", "adapter", "device_map", "syntax", "parser", "examples", "show", "store", "top"),
+        of_one=("revision", "adapter", "device_map", "syntax", "parser", "examples", "frequencies", "show", "store",
+                "top"),
     ),
     "explain": Command(
         ("explain",),
@@ -563,6 +567,7 @@ COMMANDS = {
                    "clark-2019, gu-2024 and others (see the guide).", None, "PAPER"),
             *_CORPORA,
             _seed("Random seed of all intervals, controls and random tokens."),
+            _FREQUENCIES,
         ),
         output=(
             Option("junit", Path, "Also write the verdicts as JUnit XML, which CI services read.", None, "FILE"),

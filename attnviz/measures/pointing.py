@@ -29,7 +29,8 @@ class PointingTally(TextTally):
 
     Args:
         checkpoint: the model.
-        counts: gives the count of every vocabulary entry, [vocabulary]; called once, if there is a text.
+        counts: gives the count of every vocabulary entry, [vocabulary], infinite of those that are never rare; called
+            once, if there is a text.
         common: see :data:`COMMON`.
     """
 
@@ -50,10 +51,11 @@ class PointingTally(TextTally):
         return self._count_tokens()
 
     @cached_property
-    def _rare_count(self) -> int:
+    def _rare_count(self) -> float:
         """The largest count of a token that is not among the most frequent ones; 0 where these are all."""
-        ranked = self._token_counts.sort(descending=True).values
-        return int(ranked[self._common]) if self._common < len(ranked) else 0
+        counts = self._token_counts
+        ranked = counts[counts.isfinite()].sort(descending=True).values
+        return float(ranked[self._common]) if self._common < len(ranked) else 0
 
     def rare_keys(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The rarest tokens of each text, and those of the two smallest counts, boolean [batch, n].

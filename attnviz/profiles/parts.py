@@ -17,7 +17,7 @@ PARTS = ("statistics", "syntax", "coreference", "repeats")
 SYNTACTIC = "syntactic:"
 """Prefix of the roles of relations."""
 
-_OF_RUN = ("attnviz", "seed", "control_texts", "verification", "note")
+_OF_RUN = ("attnviz", "seed", "frequencies", "control_texts", "verification", "note")
 """Keys of a run that are stored with each of its parts."""
 
 _TOP = ("attnviz", "model", "seed", "published")

@@ -1,16 +1,20 @@
 """A run over corpora, batch by batch, that can be resumed and shared by several processes."""
 
+import hashlib
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import Model, open_checkpoint, resolve_device
@@ -18,6 +22,7 @@ from attnviz.models.wording import counted, visible
 from attnviz.options import ModelOptions
 from attnviz.progress import Progress
 from attnviz.texts.batches import Batch, batches, encode
+from attnviz.texts.lines import broken, filled_lines
 from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered
 from attnviz.texts.reading import Corpus, Parser, Text, read_texts, rendered, unread_columns
 
@@ -26,6 +31,8 @@ _SAVED_EVERY = 10.0
 
 _STRETCH = 1000
 """Texts whose tokens are counted together."""
+
+_COUNT = re.compile(r"[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
 
 
 class Additive(Protocol):
@@ -36,6 +43,13 @@ class Additive(Protocol):
 
     def merge(self, state: dict[Any, Any]) -> None:
         """Add the counts of another one of the same kind and shape."""
+
+
+class Frequencies(NamedTuple):
+    """Counts of words by a list; ``name`` is that of its file, with the beginning of its hash."""
+
+    name: str
+    counts: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -52,18 +66,40 @@ class RunSettings:
     unfinished: Unfinished
     progress: Progress
     warn: Callable[[str], None]
+    frequencies: Frequencies | None = None
 
 
 def text_notes(settings: RunSettings, measured: Sequence[Measured]) -> tuple[str, ...]:
     """Sentences on unknown tokens, and on columns that are not read."""
     pairs = zip(settings.corpora, measured, strict=True)
     told = (settings.checkpoint.unknown_note(m.unknown, m.tokens, f" of {visible(c.path.name)}") for c, m in pairs)
-    return (*filter(None, told), *unread_columns(settings.corpora))
+    listed = [] if settings.frequencies is None else [f"Rare tokens are those of {visible(settings.frequencies.name)}."]
+    return (*filter(None, told), *listed, *unread_columns(settings.corpora))
 
 
-def token_counts(checkpoint: Checkpoint, corpora: Sequence[Corpus], limit: int | None) -> Tensor:
-    """How often each vocabulary entry is in the content of corpora but GAP, [vocabulary]; reads them once more."""
+def read_frequencies(path: str | Path | None) -> Frequencies | None:
+    """Read a list, in each line a word and its count; the first may be a header. CorpusError for another file."""
+    if path is None:
+        return None
+    path, counts = Path(path), dict[str, float]()
+    for number, (place, line) in enumerate(filled_lines(path)):
+        word, *count = line.rsplit(maxsplit=1)
+        if count and _COUNT.fullmatch(count[0]):
+            counts[word.strip()] = counts.get(word.strip(), 0) + float(count[0])
+        elif number > 0 or not count:
+            raise broken(place, "a word and its count, from 0 on (house 1234)", as_found(line))
+    if not counts:
+        raise CorpusError(f"{path}: expected words with their counts (house 1234), found none.")
+    return Frequencies(f"{path.name} ({hashlib.sha256(path.read_bytes()).hexdigest()[:12]})", counts)
+
+
+def token_counts(
+    checkpoint: Checkpoint, corpora: Sequence[Corpus], limit: int | None, frequencies: Frequencies | None = None
+) -> Tensor:
+    """How often each vocabulary entry is in the content of corpora but GAP, or by a list, [vocabulary]."""
     size = max(int(checkpoint.config.vocab_size), len(checkpoint.tokenizer))
+    if frequencies is not None:
+        return _listed_counts(checkpoint.tokenizer, frequencies, size)
     counts = torch.zeros(size, dtype=torch.long)
     for corpus in (each for each in corpora if each.kind != "gap"):
         texts = read_texts(corpus, limit)
@@ -72,6 +108,19 @@ def token_counts(checkpoint: Checkpoint, corpora: Sequence[Corpus], limit: int |
             for item in encode(checkpoint, read, lambda *_: None):
                 ids = torch.tensor([id for id, sink in zip(item.ids, item.sink, strict=True) if not sink])
                 counts += ids.long().bincount(minlength=size)
+    return counts
+
+
+def _listed_counts(tokenizer: Any, frequencies: Frequencies, size: int) -> Tensor:
+    """The sum of all words that a token is a piece of, also with a capital; infinite of unlisted punctuation."""
+    counts = torch.zeros(size, dtype=torch.float64)
+    for word, count in frequencies.counts.items():
+        capital = word[:1].upper() + word[1:]
+        pieces = tokenizer([word, capital, f" {word}", f" {capital}"], add_special_tokens=False)["input_ids"]
+        counts[list(set[int]().union(*pieces))] += count
+    for id in (counts[: len(tokenizer)] == 0).nonzero().flatten().tolist():
+        if not any(char.isalnum() or char == "\N{REPLACEMENT CHARACTER}" for char in tokenizer.decode([id])):
+            counts[id] = torch.inf
     return counts
 
 

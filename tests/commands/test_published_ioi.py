@@ -1,5 +1,6 @@
 """The table of Wang et al. 2022: name movers and S-inhibition built by hand are found, and nothing in random models."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,13 +57,20 @@ def test_heads_by_design_have_the_roles_and_no_others(tokenizer: Any) -> None:
     assert found.exit_code == 0
 
 
-def test_no_row_holds_of_random_weights_and_published_heads_stand_beside(tokenizer: Any) -> None:
+def test_without_the_task_each_role_is_one_undecided_row(tokenizer: Any) -> None:
     torch.manual_seed(3)
     config = GPT2Config(vocab_size=len(tokenizer), n_embd=48, n_layer=12, n_head=12, n_positions=40)
     found = attnviz.check(model=from_loaded(GPT2LMHeadModel(config).eval(), tokenizer), published="wang-2022", limit=40)
-    assert found.count("holds") == 0
-    named = {each.claim.head for each in found.claims if "named" in each.claim.published}
-    assert named == {"L9H9", "L10H0", "L9H6", "L10H7", "L11H10"}
+    undecided = [each.claim.what for each in found.claims if "does not do the task" in each.reason]
+    assert undecided == ["name mover", "negative name mover", "S-inhibition"]
+    assert (found.count("holds"), len(found.claims)) == (0, 5)
+
+
+def test_published_heads_stand_beside(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wang_2022, "heads_of_paper", lambda *_: [SimpleNamespace(role="name mover", id=HeadId(0, 0))])
+    found = attnviz.check(model=from_loaded(circuit(tokenizer), tokenizer), published="wang-2022")
+    assert {each.claim.head for each in found.claims if "named" in each.claim.published} == {"L0H0"}
+    assert found.exit_code != 0
 
 
 def inputs_of(checkpoint: Checkpoint, n: int) -> PairedInputs:

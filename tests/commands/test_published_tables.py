@@ -130,6 +130,10 @@ def test_positional_syntactic_and_rare_word_heads_are_those_built_so(tmp_path: P
     rarest = found["rarest token, the best head of the first layer"]
     assert (rarest.claim.head, rarest.measured, rarest.verdict, rarest.n) == ("L0H0", 1, "holds", 1300)
     assert (found["one of the two rarest"].measured, found["rare-word heads"].measured) == (1, 0.25)
+    listed = tmp_path / "list.txt"
+    listed.write_text("".join(f"w{number} {99 if number >= 600 else 9}\n" for number in range(800)), encoding="utf-8")
+    by_list = rows(model, "voita-2019", tmp_path / "a.conllu", frequencies=listed)
+    assert by_list["rarest token, the best head of the first layer"].claim.head != "L0H0"
     without = rows(model, "voita-2019", texts(tmp_path / "a.txt", 40, 20))
     assert [without[name].verdict for name in ("syntactic heads", "rarest token")] == ["cannot be decided"] * 2
 

@@ -1,18 +1,21 @@
 """Pointing to the rarest token and to neighbours: against a plain loop, and heads that do it by design."""
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedTokenizerFast
 
 import attnviz
+from attnviz.errors import CorpusError, OutputError
 from attnviz.measures.pointing import PointingTally
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.texts.batches import batches
 from attnviz.texts.reading import open_corpus
-from attnviz.texts.runs import token_counts
+from attnviz.texts.runs import read_frequencies, token_counts
 from tests.support.corpora import count, sentence, sentences
-from tests.support.models import LOOKS_AT, hand_built_bert, many_words_tokenizer
+from tests.support.models import LOOKS_AT, bert_tokenizer, hand_built_bert, many_words_tokenizer, word_tokenizer
 from tests.support.recorded import own_patterns
 
 TEXTS = ["the cat saw the dog", "a dog ran away and the cat", "he was in the house that i saw", "the the a the"]
@@ -81,6 +84,62 @@ def test_the_head_that_points_to_the_rarest_token_gets_the_role(tmp_path: Path) 
     assert found["L0H0"].baseline < 0.1
     (example,) = [each for each in profile.examples if each.role == "rare-word"]
     assert example.best[0].key.text.startswith("w6") or example.best[0].key.text.startswith("w7")
+
+
+def test_a_list_says_which_token_is_the_rarest_and_a_run_of_another_list_is_not_resumed(tmp_path: Path) -> None:
+    heads = [lambda query: [4], lambda query: [2], LOOKS_AT["broad"]]
+    model = from_loaded(hand_built_bert([heads], vocab_size=len(many_words_tokenizer())), many_words_tokenizer())
+    corpus, listed = rare_texts(tmp_path / "rare.txt"), tmp_path / "list.txt"
+    counts = {f"w{number}": 9 - (number == 2) for number in range(800)}
+    listed.write_text("".join(f"{word}\t{count}\n" for word, count in counts.items()), encoding="utf-8")
+
+    def shares(frequencies: Path | None) -> list[float]:
+        found = attnviz.profile_heads(
+            model, [corpus], control=False, examples=0, frequencies=frequencies, unfinished=tmp_path / "unfinished"
+        )
+        assert found is not None
+        roles = [role for role in found.roles if role.role == "rare-word"]
+        return [role.score for role in sorted(roles, key=lambda role: role.id)]
+
+    assert shares(listed)[:2] == [0, 1]
+    with pytest.raises(OutputError, match="frequencies"):
+        shares(None)
+    (tmp_path / "unfinished").unlink()
+    assert shares(None)[:2] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "counts"),
+    [
+        (bert_tokenizer(), {"dog": 6, "##s": 5, "cat": 0.5, "ran": 0, ",": math.inf}),
+        (word_tokenizer(), {"Monday": 7, "cat": 0.5, "Friday": 0, ",": math.inf}),
+    ],
+)
+def test_a_word_counts_for_its_pieces_with_a_capital_and_unlisted_punctuation_is_never_rare(
+    tokenizer: PreTrainedTokenizerFast, counts: dict[str, float], tmp_path: Path
+) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text("word count\ndogs 5\ncat\t0.5\ndog 1\nmonday 7e0\n", encoding="utf-8")
+    model = from_loaded(hand_built_bert([[LOOKS_AT["broad"]] * 2], vocab_size=len(tokenizer)), tokenizer)
+    found = token_counts(model, [], None, read_frequencies(listed))
+    assert {token: float(found[tokenizer.convert_tokens_to_ids(token)]) for token in counts} == counts
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("a.txt", "the 5\nhouse\n", "a.txt:2"),
+        ("a.txt", "the 5\nhouse many\n", "a.txt:2"),
+        ("a.txt", "the 5\nhouse -1\n", "from 0 on"),
+        ("a.txt", "\n", "found none"),
+        ("a.txt", None, "No such file"),
+    ],
+)
+def test_a_list_that_is_none_is_told(name: str, content: str | None, word: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(CorpusError, match=word):
+        read_frequencies(tmp_path / name)
 
 
 def test_tokens_are_counted_in_content_alone_up_to_the_limit(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import this_process
 from attnviz.texts.reading import open_corpus, read_texts
+from attnviz.texts.runs import read_frequencies
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 
@@ -103,6 +104,7 @@ def check(
     limit: int | None = None,
     batch_size: int = 32,
     seed: int = 0,
+    frequencies: str | Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Check:
@@ -138,11 +140,12 @@ def check(
     more: Any = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
     of_tables = {"text_column": text_column, "pair_column": pair_column}
     more |= of_tables
+    of_profile = more | {"frequencies": frequencies}
     profiles = dict[tuple[Path, ...], Profile]()
     if init:
-        profile = _profile(checkpoint, init, True, more)
+        profile = _profile(checkpoint, init, True, of_profile)
         same: dict[str, object] = {"revision": revision, "adapter": adapter, "tokenizer": tokenizer, "dtype": dtype}
-        same |= {"attention": attention, "limit": limit, "seed": seed, **of_tables}
+        same |= {"attention": attention, "limit": limit, "seed": seed, **of_tables, "frequencies": frequencies}
         typed = COMMANDS["check"].typed({name: value for name, value in same.items() if value is not None})
         default = "minilm" if model is None and adapter is None else ""
         write_claims(
@@ -159,11 +162,12 @@ def check(
     if not init and any(each.kind == "role" for each in claims):
         stored = profile_of(checkpoint, source, warn)
     options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
+    options["frequencies"] = None if frequencies is None else str(frequencies)
     of_ablation = {"truncate": truncate, "label_column": label_column}
-    found = [*_held(held, checkpoint, stored, profiles, opened, of_ablation, more)]
+    found = [*_held(held, checkpoint, stored, profiles, opened, of_ablation, of_profile, more)]
     if table is not None:
-        profile_once = cache(lambda: _profile(checkpoint, paths, False, more))
-        found += table.measure(PaperRun(table, checkpoint.encoder, tuple(paths), more, profile_once))
+        profile_once = cache(lambda: _profile(checkpoint, paths, False, of_profile))
+        found += table.measure(PaperRun(table, checkpoint.encoder, tuple(paths), of_profile, profile_once))
     return Check(checkpoint, options, tuple(found), table)
 
 
@@ -219,16 +223,16 @@ def _id(claim: Claim, model: Checkpoint) -> HeadId:
 
 def _held(
     claims: Sequence[tuple[Claim, HeadId]], checkpoint: Checkpoint, stored: StoredProfile | None,
-    profiles: Mapping[tuple[Path, ...], Profile], opened: Any, of_ablation: Any, more: Any,
+    profiles: Mapping[tuple[Path, ...], Profile], opened: Any, of_ablation: Any, of_profile: Any, more: Any,
 ) -> Iterator[CheckedClaim]:  # fmt: skip
     @cache
     def profile(corpus: tuple[Path, ...]) -> Profile:
         repeats = not corpus or any(each.what in ROLES_ON_REPEATS for each, _ in claims if each.corpus == corpus)
-        return profiles.get(corpus) or _profile(checkpoint, corpus, repeats, more)
+        return profiles.get(corpus) or _profile(checkpoint, corpus, repeats, of_profile)
 
     @cache
     def same(part: str, corpus: tuple[Path, ...]) -> bool:
-        return stored is not None and _is_same(stored, checkpoint, more, part, corpus)
+        return stored is not None and _is_same(stored, checkpoint, of_profile, part, corpus)
 
     @cache
     def ablation(corpus: tuple[Path, ...]) -> Ablation:
@@ -339,6 +343,9 @@ def _is_same(stored: StoredProfile, checkpoint: Checkpoint, more: Any, name: str
     part, opened = stored.parts[name], {str(each): open_corpus(each, columns) for each in corpora}
     gold = any(each.kind == "conllu" for each in opened.values())
     if name == "syntax" and not gold:  # it does not say by which parser
+        return False
+    listed = read_frequencies(more["frequencies"])
+    if part.get("frequencies") != (listed and listed.name):
         return False
     run = part.get("attnviz"), part.get("seed"), stored.model.get("dtype"), part.get("control_texts") is not None
     if run != (__version__, more["seed"], str(checkpoint.dtype).removeprefix("torch."), True):

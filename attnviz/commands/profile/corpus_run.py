@@ -34,7 +34,7 @@ class CorpusRun:
         self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
         self.writing = WritingTally(checkpoint)
         self.chats = ChatTally(checkpoint)
-        counts = partial(token_counts, checkpoint, settings.corpora, settings.limit)
+        counts = partial(token_counts, checkpoint, settings.corpora, settings.limit, settings.frequencies)
         self.pointing = PointingTally(checkpoint, counts)
         self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape, learned)
         self.repeats = RepeatTally(checkpoint, settings.seed)

@@ -32,7 +32,7 @@ from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, check_columns, find_parser, open_corpus
-from attnviz.texts.runs import RunSettings, open_for, text_notes
+from attnviz.texts.runs import RunSettings, open_for, read_frequencies, text_notes
 from attnviz.texts.tables import Columns
 from attnviz.trace.checks import Verification
 from attnviz.trace.contributions import why_not_linear
@@ -63,6 +63,7 @@ class Profile(Result):
 
     Attributes:
         seed: of all random numbers.
+        frequencies: name of the list that says which tokens are rare; None where the corpora do.
         verification, texts_verified: how closely the heads reproduce the model, and on how many texts.
         relations: syntactic relations, the most frequent first.
         gold: whether the trees are gold, not a parser's.
@@ -96,6 +97,7 @@ class Profile(Result):
     why_no_copying: str = ""
     text_notes: tuple[str, ...] = ()
     chats: tuple[ChatScores, ...] = ()
+    frequencies: str | None = None
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
         """Roles that each head passes, by error reduction; heads without roles included."""
@@ -156,6 +158,7 @@ def profile_heads(
     parser: str | None = None,
     control: bool = True,
     examples: int = 8,
+    frequencies: str | Path | None = None,
     unfinished: Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -180,6 +183,7 @@ def profile_heads(
         control: measure a freshly initialised copy of the model, too, on at most :data:`CONTROL_TEXTS` texts of each
             corpus; a role passes only above it.
         examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none.
+        frequencies: a file of words with their counts, by which tokens are rare; default the corpora.
         unfinished: a file in which to keep what was measured; the next call with the same settings goes on from
             there. Delete it when you have saved the profile.
         progress: callback for each corpus, how many of its texts are done, and about how many there are.
@@ -215,6 +219,7 @@ def profile_heads(
             "expected --no-control (control=False)."
         )
     weights = checkpoint.weights_sha256
+    listed = read_frequencies(frequencies)
     tell = report_once(warn)
 
     def measured(part: str, of: Checkpoint, most: int | None) -> CorpusRun | None:
@@ -228,12 +233,13 @@ def profile_heads(
             "limit": most,
             "corpora": [corpus.identity for corpus in corpora],
             "parser": parse and parse.name,
+            "frequencies": listed and listed.name,
             "plug-ins": [f"{plugin.name} ({plugin.origin})" for plugin in REGISTRY.plugins.values()],
         }
         settings = RunSettings(
             of, tuple(corpora), parse, most, batch_size, seed, process,
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
-            named(part, progress), tell,
+            named(part, progress), tell, listed,
         )  # fmt: skip
         run = CorpusRun(settings)
         return run if run.measure(repeats=repeats) else None
@@ -308,7 +314,7 @@ def _profile(
         _renumbered(roles, checkpoint),
         _renumbered(find_examples(run, roles, examples), checkpoint),
         run.writing.why_no_copying if run.sentences else "", text_notes(run.settings, run.measured),
-        tuple(run.chats.results()),
+        tuple(run.chats.results()), run.settings.frequencies and run.settings.frequencies.name,
     )  # fmt: skip
 
 

@@ -52,6 +52,7 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "corpora": _corpora(profile.corpora),
         "control_texts": profile.control_texts,
         "seed": profile.seed,
+        "frequencies": profile.frequencies,
         "verification": verification_entry(profile.verification) | {"sentences_verified": profile.texts_verified},
         "statistics": None if profile.statistics is None else _statistics(profile.statistics),
         "syntax": None

@@ -24,7 +24,7 @@ from attnviz.progress import named, report_once
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Process, Unfinished
 from attnviz.texts.reading import Corpus, Text, open_corpus, ready, rendered
-from attnviz.texts.runs import LongRun, RunSettings, token_counts
+from attnviz.texts.runs import LongRun, RunSettings, read_frequencies, token_counts
 from attnviz.texts.tables import Columns
 
 
@@ -79,8 +79,9 @@ class PaperRun:
         return HeadId(self.checkpoint.layers[layer], head)
 
     def token_counts(self) -> Tensor:
-        """How often each vocabulary entry is in the texts, [vocabulary]."""
-        return token_counts(self.checkpoint, self.opened(), self.options["limit"])
+        """How often each vocabulary entry is in the texts, or by ``frequencies``, [vocabulary]."""
+        listed = read_frequencies(self.options["frequencies"])
+        return token_counts(self.checkpoint, self.opened(), self.options["limit"], listed)
 
     def opened(self, *refused: str) -> tuple[Corpus, ...]:
         """The corpora; ``refused`` are kinds that they may not be of."""

@@ -79,7 +79,7 @@ VOITA_2019 = PaperTable(
     name="voita-2019",
     cited="Voita et al. 2019, Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting",
     data="texts, for syntactic heads a treebank with gold trees (paper: WMT and OpenSubtitles, parsed, encoders of "
-    "translation models); frequencies are those of these texts",
+    "translation models); frequencies are those of these texts, or of --frequencies",
     metric="where the largest attention on content points: at one neighbour; at the other end of "
     f"{', '.join(RELATIONS)}; at the rarest token of a text, if it is not one of the {COMMON} most frequent ones",
     threshold=f"at a neighbour {POSITIONAL} of the time, {MARGIN} above the best fixed offset for a relation in one "

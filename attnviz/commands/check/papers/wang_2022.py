@@ -155,7 +155,6 @@ class _Rows:
     def __init__(self, run: PaperRun, inputs: PairedInputs) -> None:
         self._run, self._n, model = run, len(inputs.clean), run.checkpoint
         self._own, self._fresh = (IndirectObjects(run, each, inputs) for each in (model, _untrained(run)))
-        self._few = too_few(self._n).replace("text", "prompt")
         weights = text_weights(run.options["seed"], range(self._n))
         self._weights = weights / weights.sum(1, keepdim=True)
         named = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
@@ -164,21 +163,23 @@ class _Rows:
     def all(self) -> Iterator[CheckedClaim]:
         """The task, and the heads of each role."""
         own, fresh = self._own.differences, self._fresh.differences
-        interval = interval_over_pairs(self._weights @ own, self._n, 1)
+        interval, few = interval_over_pairs(self._weights @ own, self._n, 1), too_few(self._n).replace("text", "prompt")
         task = self._run.claimed(
             "logit(IO) - logit(S)", float(own.mean()), self._n, at_least=0.0, untrained=float(fresh.mean()),
-            interval=interval, few=self._few, published="3.56",
+            interval=interval, few=few, published="3.56",
         )  # fmt: skip
         yield task
         share, untrained = (float((each > 0).double().mean()) for each in (own, fresh))
         yield self._run.reported("prompts with IO above S", share, self._n, untrained=untrained, published="0.993")
         if task.verdict != HOLDS:
-            self._few = self._few or "the model does not do the task"
+            why = few or "the model does not do the task"
+            yield from (self._run.undecided(role, why) for role in MOST)
+            return
         movers = yield from self._role(NAME_MOVER, self._own.falls, self._fresh.falls)
         yield from self._role(NEGATIVE, -self._own.falls, -self._fresh.falls)
         receivers = [Receiver(id, "q") for id in movers if id.layer > 0]
         if not receivers:
-            yield self._run.undecided(S_INHIBITION, self._few or "no name mover was found")
+            yield self._run.undecided(S_INHIBITION, "no name mover was found")
             return
         falls, fresh = (torch.stack([*map(each.falls_to, receivers)]).mean(0) for each in (self._own, self._fresh))
         yield from self._role(S_INHIBITION, falls, fresh)
@@ -210,7 +211,7 @@ class _Rows:
 
         def row(what: str, samples: Tensor, **more: Any) -> CheckedClaim:
             more.setdefault("interval", interval_over_pairs(samples, self._n, n_heads))
-            return self._run.claimed(f"{role}: {what}", float(samples[0]), self._n, head=id, few=self._few, **more)
+            return self._run.claimed(f"{role}: {what}", float(samples[0]), self._n, head=id, **more)
 
         there = "named in the paper" if (role, id) in self._named else ""
         rows = [
@@ -223,10 +224,8 @@ class _Rows:
         if inhibits:
             return rows
         score, control = (each.copy_score(id, -1 if role == NEGATIVE else 1) for each in (own, fresh))
-        interval, error = None, (score * (1 - score) / self._n) ** 0.5
-        if not too_few(self._n):
-            counts, rate = (self._n, self._n), ERROR_RATE / n_heads
-            interval = proportion_evidence(score, 0.0, (error, error), counts, rate).interval
+        error, counts = (score * (1 - score) / self._n) ** 0.5, (self._n, self._n)
+        interval = proportion_evidence(score, 0.0, (error, error), counts, ERROR_RATE / n_heads).interval
         published = "0.98" if role == NEGATIVE else "above 0.95"
         copies = row("copy score", torch.tensor([score]), at_least=COPIED, untrained=control, interval=interval,
                      published=published)  # fmt: skip
