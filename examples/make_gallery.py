@@ -81,8 +81,10 @@ def draw(name: str, result: Any, *more: dict[str, Any], **choices: Any) -> None:
             for picture in result.save(run, **each)["figures"]:
                 (folder / picture).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(run / picture, folder / picture)
-            captions += (run / "captions.md").read_text(encoding="utf-8").strip().split("\n\n")[1:]
-    (folder / "captions.md").write_text("\n\n".join(captions) + "\n", encoding="utf-8")
+            if (run / "captions.md").exists():  # a page alone has none
+                captions += (run / "captions.md").read_text(encoding="utf-8").strip().split("\n\n")[1:]
+    if len(captions) > 1:
+        (folder / "captions.md").write_text("\n\n".join(captions) + "\n", encoding="utf-8")
 
 
 def draw_views() -> None:

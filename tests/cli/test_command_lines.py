@@ -147,7 +147,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("patch cat -m gpt2", 2, "--corrupt"),
     ("patch TEXT --corrupt '  ' -m gpt2", 1, "blank"),
     ("patch 'the cat' --corrupt 'the dog ran' -m gpt2", 1, "“ran”"),
-    ("patch cat --corrupt cat -m gpt2", 2, "0"),
+    ("patch cat --corrupt cat -m gpt2", 1, "same"),
     ("patch ... --foil ' dog'", 2, "--answer"),
     ("patch ... --metric loss", 2, "--answer"),
     ("patch ... --label good", 2, "classification"),
@@ -239,7 +239,7 @@ def test_every_option_of_text_and_measurement_reaches_the_function(run, command,
     for option in known.options:
         if option.positional or option.group not in GROUPS[:2] or option.name in OF_THE_COMMAND_LINE:
             continue
-        if option.name in known.of_many:  # this is a single text
+        if option.name in (*known.of_many, "revisions"):  # this is a single text, and one model
             continue
         if isinstance(option.default, bool):
             expected[option.name], word = not option.default, option.spelled(not option.default)

@@ -100,7 +100,7 @@ def test_the_layer_is_explained_with_its_own_experts(monkeypatch):
     model, tokenizer = sharp_llama("gpt_oss"), sentencepiece_tokenizer()
     result = attnviz.explain(TEXT, model, tokenizer=tokenizer)
     assert result.d_ff == model.config.intermediate_size
-    said = " ".join(result.report(width=200).split())
+    said = " ".join(result.report(width=200, verbose=True).split())
     assert "learned sink" in said
     assert "σ(1.702 g)" in said
     monkeypatch.setattr(GptOss, "gated", lambda self, config, activation, gate, up: activation(gate) * up)

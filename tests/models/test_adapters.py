@@ -346,7 +346,8 @@ def test_every_command_takes_an_adapter_and_names_it(bases, tmp_path, monkeypatc
     text = ["texts.txt", "--no-control"] if command == "profile" else ["the cat ran away"]
     given = ["--adapter", "./mine"] if command in ("heads", "outputs", "profile") else ["-m", "./mine"]
     told = run(command, *text, *given, "-d", "cpu", "--figures", "none", *["--no-curve"] * (command == "ablate"))
-    assert f"{bases / 'bert'} + ./mine" in " ".join(told.split())
+    name = "bert + mine" if command == "explain" else f"{bases / 'bert'} + ./mine"
+    assert name in " ".join(told.split())
     (document,) = Path("attnviz-out").glob("*/*/[!.]*.json")
     model = json.loads(document.read_text())["model"]
     assert model["name"] == str(bases / "bert")

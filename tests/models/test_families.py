@@ -50,7 +50,8 @@ def profiled(family: str, folder: Path) -> Any:
 def patched(family: str, _: Path) -> Any:
     headed = model(family, headed=True)
     mask = "" if headed.architecture.causal or headed.stacks else headed.tokenizer.mask_token
-    return attnviz.patch(f"the cat saw the dog {mask}", headed, corrupt=f"the dog saw the cat {mask}", select="L0")
+    clean, corrupt = ("A C D", "C A D") if family == "esm" else ("the cat saw the dog", "the dog saw the cat")
+    return attnviz.patch(f"{clean} {mask}", headed, corrupt=f"{corrupt} {mask}", select="L0")
 
 
 RUN: dict[str, Callable[[str, Path], Any]] = {

@@ -15,8 +15,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast
 
-from attnviz.commands.circuits.successors import SEQUENCES
-
 WORDS = (
     "the cat that i saw ran away one two three four five dog house tree a in on of to and was it he she they "
     "un believ able ness s ' . , ! ? - ( ) [ ] / $ \\ b c d e f g"
@@ -58,6 +56,8 @@ def gpt2_tokenizer() -> PreTrainedTokenizerFast:
 
 def word_tokenizer(without: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     """A token a word of every ordinal sequence, but for some words, of which all are unknown; of a few others, too."""
+    from attnviz.commands.circuits.successors import SEQUENCES  # after coverage has begun
+
     ordinal = [word for _, words in SEQUENCES.values() for word in words if word not in without]
     vocabulary = {word: id for id, word in enumerate(dict.fromkeys(["[UNK]", *ordinal, *WORDS]))}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))

@@ -1,7 +1,7 @@
 """Verify every attention head of a model on one text, and measure what it does."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -134,7 +134,7 @@ def analyze(
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
     if text is None:
         return reader.read("", pair, target, progress, chat=messages)
-    if isinstance(text, bytes) or not (isinstance(text, Mapping | Sequence) or hasattr(text, "tolist")):
+    if isinstance(text, bytes) or not isinstance(text, Iterable):
         raise TextError(f"expected text (or several, in a list) as a string, found {type(text).__name__}.")
     if isinstance(text, str):
         return reader.read(text, pair, target, progress)

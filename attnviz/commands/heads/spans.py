@@ -93,8 +93,9 @@ def span_tables(
         Field("Last token (uniform)", lambda pair: _strongest_last(pair.shares), detail=True),
     ]
     title = f"Heads that read one span from another ({listed_of(len(listed), len(pairs))} pairs)"
-    said = [_lookback(found, heads), left_out(len(listed), len(pairs), "pair", "heads-spans.csv")]
+    said = [_lookback(found, heads)]
     if whole:
+        said.append(left_out(len(listed), len(pairs), "pair", "heads-spans.csv"))
         said.insert(
             0, "Share of attention, mean over the tokens of the first span; largest above uniform attention first."
         )
