@@ -228,7 +228,14 @@ NEEDED = {
     "profile": "trees.conllu",
 }
 VALUES = {"select": ["L0"], "residual": 0.25, "method": "zero", "dtype": "float64", "role": ["x"], "memory": "64M"}
-VALUES |= {"spans": ["end=away"], "at": ["last"], "sender": ["L0"], "direction": "noise", "metric": "kl"}
+VALUES |= {
+    "spans": ["end=away"],
+    "at": ["last"],
+    "sender": ["L0"],
+    "direction": "noise",
+    "metric": "kl",
+    "frequencies": Path("x"),
+}
 """What is typed for options that do not take every number or text."""
 
 
