@@ -97,8 +97,6 @@ def test_a_profile_gives_each_layer_its_own_baselines(uniform, tmp_path):
     found = profile_heads(uniform, [corpus], syntax=False, control=False)
     local = {role.id.layer: role.baseline for role in found.roles if role.role == "local"}
     assert local[0] > local[1] + 0.1
-    report = " ".join(found.report(110, verbose=True).split())
-    assert "uniform attention is within the window" in report
 
 
 def test_a_rollout_of_uniform_heads_is_that_of_uniform_attention(uniform):

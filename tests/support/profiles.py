@@ -43,6 +43,13 @@ def relation(name, n=100, offset=1):
     return SimpleNamespace(relation=name, n=n, offset=offset)
 
 
+def with_best(relation, roles):
+    """The relation with its best head, direction and accuracy, if any head was judged for it."""
+    judged = [role for role in roles if role.role == f"syntactic:{relation.relation}"]
+    best = max(judged, key=lambda role: role.score, default=None)
+    return SimpleNamespace(**vars(relation), best=best and (best.id, best.direction, best.score))
+
+
 def corpus(name, kind, texts=1234, tokens=56789):
     return SimpleNamespace(corpus=SimpleNamespace(path=Path("/folder") / name, kind=kind), texts=texts, tokens=tokens)
 
@@ -77,4 +84,6 @@ def profile(roles=ROLES, **changes):
         "repeats": RepeatScores({"previous": torch.zeros(32, LAYERS, HEADS)}, 50, {}),
         "head_distances": None, "roles": tuple(roles),
     }  # fmt: skip
-    return Profile(**(parts | changes))
+    parts |= changes
+    relations = parts["relations"] and tuple(with_best(each, roles) for each in parts["relations"])
+    return Profile(**(parts | {"relations": relations}))

@@ -130,7 +130,7 @@ def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -
     handles: list[Artist] = [
         Line2D([], [], **dot | {"mec": greys.ink, "ms": 4}, mfc=greys.paper, label="largest baseline"),
         Line2D([], [], **dot, mfc=strong, label="best head, passes"),
-        Line2D([], [], **dot, mfc=pale, label="best head, does not pass or too few"),
+        Line2D([], [], **dot, mfc=pale, label="best head, does not pass"),
         Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above it"),
         Line2D([], [], color=greys.ink, lw=0.6, label="interval"),
     ]
