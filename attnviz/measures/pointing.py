@@ -8,8 +8,7 @@ from torch import Tensor
 
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.guesses import first_largest
-from attnviz.measures.patterns import allowed_units
+from attnviz.measures.patterns import allowed_units, distances
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.texts.batches import Batch
@@ -19,6 +18,7 @@ COMMON = 500
 
 _OFFSETS = [offset for offset in range(-8, 9) if offset]
 _TARGETS = ("rarest", "one of the two rarest", "previous", "next")
+_NEIGHBOURS = slice(_OFFSETS.index(-1), _OFFSETS.index(1) + 1)
 
 
 class PointingTally(TextTally):
@@ -78,28 +78,23 @@ class PointingTally(TextTally):
         seen = (allowed_units(n, self._causal).to(content.device) & content[:, None]) * content[:, :, None]
         right = seen & rarest[:, None]
         queries = right.any(-1)
-        near = torch.stack([torch.diag(torch.ones(n - 1, dtype=torch.bool), offset) for offset in (-1, 1)]).to(right)
-        of_neighbours = seen[:, None] & near.bool()
+        at = (distances(n) == torch.tensor(_OFFSETS)[:, None, None]).to(content.device)  # [n_offsets, n, n]
+        of_neighbours = seen[:, None] & at[_NEIGHBOURS]
         self._targets = torch.cat(
             [torch.stack([right, seen & two[:, None] & queries[..., None]], 1), of_neighbours], 1
-        )  # [batch, n_targets, n, n]
+        )[:, :, None]  # [batch, n_targets, 1, n, n]
         self._keys = content[:, None, None]
         chance = right.sum(-1) / seen.sum(-1).clamp(min=1)
-        at = [torch.diagonal(right, offset, 1, 2).sum(-1) if abs(offset) < n else queries.sum(1) * 0
-              for offset in _OFFSETS]  # fmt: skip
-        guesses = [queries.any(1), queries.sum(1), chance.sum(1), *at]
-        self._keep("guesses", torch.stack([each.double() for each in guesses], 1))
+        guesses = torch.stack([queries.any(1), queries.sum(1), chance.sum(1)], 1)
+        of_offsets = right.flatten(1).float() @ at.flatten(1).float().mT
+        self._keep("guesses", torch.cat([guesses.double(), of_offsets.double()], 1))
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
-        content = pattern * self._keys
-        largest = first_largest(content)[..., None].to(pattern.device)
-        some = content.gather(-1, largest) > 0
-        hits = [
-            (target[:, None].expand_as(pattern).gather(-1, largest) & some).sum((-2, -1))
-            for target in self._targets.unbind(1)
-        ]
-        self._keep("sums", torch.stack(hits, -1))
+        weights, largest = (pattern * self._keys.to(pattern.device)).max(-1, keepdim=True)  # the first of equal ones
+        targets = self._targets.to(pattern.device).expand(-1, -1, pattern.shape[1], -1, -1)
+        on_target = targets.gather(-1, largest[:, None].expand(-1, len(_TARGETS), -1, -1, -1))
+        self._keep("sums", (on_target & (weights > 0)[:, None]).sum((-2, -1)).mT)
 
     def rare(self, target: int = 0) -> HeadScores:
         """Share of the queries that point to the rarest token; of target 1 to one of the two rarest.
