@@ -145,7 +145,7 @@ def draw_inside(treebank: Path | None) -> None:
         if treebank is not None:
             found = attnviz.ablate([treebank], model, limit=60, device="cpu")
             draw(f"ablate-{model}", found)
-            (GALLERY / f"ablate-{model}" / "tables.txt").write_text(found.report(width=80), encoding="utf-8")
+            (GALLERY / f"ablate-{model}" / "tables.txt").write_text(found.report(80, verbose=True), encoding="utf-8")
         print(f"inside {model}")
     draw("why", attnviz.why(COUNTING, "tiny-gpt2", head="L1H0", query="#9", key="#5", depth=2, device="cpu"))
     if treebank is not None:

@@ -102,7 +102,7 @@ def counted(
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize(("kind", "ratio"), [("gpt2", 5.8), ("bert", 6.5), ("llama", 5.3)])
+@pytest.mark.parametrize(("kind", "ratio"), [("gpt2", 5.8), ("bert", 7.2), ("llama", 5.3)])
 def test_the_device_is_seldom_waited_for_and_asked_little(
     monkeypatch: pytest.MonkeyPatch, kind: str, ratio: float, implementation: str
 ) -> None:
@@ -141,7 +141,7 @@ def profiled(tmp_path: Path, kind: str, layers: int) -> tuple[int, int, int]:
     return own.operations.total(), ours.operations.total(), waits.n
 
 
-@pytest.mark.parametrize(("kind", "ratio"), [("gpt2", 6.5), ("bert", 8.2), ("llama", 4.7)])
+@pytest.mark.parametrize(("kind", "ratio"), [("gpt2", 7.2), ("bert", 9.1), ("llama", 5.2)])
 def test_a_batch_of_a_profile_waits_no_oftener_in_more_layers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, ratio: float
 ) -> None:
