@@ -1,15 +1,17 @@
 """Where the largest attention points: to the rarest token of a text, and to the neighbours (Voita et al. 2019)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.patterns import allowed_units, distances
-from attnviz.measures.tallies import TextTally
+from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.texts.batches import Batch
 
@@ -17,15 +19,17 @@ COMMON = 500
 """Of a text whose rarest token is among so many most frequent ones nothing is counted (paper: Voita et al. 2019)."""
 
 _OFFSETS = [offset for offset in range(-8, 9) if offset]
-_TARGETS = ("rarest", "one of the two rarest", "previous", "next")
 _NEIGHBOURS = slice(_OFFSETS.index(-1), _OFFSETS.index(1) + 1)
+_N_TARGETS = 4  # the rarest token, one of the two rarest, the previous, the next
+_Array = NDArray[Any]
 
 
-class PointingTally(TextTally):
+class PointingTally(SumTally):
     """How often each head's largest attention, of that on content, is on a certain token, by bootstrap sample.
 
     The rarest tokens of a text are its content tokens of the smallest count. Counted are the queries that see one, of
-    texts that count; for the neighbours all content tokens are.
+    texts that count; for the neighbours all content tokens are. The device says where queries point; the rest is
+    counted on the host.
 
     Args:
         checkpoint: the model.
@@ -39,71 +43,82 @@ class PointingTally(TextTally):
     ) -> None:
         self._causal, self._count_tokens, self._common = checkpoint.architecture.causal, counts, common
         super().__init__(
-            replicates,
-            sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, len(_TARGETS)),
-            # texts that count, queries that count, uniform attention, then offsets
-            guesses=(replicates + 1, 1, 3 + len(_OFFSETS)),
+            sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, _N_TARGETS),
+            # texts that count, queries that count, uniform attention, content tokens, then offsets
+            guesses=(replicates + 1, 4 + len(_OFFSETS)),
         )
-        self._targets = self._keys = torch.empty(0)
+        self._weights = self._keys = torch.empty(0)
 
     @cached_property
-    def _token_counts(self) -> Tensor:
-        return self._count_tokens()
+    def _token_counts(self) -> _Array:
+        return np.asarray(self._count_tokens().double())
 
     @cached_property
     def _rare_count(self) -> float:
         """The largest count of a token that is not among the most frequent ones; 0 where these are all."""
-        counts = self._token_counts
-        ranked = counts[counts.isfinite()].sort(descending=True).values
+        ranked = -np.sort(-self._token_counts[np.isfinite(self._token_counts)])
         return float(ranked[self._common]) if self._common < len(ranked) else 0
 
-    def rare_keys(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The rarest tokens of each text, and those of the two smallest counts, boolean [batch, n].
+    def rare_keys(self, ids: _Array, content: _Array) -> tuple[_Array, _Array]:
+        """The rarest tokens of each text, and those of the two smallest counts, boolean [batch, n], as is ``content``.
 
         None in a text whose rarest token is a frequent one.
         """
-        device = batch.valid.device
-        counts = self._token_counts.to(device)[batch.inputs["input_ids"]].double()
-        counts = counts.masked_fill(~batch.non_sink, torch.inf)
-        least = counts.amin(1, keepdim=True)
-        second = counts.masked_fill(counts == least, torch.inf).amin(1, keepdim=True)
-        rare = (least <= self._rare_count) & batch.non_sink
+        counts = np.where(content, self._token_counts[ids], np.inf)
+        least = counts.min(1, keepdims=True)
+        second = np.where(counts == least, np.inf, counts).min(1, keepdims=True)
+        rare = (least <= self._rare_count) & content
         return rare & (counts == least), rare & (counts <= second)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Find the rarest tokens of a batch, and count guesses of them."""
-        super().begin(batch, weights)
-        rarest, two = self.rare_keys(batch)
-        n, content = batch.valid.shape[1], batch.non_sink
-        seen = (allowed_units(n, self._causal).to(content.device) & content[:, None]) * content[:, :, None]
-        right = seen & rarest[:, None]
-        queries = right.any(-1)
-        at = (distances(n) == torch.tensor(_OFFSETS)[:, None, None]).to(content.device)  # [n_offsets, n, n]
-        of_neighbours = seen[:, None] & at[_NEIGHBOURS]
-        self._targets = torch.cat(
-            [torch.stack([right, seen & two[:, None] & queries[..., None]], 1), of_neighbours], 1
-        )[:, :, None]  # [batch, n_targets, 1, n, n]
-        self._keys = content[:, None, None]
-        chance = right.sum(-1) / seen.sum(-1).clamp(min=1)
-        guesses = torch.stack([queries.any(1), queries.sum(1), chance.sum(1)], 1)
-        of_offsets = right.flatten(1).float() @ at.flatten(1).float().mT
-        self._keep("guesses", torch.cat([guesses.double(), of_offsets.double()], 1))
+        """Begin a batch."""
+        self._weights, self._kept = weights, {}
+        self._keys = batch.non_sink[:, None, None]
+        self._keep("ids", batch.inputs["input_ids"])
+        self._keep("content", batch.non_sink)
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
-        """Count one layer's patterns, [batch, n_heads, n, n]."""
-        weights, largest = (pattern * self._keys.to(pattern.device)).max(-1, keepdim=True)  # the first of equal ones
-        targets = self._targets.to(pattern.device).expand(-1, -1, pattern.shape[1], -1, -1)
-        on_target = targets.gather(-1, largest[:, None].expand(-1, len(_TARGETS), -1, -1, -1))
-        self._keep("sums", (on_target & (weights > 0)[:, None]).sum((-2, -1)).mT)
+        """Find where each query of one layer's patterns points, [batch, n_heads, n, n]."""
+        weights, keys = (pattern * self._keys.to(pattern.device)).max(-1)  # the first of equal ones
+        self._keep("keys", keys)
+        self._keep("weights", weights)
+
+    def take(self, copies: Iterator[Tensor]) -> None:
+        """Count a batch on the host."""
+        kept, self._kept = self._kept, {}
+        found = {name: np.asarray(torch.stack([next(copies) for _ in of_layers])) for name, of_layers in kept.items()}
+        targets, guesses = self._targets(found["ids"][0], found["content"][0])
+        weights = np.asarray(self._weights)
+        self._counts["guesses"] += torch.from_numpy(weights @ guesses)
+        sums = _on_targets(found["keys"], found["weights"] > 0, targets).astype(float)
+        self._counts["sums"] += torch.from_numpy(np.tensordot(weights, sums, axes=(1, 1)))
+
+    def _targets(self, ids: _Array, content: _Array) -> tuple[_Array, _Array]:
+        """Each target of each query, boolean [batch, n_targets, n, n], and what guesses score, [batch, n_guesses]."""
+        rarest, two = self.rare_keys(ids, content)
+        places = np.arange(ids.shape[1])
+        distances = places - places[:, None]  # of a key from a query
+        seen = content[:, None] & content[:, :, None]
+        if self._causal:
+            seen &= distances <= 0
+        right: _Array = np.asarray(seen & rarest[:, None])
+        queries: _Array = np.any(right, axis=-1)
+        at = distances == np.array(_OFFSETS)[:, None, None]  # [n_offsets, n, n]
+        of_rarest = np.stack([right, seen & two[:, None] & queries[..., None]], 1)
+        chance = right.sum(-1) / seen.sum(-1).clip(1)
+        counted = np.stack([queries.any(1), queries.sum(1), chance.sum(1), content.sum(1)], 1)
+        of_offsets = right.reshape(len(ids), -1).astype(float) @ at.reshape(len(_OFFSETS), -1).T
+        targets = np.concatenate([of_rarest, seen[:, None] & at[_NEIGHBOURS]], 1)
+        return targets, np.concatenate([counted, of_offsets], 1)
 
     def rare(self, target: int = 0) -> HeadScores:
         """Share of the queries that point to the rarest token; of target 1 to one of the two rarest.
 
         Baselines are a random content token that the query sees, and the best fixed offset.
         """
-        guesses = self._counts["guesses"][:, 0]
+        guesses = self._counts["guesses"]
         queries = guesses[:, 1]
-        at = guesses[:, 3:]
+        at = guesses[:, 4:]
         best = int(at[0].argmax())
         baselines = {"uniform attention": guesses[:, 2] / queries, "fixed offset": at[:, best] / queries}
         shaped = {name: each[:, None, None, None] for name, each in baselines.items()}
@@ -112,4 +127,15 @@ class PointingTally(TextTally):
 
     def at_neighbours(self) -> Tensor:
         """Share of content tokens that point to the previous token, and to the next, [2, n_layers, n_heads]."""
-        return (self._counts["sums"][0, ..., 2:] / max(1, self.n_non_sink)).permute(2, 0, 1)
+        return (self._counts["sums"][0, ..., 2:] / self._counts["guesses"][0, 3].clamp(min=1)).permute(2, 0, 1)
+
+
+def _on_targets(keys: _Array, points: _Array, targets: _Array) -> _Array:
+    """How many queries point to each target, [n_layers, batch, n_heads, n_targets].
+
+    ``keys``: where queries point, and ``points``: whether they do, [n_layers, batch, n_heads, n].
+    """
+    pointed = keys[:, :, None, ..., None]  # [n_layers, batch, 1, n_heads, n, 1]
+    on_target = np.take_along_axis(targets[None, :, :, None], pointed, -1)[..., 0]
+    counted: _Array = (on_target & points[:, :, None]).sum(-1).swapaxes(-1, -2)
+    return counted

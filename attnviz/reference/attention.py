@@ -385,7 +385,8 @@ def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor | N
     Returns:
         [.., n_heads, n_queries, n_keys].
     """
-    return pattern_of_scores(scores_of(query, key, scoring, first), scoring, allowed).to(query.dtype)
+    pattern = pattern_of_scores(scores_of(query, key, scoring, first), scoring, allowed)
+    return pattern if pattern.dtype == query.dtype else pattern.to(query.dtype)
 
 
 def pattern_of_scores(scores: Tensor, scoring: Scoring, allowed: Tensor | None) -> Tensor:

@@ -74,8 +74,9 @@ def test_no_foreign_name_steers_the_terminal_or_is_a_format(place: Path, words: 
 
 
 def test_a_stored_profile_of_a_hostile_corpus_is_shown(place: Path):
+    treebank(place / f"{HOSTILE}.conllu", 120)  # of fewer texts nothing is kept
     assert run("profile", f"{HOSTILE}.conllu", *GPT2, "--no-control", "--repeats").exit_code == 0
-    for words in (("card", "L1H0", TEXT), ("heads", TEXT)):
+    for words in (("card", "L1H0", TEXT), ("profile", "--show", "L1H0"), ("heads", TEXT)):
         done = run(*words, *GPT2)
         assert done.exit_code == 0, done.output
         assert "\x1b" not in done.output

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -30,7 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_folder: Path) -> A
 
     def invoke(lines: str, *options: str, name: str = "x.txt") -> Result:
         Path(name).write_text(lines, encoding="utf-8")
-        words = ["heads", name, "--each-line", "-m", str(bert_folder), "-o", "out", "--no-syntax", *options]
+        words = ["heads", name, "--each-line", "-m", os.path.relpath(bert_folder), "-o", "out", "--no-syntax", *options]
         return CliRunner().invoke(app, words)
 
     return invoke
@@ -91,16 +92,12 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_two_hundred_rows_are_four_files_that_keep_ids_and_labels(run: Any, bert_folder: Path):
+def test_two_hundred_rows_are_four_files_that_keep_ids_and_labels(run: Any):
     texts = [f"the {'cat ' * (number % 5)}ran" for number in range(200)]
     rows = "".join(f"r{number},{text},{number % 2},1999\n" for number, text in enumerate(texts))
     done = run(f"id,sentence,label,year\n{rows}", "--table", "md", name="x.csv")
     assert done.exit_code == 0, done.output
-    told = done.output.splitlines()
-    path = sum(
-        line == str(bert_folder) or str(bert_folder) in line for line in told
-    )  # a long one has a line of its own
-    assert len(told) - path <= 22
+    assert len(done.output.splitlines()) <= 22
     assert "columns not read: year" in done.stdout
     written = {path.name for path in Path("out").iterdir()} - {".attnviz.json"}
     assert written == {"heads-texts.csv", "heads-texts.json", "heads-texts.html", "heads-texts.md", "heads.jsonl"}

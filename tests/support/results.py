@@ -27,7 +27,8 @@ TEXTS = (TEXT, "the dog that i saw ran away")
 
 def _claims() -> Path:
     file = Path(mkdtemp()) / "claims.toml"
-    file.write_text(f'text = "{TEXT}"\n[[claim]]\nhead = "L0H1"\nscore = "entropy"\nat_least = 0\n')
+    claims = [f'[[claim]]\nhead = "L0H{head}"\nscore = "entropy"\nat_least = 0' for head in (1, 2, 3)]
+    file.write_text("\n".join([f'text = "{TEXT}"', *claims, ""]))
     return file
 
 

@@ -284,7 +284,8 @@ def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | Non
         right = keys & (cosines >= MARGIN)
     elif role == RARE_WORD:
         keys = keys & non_sink[:, None]
-        right = keys & run.pointing.rare_keys(batch)[0].cpu()[:, None]
+        rarest, _ = run.pointing.rare_keys(batch.inputs["input_ids"].cpu().numpy(), non_sink.numpy())
+        right = keys & torch.from_numpy(rarest)[:, None]
     elif role in WRITTEN:
         right = keys = keys if role == INACTIVE else run.writing.other_keys(batch).cpu()
     elif spread:
