@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import attnviz
-from tests.models.test_smollm2 import needs_smollm2
 from tests.support.ablations import next_token_model
+from tests.support.llamas import needs_smollm2
 
 INDUCTION: dict[str, Any] = {
     "clean": "one two three four five one two three",

