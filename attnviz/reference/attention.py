@@ -289,8 +289,7 @@ def added_by_position(query: Tensor, key: Tensor, scoring: Scoring, first: int =
     """What is added to scaled scores by position, by name of :data:`BY_POSITION`, [.., n_heads, n_queries, n_keys]."""
     added: dict[str, Tensor] = {}
     if scoring.relative is not None:
-        products = scoring.relative.products(query, key, first)
-        added |= {name: scoring.scale * product for name, product in products.items()}
+        added |= scoring.relative.products(query, key, scoring.scale, first)
     if scoring.position_bias is not None:
         added["position_bias"] = scoring.position_bias(first, query.shape[-2], key.shape[-2])
     return added

@@ -18,10 +18,8 @@ Biases in buckets (Raffel et al. 2020, "Exploring the Limits of Transfer Learnin
 learned number for every bucket of distances. Half of the buckets are of one distance each; the others grow
 logarithmically up to a largest distance, beyond which all share the last one.
 
-Vectors of relative positions (He et al. 2021, "DeBERTa", section 3.1): every bucket has a learned key and a learned
-query, and a score is the scaled sum of three products, δ being the bucket of query less key::
-
-    score(q, k) = scale × (q · k + q · k_δ + k · q_δ)
+Vectors of relative positions (He et al. 2021, "DeBERTa", section 3.1): every bucket δ of distances has a learned key
+and a learned query, and a score is the scaled sum of three products, q · k + q · k_δ + k · q_δ.
 """
 
 import math
@@ -202,8 +200,8 @@ class RelativePositions:
     vectors: dict[str, Tensor]
     farthest: int | None
 
-    def products(self, query: Tensor, key: Tensor, first: int) -> dict[str, Tensor]:
-        """What is added to each product of query and key before it is scaled, [.., n_heads, n_queries, n_keys] by name.
+    def products(self, query: Tensor, key: Tensor, scale: float, first: int = 0) -> dict[str, Tensor]:
+        """Scaled products of queries and keys with these vectors by name, [.., n_heads, n_queries, n_keys].
 
         Of queries from position ``first`` on, [.., n_heads, n_queries, d_head], and keys from 0 on.
         """
@@ -213,7 +211,7 @@ class RelativePositions:
             bucket, of_keys = self._buckets(distance, vectors.shape[1] // 2), name == "position_to_content"
             compared, at = (key, bucket.T) if of_keys else (query, bucket)
             product = (compared @ vectors.to(compared).mT).gather(-1, at.expand(*compared.shape[:-2], -1, -1))
-            found[name] = product.mT if of_keys else product
+            found[name] = scale * (product.mT if of_keys else product)
         return found
 
     def _buckets(self, distance: Tensor, half: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is special about BERT's relatives: ModernBERT, ALBERT, OPT, MPNet, DeBERTa, ESM, RoBERTa, ELECTRA and their kin."""
+"""What is special about BERT's relatives: ModernBERT, ALBERT, OPT, MPNet, DeBERTa, ESM, RoBERTa and their kin."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -112,7 +112,7 @@ def test_buckets_of_relative_positions_are_those_of_the_model_at_every_distance(
     n_buckets, farthest = settings
     each = torch.arange(2.0 * n_buckets)[None, :, None]  # the key of a bucket is its number
     relative, ones = RelativePositions({"content_to_position": each}, farthest), torch.ones(1, 1200, 1)
-    found = relative.products(ones[:, :700], ones, 500)["content_to_position"][0]
+    found = relative.products(ones[:, :700], ones, 1.0, 500)["content_to_position"][0]
     right = build_relative_position(ones, ones, n_buckets, farthest)[0, 500:]
     assert torch.equal(found, (right + n_buckets).clamp(0, 2 * n_buckets - 1).float())
 

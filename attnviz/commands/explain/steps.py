@@ -150,11 +150,10 @@ def _embedding_formula(result: Explanation) -> str:
 
 def _score_words(result: Explanation, heads: HeadParameters) -> dict[str, str]:
     """The formula of the scores, long and short; GPT-2's config may leave the scale out."""
-    scale = float(heads.scale) * heads.query_scale
+    scale, d_head = float(heads.scale) * heads.query_scale, result.checkpoint.d_head
     scores, brief = f"Q Kᵀ · {scale:.4g}", f"Q Kᵀ · {scale:.3g}"
-    if abs(scale * math.sqrt(result.checkpoint.d_head) - 1) < 1e-9:
-        scores = f"Q Kᵀ / √d_head = Q Kᵀ / √{result.checkpoint.d_head}"
-        brief = f"Q Kᵀ/√{result.checkpoint.d_head}"
+    if abs(scale * math.sqrt(d_head) - 1) < 1e-9:
+        scores, brief = f"Q Kᵀ / √d_head = Q Kᵀ / √{d_head}", f"Q Kᵀ/√{d_head}"
     elif scale == 1:
         scores, brief = "Q Kᵀ", "Q Kᵀ"
     added = "".join(f" + {_TABLES['every'][name]['label']}" for name in BY_POSITION if name in result.stages)

@@ -3,8 +3,7 @@ r"""A head's scores of one query as sums over what query and key are made of.
 With q = sum over sources a of q_a and k = sum over sources b of k_b (:mod:`attnviz.trace.residual_parts`; then through
 W_Q and W_K, norms of queries and keys at their own scale, and rotary positions)::
 
-    score(q, k)      = scale × sum over a and b of q_a · k_b  + position bias + what a soft cap changes
-                       (DeBERTa: + scale × q · the key of their distance + scale × k · the query of it)
+    score(q, k)      = scale × sum over a and b of q_a · k_b  + what is added by position + what a soft cap changes
     difference(q, k) = score(q, k) - mean over the keys that q may attend to of score(q, k')
 
 The softmax ignores what all keys of a query have in common, so the difference is what makes a query choose one key
@@ -48,8 +47,7 @@ class KeyScore:
         mean: the model's own mean over the keys that the query may attend to.
         pairs: [query sources, key sources], parts of the score.
         differences: the same of the score less the mean.
-        extras: what is no product of two parts, by name, such as position bias: part of the score, and of the
-            difference.
+        extras: what is no product of two parts, such as ``position bias``: part of the score, and of the difference.
         against: [d_head], the key less the mean key.
     """
 
