@@ -164,7 +164,7 @@ class Layer {
   }
 
   /** @param {Step} step @param {number} room pixels @returns {Node[]} */
-  body({ name, label }, room) {
+  body({ name, title, label }, room) {
     const { numbers, state } = this;
     const chooseToken = (/** @type {number} */ token) => this.choose({ token });
     const third = room > 700 ? room / 3 - 16 : room;
@@ -175,8 +175,6 @@ class Layer {
         return this.ofHead(name, third);
       case "scores":
         return [this.pattern("Scores", numbers.scores.at(state.head), true, room), this.scores(), this.product()];
-      case "capped":
-        return [this.pattern("Capped scores", numbers.capped.at(state.head), true, room)];
       case "mask":
         return this.mask(room);
       case "pattern":
@@ -189,6 +187,7 @@ class Layer {
       case "concatenated":
         return [this.allHeads(name, label, room)];
     }
+    if (numbers[name]) return [this.pattern(title, numbers[name].at(state.head), true, room)];
     const picture = this.rows(label, this.vectors[name].numbers.values, state.token, room, chooseToken);
     return [picture, name === "attention_output" ? this.outputs() : this.residual(name, label)];
   }
@@ -294,10 +293,11 @@ class Layer {
   scores() {
     const { data, name } = this;
     const scores = this.row("scores");
-    const columns = data.bias ? ["q · k", `× ${digits(data.scale)}`, "bias", "score"] : ["q · k", `score: × ${digits(data.scale)}`];
+    const added = data.steps.filter((step) => data.added.includes(step.name));
+    const columns = added.length ? ["q · k", `× ${digits(data.scale)}`, ...added.map((step) => step.label), "score"] : ["q · k", `score: × ${digits(data.scale)}`];
     return this.keyTable("scores", `Scores of ${name.token} in ${name.id}`, columns, (key) => {
       const product = this.productWith(key);
-      const parts = data.bias ? [product * data.scale, scores[key] - product * data.scale] : [];
+      const parts = added.length ? [product * data.scale, ...added.map((step) => this.row(step.name)[key])] : [];
       return [product, ...parts, scores[key]].map((value) => digits(value));
     }, [], []);
   }

@@ -8,7 +8,7 @@
  *   colours: Record<string, {weights: string, differences: string}>, heads: string[],
  *   tokens: {labels: string[], muted: boolean[], first: number, left_out: number, rtl: boolean}, steps: Step[],
  *   numbers: Record<string, Packed>, vectors: Record<string, Vectors>, sums: Record<string, [string, number][]>,
- *   scale: number, bias: boolean, start: {head: number, token: number}}} LayerData
+ *   scale: number, added: string[], start: {head: number, token: number}}} LayerData
  *   first, left_out: position of the first token, and how many are not on the page
  */
 import { element } from "./dom.js";

@@ -9,9 +9,9 @@ sections 3.2.1 and 3.2.2), all heads of a layer at once::
     output  = concat(pattern v) W_O + b_O                                 [.., n, d_model]
 
 Changes of later models apply where the parameters have them: keys and values shared by groups of heads,
-q and k normed and rotated by their positions (:mod:`attnviz.reference.positions`), scores with a bias by position or
-capped, windows, and learned sinks, with which a row sums to less than 1. Queries may come from another input than keys
-and values (cross-attention).
+q and k normed and rotated by their positions (:mod:`attnviz.reference.positions`), scores with a bias by position,
+with products with vectors of relative positions, or capped, windows, and learned sinks, with which a row sums to less
+than 1. Queries may come from another input than keys and values (cross-attention).
 
 ``..`` is any number of leading axes (a batch). Axes come in the order head, query, key. Masks are
 boolean, True = may attend. Nothing here knows of transformers; only ``torch`` is imported.
@@ -24,7 +24,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnviz.reference.positions import Rotary, apply_rotary
+from attnviz.reference.positions import RelativePositions, Rotary, apply_rotary
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,7 @@ class Scoring:
         cap: bound of the scores, see :func:`softcap`.
         position_bias: from the first query, the number of queries and that of keys to what is added to the scaled
             scores, [n_heads, n_queries, n_keys], see :func:`attnviz.reference.positions.bucketed_bias`.
+        relative: vectors of relative positions (DeBERTa, where queries of padding attend to all keys alike); or None.
         rounded_once: whether scores are rounded to the number format only after this bias was added (BLOOM).
         sinks: a learned score of each head, [n_heads], of a key that is no token; see :func:`attention_pattern`.
     """
@@ -145,6 +146,7 @@ class Scoring:
     window: int | None = None
     cap: float | None = None
     position_bias: Callable[[int, int, int], Tensor] | None = None
+    relative: RelativePositions | None = None
     rounded_once: bool = False
     sinks: Tensor | None = None
 
@@ -274,9 +276,23 @@ def scores_of(query: Tensor, key: Tensor, scoring: Scoring, first: int = 0) -> T
     elif scoring.rounded_once:
         query, key = upcast(query), upcast(key)
     scores = attention_scores(query, key, scoring.scale)
-    if scoring.position_bias is not None:
-        scores += scoring.position_bias(first, query.shape[-2], key.shape[-2])
+    for added in added_by_position(query, key, scoring, first).values():
+        scores += added
     return scores.to(dtype) if scoring.rounded_once else scores
+
+
+BY_POSITION = ("content_to_position", "position_to_content", "position_bias")
+"""What may be added to scores by position."""
+
+
+def added_by_position(query: Tensor, key: Tensor, scoring: Scoring, first: int = 0) -> dict[str, Tensor]:
+    """What is added to scaled scores by position, by name of :data:`BY_POSITION`, [.., n_heads, n_queries, n_keys]."""
+    added: dict[str, Tensor] = {}
+    if scoring.relative is not None:
+        added |= scoring.relative.products(query, key, scoring.scale, first)
+    if scoring.position_bias is not None:
+        added["position_bias"] = scoring.position_bias(first, query.shape[-2], key.shape[-2])
+    return added
 
 
 def attention_pattern(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None = None) -> Tensor:

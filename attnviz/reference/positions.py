@@ -17,6 +17,9 @@ times the distance.
 Biases in buckets (Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1): every head has a
 learned number for every bucket of distances. Half of the buckets are of one distance each; the others grow
 logarithmically up to a largest distance, beyond which all share the last one.
+
+Vectors of relative positions (He et al. 2021, "DeBERTa", section 3.1): every bucket δ of distances has a learned key
+and a learned query, and a score is the scaled sum of three products, q · k + q · k_δ + k · q_δ.
 """
 
 import math
@@ -181,3 +184,42 @@ def linear_bias(slopes: Tensor, dtype: torch.dtype, first: int, n_queries: int, 
     """
     keys = slopes[:, None, None] * torch.arange(n_keys, device=slopes.device)
     return keys.to(dtype).expand(-1, n_queries, -1)
+
+
+@dataclass(frozen=True)
+class RelativePositions:
+    """The vectors of the relative positions of a layer, and their buckets.
+
+    Attributes:
+        vectors: [n_heads, n_buckets, d_head] each: ``content_to_position``, with which queries are compared, and
+            ``position_to_content``, with which keys are; one of them may be missing.
+        farthest: the distance from which on all share a bucket, where these are logarithmic; None where every distance
+            has one, up to half of them on each side.
+    """
+
+    vectors: dict[str, Tensor]
+    farthest: int | None
+
+    def products(self, query: Tensor, key: Tensor, scale: float, first: int = 0) -> dict[str, Tensor]:
+        """Scaled products of queries and keys with these vectors by name, [.., n_heads, n_queries, n_keys].
+
+        Of queries from position ``first`` on, [.., n_heads, n_queries, d_head], and keys from 0 on.
+        """
+        positions = torch.arange(max(first + query.shape[-2], key.shape[-2]), device=query.device)
+        distance, found = positions[first : first + query.shape[-2], None] - positions[: key.shape[-2]], {}
+        for name, vectors in self.vectors.items():
+            bucket, of_keys = self._buckets(distance, vectors.shape[1] // 2), name == "position_to_content"
+            compared, at = (key, bucket.T) if of_keys else (query, bucket)
+            product = (compared @ vectors.to(compared).mT).gather(-1, at.expand(*compared.shape[:-2], -1, -1))
+            found[name] = scale * (product.mT if of_keys else product)
+        return found
+
+    def _buckets(self, distance: Tensor, half: int) -> Tensor:
+        """The bucket of each distance of a query from a key; ``half`` of them are of keys before the query."""
+        if self.farthest is not None:
+            exact = half // 2  # float32, and rounded up, as in the models
+            growth = torch.log(distance.abs().clamp(min=1) / exact)
+            growth /= torch.log(torch.tensor((self.farthest - 1) / exact))
+            far = (growth * (exact - 1)).ceil().long() + exact
+            distance = torch.where(distance.abs() <= exact, distance, far * distance.sign())
+        return (distance + half).clamp(0, 2 * half - 1)

@@ -87,6 +87,8 @@ class LayerQK:
         allowed = attention.allowed_positions(mask, scoring.causal, scoring.window, first, last - first)[..., :n_keys]
         if self.mask is None and scoring.window is None:
             return allowed[..., first + 1 :].contiguous()  # all rows see the keys before
+        if scoring.relative is not None:
+            return allowed & mask.bool()[:, None, first:last, None]
         return allowed
 
 
@@ -168,6 +170,9 @@ def of_heads(heads: LayerQK, chosen: Sequence[int]) -> LayerQK:
     numbers, scoring, bias = list(chosen), heads.scoring, heads.scoring.position_bias
     if bias is not None:
         scoring = replace(scoring, position_bias=lambda *rows: bias(*rows)[numbers])
+    if scoring.relative is not None:
+        vectors = {name: each[numbers] for name, each in scoring.relative.vectors.items()}
+        scoring = replace(scoring, relative=replace(scoring.relative, vectors=vectors))
     if scoring.sinks is not None:
         scoring = replace(scoring, sinks=scoring.sinks[numbers])
     return replace(heads, query=heads.query[:, numbers], key=heads.key[:, numbers], scoring=scoring)

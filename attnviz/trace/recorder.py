@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from inspect import signature
 from threading import Lock, get_ident
 from typing import Any, NoReturn
 
@@ -244,13 +245,16 @@ class _BlockAttention:
 
         Queries, keys, values and weighted values are read around its linear maps; the reference rotates them.
         """
-        seen = list[Tensor]()
+        seen = list[tuple[int, Tensor]]()
         sites = [*(Site(module, "output") for module in modules.projections), Site(modules.o_proj, "input")]
-        with taps(dict(enumerate(sites)), lambda _, tensor: seen.append(tensor)):
-            result = own(*args, **kwargs | {"output_attentions": True})
+        _, *names = signature(type(modules.pattern).forward).parameters
+        with taps(dict(enumerate(sites)), lambda *each: seen.append(each)):
+            result = own(**dict(zip(names, args, strict=False)) | kwargs | {"output_attentions": True})
         weights: Any = result[1] if len(result) > 1 else None
         n_heads = weights.shape[1] if isinstance(weights, Tensor) else 1
-        *maps, weighted = seen
+        # W_O may be outside; of two runs the first counts: DeBERTa's maps read its relative positions after the text
+        found = {len(modules.projections): result[0]} | dict(reversed(seen))
+        *maps, weighted = (found[site] for site in range(len(sites)))
         d_head = weighted.shape[-1] // n_heads
         if len(maps) == 1:  # all three, head by head
             n_shared = (maps[0].shape[-1] // d_head - n_heads) // 2

@@ -539,11 +539,11 @@ def _fingerprint(heads: LayerQK, value: Tensor) -> Tensor:
     """A few numbers a head that change when queries, keys, values or patterns do, or heads are permuted.
 
     Sums of queries, keys and values times random numbers, [3, batch, n_heads]. These and :func:`_numbers_of` give the
-    patterns; learned sinks and a bias by position, which may change for some distances alone, are seen in the first,
+    patterns; learned sinks and what depends on the distance, which may change for some alone, are seen in the first,
     the middle and the last row of the pattern.
     """
     n, rows = heads.query.shape[-2], list[int]()
-    if heads.scoring.position_bias is not None or heads.scoring.sinks is not None:
+    if heads.scoring.position_bias is not None or heads.scoring.relative is not None or heads.scoring.sinks is not None:
         rows = sorted({0, n // 2, n - 1})
     with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
         patterns = [heads.rows(row, row + 1, heads.key.shape[-2]) for row in rows]

@@ -1,4 +1,4 @@
-"""What is special about BERT's relatives: ModernBERT, ALBERT, OPT, MPNet, ESM, RoBERTa, ELECTRA and their kin."""
+"""What is special about BERT's relatives: ModernBERT, ALBERT, OPT, MPNet, DeBERTa, ESM, RoBERTa and their kin."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
 )
+from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
 import attnviz
 from attnviz.commands.explain.stages import verify_stages
@@ -25,6 +26,7 @@ from attnviz.models.families.bert_gpt2 import Albert
 from attnviz.models.families.encoders import ModernBert
 from attnviz.models.tokens import merge_subwords
 from attnviz.models.words import vocabulary_labels
+from attnviz.reference.positions import RelativePositions
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import Text
 from attnviz.trace.contributions import why_not_linear
@@ -83,6 +85,48 @@ def test_the_bias_by_distance_is_a_part_of_scores():
     query, key = explained.tensor("split")[:2]
     bias = checkpoint.model.encoder.compute_position_bias(query[0][None])[0]
     torch.testing.assert_close(explained.tensor("scores"), query @ key.mT / 8**0.5 + bias, rtol=0, atol=1e-9)
+
+
+# --- DeBERTa
+
+
+def test_scores_of_deberta_are_of_content_and_of_its_relative_positions_both_ways():
+    checkpoint = checkpoint_of("deberta-v2", torch.float64)
+    explained = attnviz.explain(TEXT, checkpoint, layer=0)
+    assert step_of(explained, "scores").formula == "Q Kᵀ · 0.2041 + c2p + p2c"
+    (query, key), attention = explained.tensor("split")[:2], checkpoint.modules[0].pattern
+    positions = checkpoint.model.encoder.get_rel_pos(query)
+    with torch.no_grad():
+        table = checkpoint.model.encoder.get_rel_embedding()
+        both = attention.disentangled_attention_bias(query, key, positions, table, 3)
+    content, *by_position = query @ key.mT / 24**0.5, explained.tensor("content_to_position")
+    by_position.append(explained.tensor("position_to_content"))
+    torch.testing.assert_close(sum(by_position), both, rtol=0, atol=1e-6)
+    torch.testing.assert_close(explained.tensor("scores"), content + both, rtol=0, atol=1e-6)
+    row = explained.row
+    torch.testing.assert_close(row.product * row.scale + sum(row.added.values()), row.score)
+
+
+@pytest.mark.parametrize("settings", [(256, 512), (8, 66), (5, 20)])
+def test_buckets_of_relative_positions_are_those_of_the_model_at_every_distance(settings):
+    n_buckets, farthest = settings
+    each = torch.arange(2.0 * n_buckets)[None, :, None]  # the key of a bucket is its number
+    relative, ones = RelativePositions({"content_to_position": each}, farthest), torch.ones(1, 1200, 1)
+    found = relative.products(ones[:, :700], ones, 1.0, 500)["content_to_position"][0]
+    right = build_relative_position(ones, ones, n_buckets, farthest)[0, 500:]
+    assert torch.equal(found, (right + n_buckets).clamp(0, 2 * n_buckets - 1).float())
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_both_masked_lm_heads_of_deberta_are_read(legacy, tmp_path):
+    model = sharp("deberta-v2", auto_class=AutoModelForMaskedLM, legacy=legacy)
+    folder = save_checkpoint(model, RELATIVES["deberta-v2"].tokenizer, tmp_path / "model")
+    result = attnviz.head_outputs("the cat [MASK] the dog", str(folder), device="cpu")
+    assert result.effects.error < 1e-5
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([result.tokens.ids])).logits[0, result.effects.position]
+    assert result.effects.predicted.id == int(logits.argmax())
+    assert result.effects.predicted.logit == pytest.approx(float(logits.max()), abs=1e-5)
 
 
 # --- layers that share modules

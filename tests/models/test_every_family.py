@@ -115,7 +115,7 @@ def test_scores_of_hundreds_with_biases_verify(family):
     verified_batch(checkpoint, padded(checkpoint, (11, 5)))
 
 
-@pytest.mark.parametrize("family", ["bart", "t5", "roberta", "llama"])
+@pytest.mark.parametrize("family", ["bart", "t5", "roberta", "llama", "deberta-v2"])
 def test_padding_that_is_attended_to_fails(family, monkeypatch):
     checkpoint, right = checkpoint_of(family, torch.float16), attention.allowed_positions
     monkeypatch.setattr(attention, "allowed_positions", lambda mask, *more: right(torch.ones_like(mask), *more))

@@ -187,7 +187,7 @@ REFUSED: list[tuple[str, Spoil, str]] = [
         ("bert", both(config(model_type=kind), write(WEIGHTS, "garbage")), "model_type .*expected one of: albert, bart")
         for kind in ("mamba", None, ["bert"])
     ),
-    ("bert", both(config(model_type="deberta-v2"), write(WEIGHTS, "garbage")), r"relative position .*attnviz\.draw"),
+    ("bert", both(config(model_type="deberta"), write(WEIGHTS, "garbage")), r"biases .*v3 .*attnviz\.draw"),
     ("bert", config(is_decoder=True, add_cross_attention=True), "is_decoder=True"),
     ("bert", config(add_cross_attention=True), "add_cross_attention=True"),
     ("bert", config(position_embedding_type="relative_key"), "position_embedding_type='relative_key'"),
@@ -268,6 +268,8 @@ SETTINGS: list[tuple[str, dict[str, Any], str]] = [
     ("opt", {"word_embed_proj_dim": 16}, "word_embed_proj_dim=16"),
     ("mpnet", {"pad_token_id": 0}, "pad_token_id=0"),
     ("mpnet", {"relative_attention_num_buckets": 31}, "relative_attention_num_buckets=31"),
+    ("deberta-v2", {"conv_kernel_size": 3}, "conv_kernel_size=3"),
+    ("deberta-v2", {"embedding_size": 16}, "embedding_size=16"),
     ("esm", {"position_embedding_type": "absolute"}, "position_embedding_type='absolute'"),
     *(("esm", {name: True}, f"{name}=True") for name in ("is_decoder", "is_folding_model")),
     *(("esm", {name: None}, f"{name}=None") for name in ("pad_token_id", "mask_token_id")),

@@ -78,6 +78,17 @@ def a_bias_across(p: HeadParameters) -> HeadParameters:
     return replace(p, position_bias=lambda _, n, m: torch.linspace(-1, 1, m).expand(p.n_heads, n, m))
 
 
+def vectors(change: Callable[[Tensor], Tensor], kind: str = "") -> Change:
+    """Change DeBERTa's vectors of relative positions, of one kind or both."""
+    return lambda p: replace(
+        p,
+        relative=replace(
+            p.relative,
+            vectors={name: change(each) if kind in name else each for name, each in p.relative.vectors.items()},
+        ),
+    )
+
+
 def heads_in_another_order(p: HeadParameters) -> HeadParameters:
     bias = p.query.bias
     return replace(
@@ -160,6 +171,13 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
         ("bloom",),
         lambda p: replace(p, position_bias=partial(linear_bias, alibi_slopes(12)[:6], torch.float32)),
     ),
+    "no products with positions": (("deberta-v2",), without("relative")),
+    "no content to position": (("deberta-v2",), vectors(torch.zeros_like, "content_to")),
+    "no position to content": (("deberta-v2",), vectors(torch.zeros_like, "to_content")),
+    "positions the other way round": (("deberta-v2",), vectors(lambda each: each.flip(1))),
+    "positions of another head": (("deberta-v2",), vectors(lambda each: each.roll(1, 0))),
+    "a bucket each": (("deberta-v2",), lambda p: replace(p, relative=replace(p.relative, farthest=None))),
+    "the scale of one product": (("deberta-v2",), lambda p: replace(p, scale=8**-0.5)),
     "rolled heads": (("modernbert", "bloom"), lambda p: replace(p, query=rolled(p.query))),
     "heads in another order": (("bart:X", "t5:D", "falcon"), heads_in_another_order),
     **{

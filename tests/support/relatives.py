@@ -117,6 +117,8 @@ _EMBEDDING_GEMMA |= {
     "query_pre_attn_scalar": 1,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
+_DEBERTA = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4, "share_att_key": True}
+_DEBERTA |= {"norm_rel_ebd": "layer_norm", "position_biased_input": False, "max_relative_positions": 9}
 _GPT_NEO = {"window_size": 4, "attention_types": [[["global", "local"], 1], [["local"], 1]]}
 _FALCON = {"attn_implementation": "eager"}  # it cannot be set later
 _FALCON_40B = _FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}
@@ -134,6 +136,7 @@ RELATIVES |= {
     "nomic_bert": _like_bert("NomicBert", bert_tokenizer(), head_dim=12),
     "clip_text_model": _like_bert("CLIPText", gpt2_tokenizer(), AutoModel, layer_norm_eps=1e-3),
     "siglip_text_model": _like_bert("SiglipText", gpt2_tokenizer(), AutoModel),
+    "deberta-v2": _like_bert("DebertaV2", bert_tokenizer(), **_DEBERTA),
     "gemma3_text-both": _like_bert("Gemma3Text", gpt2_tokenizer(), AutoModel, **_EMBEDDING_GEMMA),
 }
 
@@ -178,6 +181,13 @@ DRAWN["clip_text_model"] = DRAWN["siglip_text_model"] = {
     "hidden_act": st.sampled_from(["quick_gelu", "gelu_pytorch_tanh"]),
     "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
 }
+DRAWN["deberta-v2"] = {
+    **dict.fromkeys(("share_att_key", "position_biased_input", "legacy"), st.booleans()),
+    "pos_att_type": st.sampled_from([["c2p"], ["p2c"], ["c2p", "p2c"], "p2c|c2p"]),
+    "norm_rel_ebd": st.sampled_from(["none", "layer_norm"]),
+    "position_buckets": st.sampled_from([-1, 5, 8, 30]),
+    "max_relative_positions": st.sampled_from([-1, 20]),
+}
 DRAWN["gpt_neo"] = {
     "window_size": st.sampled_from([1, 3, 40]),
     "activation_function": st.sampled_from(["gelu", "relu"]),
@@ -202,9 +212,8 @@ def drawn_settings(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     return settings | {name: draw(values) for name, values in DRAWN.get(kind, {}).items()}
 
 
-_QUERY_OR_KEY = tuple(
-    f".{name}.weight" for name in "query key q_lin k_lin Wqkv q_proj k_proj attn.q attn.k query_key_value".split()
-)
+_NAMES = "query key q_lin k_lin Wqkv q_proj k_proj attn.q attn.k query_key_value query_proj key_proj"
+_QUERY_OR_KEY = tuple(f".{name}.weight" for name in _NAMES.split())
 
 
 def sharp(
@@ -219,7 +228,7 @@ def sharp(
         for name, parameter in model.named_parameters():
             if name.endswith(_QUERY_OR_KEY):
                 parameter.mul_(20)
-            elif name.endswith((".bias", ".relative_attention_bias.weight")):
+            elif name.endswith((".bias", "relative_attention_bias.weight", "rel_embeddings.weight")):
                 parameter.normal_(std=0.5)
             elif parameter.ndim == 1:
                 parameter.normal_(mean=1.0, std=0.3)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.explain.stages import VerifiedStages
-from attnviz.reference.attention import HeadParameters, upcast
+from attnviz.reference.attention import BY_POSITION, HeadParameters, upcast
 
 MOST_KEYS = 32
 """Keys of which explain.json has the vectors: those with the largest weights."""
@@ -16,9 +16,9 @@ MOST_KEYS = 32
 class FollowedRow:
     """The row of a token in a head: ``weight = exponential / total``, ``output = weight @ value``.
 
-    [n] are ``product`` (key @ query), ``score`` (scaled, and with a bias by distance), ``capped`` (None without a cap),
-    ``allowed``, ``exponential`` (of the score less the largest; 0 of masked keys) and ``weight``; ``key`` and ``value``
-    are [n, d_head], ``query`` and ``output`` [d_head].
+    [n] are ``product`` (key @ query), ``added`` (to scaled products by position, by name), ``score`` (the sum),
+    ``capped`` (None without a cap), ``allowed``, ``exponential`` (of the score less the largest; 0 of masked keys) and
+    ``weight``; ``key`` and ``value`` are [n, d_head], ``query`` and ``output`` [d_head].
     """
 
     query: Tensor
@@ -26,6 +26,7 @@ class FollowedRow:
     value: Tensor
     product: Tensor
     scale: float  # what products are multiplied by
+    added: dict[str, Tensor]
     score: Tensor
     capped: Tensor | None
     allowed: Tensor
@@ -64,6 +65,7 @@ def row_of(stages: VerifiedStages, parameters: HeadParameters, head: int, token:
         value=stages["split"].wide[2, head],
         product=keys @ queries[token],
         scale=float(parameters.scale),
+        added={name: stages[name].wide[head, token] for name in BY_POSITION if name in stages},
         score=score,
         capped=capped,
         allowed=allowed,

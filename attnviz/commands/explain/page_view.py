@@ -16,16 +16,13 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, right_to_left, visible
 from attnviz.page.page import colours_entry, packed_numbers
 from attnviz.present.view import ViewOptions
-from attnviz.reference.attention import upcast
+from attnviz.reference.attention import BY_POSITION, upcast
 
 _MOST_TOKENS, _MOST_NUMBERS = 48, 512
 """Tokens on the page, and numbers of a vector in the residual stream."""
 
 _ALL_HEADS = {"query", "key", "value", "concatenated"}
 """Steps that have all heads side by side, and are thinned where they are wide, so that all are seen."""
-
-_NOT_VECTORS = {"split", "head_norm", "rotated", "scores", "capped", "mask", "pattern", "weighted"}
-"""Steps that are not one vector for each token."""
 
 
 def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
@@ -34,7 +31,7 @@ def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
     kept = _kept(result)
     labels = [visible(result.tokens.labels[at]) for at in kept]
     rows, parameters = slice(kept.start, kept.stop), result.parameters
-    vectors = [stage for name, stage in result.stages.items() if name not in _NOT_VECTORS]
+    vectors = [stage for name, stage in result.stages.items() if stage.tensor.ndim == 2 and name != "mask"]
     return {
         "command": "explain",
         "title": f"Layer {result.layer} of {about.model} on {about.text_line}",
@@ -59,7 +56,7 @@ def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
         "vectors": {stage.name: _vectors(stage, rows) for stage in vectors},
         "sums": _sums(result),
         "scale": float(parameters.scale),
-        "bias": parameters.position_bias is not None,
+        "added": [name for name in BY_POSITION if name in result.stages],
         "start": {"head": result.head.head, "token": result.token - kept.start},
     }
 
@@ -82,11 +79,10 @@ def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
     stages, parameters = result.stages, result.parameters
     yield from zip(("query", "key"), queries_and_keys(stages, parameters)[:, :, rows], strict=True)
     yield "value", stages["split"].wide[2, :, rows]
-    for name in {"split", "head_norm", "rotated"} & set(stages):
-        yield name, stages[name].wide[:, :, rows]
     yield "mask", stages["mask"].wide[rows, rows]
-    for name in {"scores", "capped", "pattern"} & set(stages):
-        yield name, stages[name].wide[:, rows, rows]
+    for name, stage in stages.items():
+        if stage.tensor.ndim > 2 and name != "weighted":
+            yield name, stage.wide[..., rows, :] if stage.tensor.ndim == 4 else stage.wide[:, rows, rows]
     weighted = stages["weighted"].wide[:, rows]
     outputs = torch.matmul(weighted, _plain(parameters.output_weight))
     yield "weighted", weighted

@@ -24,8 +24,9 @@ from attnviz.figures.matrix import Array, Labels, draw_matrix, label_pixels, lab
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.wording import ordinal
+from attnviz.reference.attention import BY_POSITION
 
-SQUARE = ("scores", "capped", "mask", "pattern")
+SQUARE = (*BY_POSITION, "scores", "capped", "mask", "pattern")
 """Steps whose columns are tokens, too."""
 
 _GAP, _STRIP, _BETWEEN, _FOOT = 0.22, 0.32, 0.08, 0.5

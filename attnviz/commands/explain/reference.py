@@ -223,11 +223,12 @@ def recompute_layer(
 
     Returns:
         ``query``, ``key``, ``value`` and ``concatenated`` [n, heads * d_head], ``split`` [3, n_heads, n, d_head],
-        ``head_norm`` and ``rotated`` [2, n_heads, n, d_head], ``scores``, ``capped`` and ``pattern`` [n_heads, n, n],
-        ``mask`` [n, n], ``weighted`` [n_heads, n, d_head], ``gate``, ``expanded``, ``activated`` and ``gated``
-        [n, d_ff], ``router`` and ``experts`` (weights; 0 of those not taken) [n, n_experts], ``shared_gate`` [n, 1];
-        all others are [n, d_model]. Steps that this layer lacks are left out (parallel: ``attention_residual``):
-        ``feed_forward_residual`` is there if a norm follows it, ``final_norm`` after a model's last layer.
+        ``head_norm`` and ``rotated`` [2, n_heads, n, d_head], those of :data:`attention.BY_POSITION`, ``scores``,
+        ``capped`` and ``pattern`` [n_heads, n, n], ``mask`` [n, n], ``weighted`` [n_heads, n, d_head], ``gate``,
+        ``expanded``, ``activated`` and ``gated`` [n, d_ff], ``router`` and ``experts`` (weights; 0 of those not taken)
+        [n, n_experts], ``shared_gate`` [n, 1]; all others are [n, d_model]. What this layer lacks is left out
+        (parallel: ``attention_residual``): ``feed_forward_residual`` is there if a norm follows it, ``final_norm``
+        after a model's last layer.
     """
     steps: dict[str, Tensor] = {}
 
@@ -266,6 +267,7 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
         steps[name] = part.transpose(0, 1).flatten(1)
     for name, parts in (("split", split), *made.items()):
         steps[name] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in parts])
+    steps.update(attention.added_by_position(query, key, heads))
     scores = steps["scores"] = attention.scores_of(query, key, heads)
     if heads.cap is not None:
         steps["capped"] = attention.softcap(scores, heads.cap)

@@ -52,6 +52,7 @@ def _followed(result: Explanation) -> dict[str, Any]:
     keys: list[dict[str, Any]] = []
     for at, label in enumerate(result.tokens.labels):
         numbers = {name: getattr(row, name)[at].item() for name in ("product", "score", "allowed", "exponential")}
+        numbers |= {name: float(of[at]) for name, of in row.added.items()}
         capped = None if row.capped is None else float(row.capped[at])
         keys.append({"position": at, "token": label, **numbers, "capped": capped, "weight": float(row.weight[at])})
         if at in listed:
@@ -122,6 +123,7 @@ def row_table(result: Explanation, most: int) -> RowTable[int]:
     columns: list[Field[int]] = [
         Field("Key", lambda at: f"#{at} {visible(labels[at])}"),
         numbers("q · k", row.product),
+        *(numbers(step_of(result, name).label, of) for name, of in row.added.items()),
         numbers("Score", row.score),
         *([] if row.capped is None else [numbers("Capped", row.capped)]),
         Field("exp", lambda at: float(row.exponential[at]) if row.allowed[at] else None, write=_digits),

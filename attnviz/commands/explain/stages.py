@@ -117,6 +117,8 @@ def _probed(checkpoint: Checkpoint, layer: int, visit: Callable[[Shown], None]) 
             raise VerificationError(
                 f"layer {layer}: expected a tensor as {places[stage]}, found {type(value).__name__}."
             )
+        if stage in seen and stage in ("query", "key"):
+            return  # DeBERTa's maps read its relative positions after the text
         seen.setdefault(stage, []).append(value if value.ndim > 2 else value[None])  # experts see no batch
         if stage == last:
             if missing := [place for stage, place in places.items() if stage not in seen]:

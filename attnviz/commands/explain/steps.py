@@ -12,7 +12,7 @@ from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.reference import activation_named, layer_parameters
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.wording import counted, rounded, shortened_token, visible
-from attnviz.reference.attention import HeadParameters
+from attnviz.reference.attention import BY_POSITION, HeadParameters
 
 _FIRST, _LONGEST = 4, 16
 _NORMS = {
@@ -53,7 +53,7 @@ class Step:
     sentence: str  # what it does
     label: str = ""  # above its panel in the figure; empty where it has none
     brief: str = ""  # the formula, as short as a panel needs it
-    unseen: str = ""  # why it has no check of its own
+    unseen: str = "the model does not show them: checked through the pattern"  # why it has no check of its own
     number: int = 0  # among the steps of the layer, from 1
 
 
@@ -117,7 +117,7 @@ def _words_of(result: Explanation) -> dict[str, object]:
         "input": f"output of layer {result.layer - 1}" if result.layer else _embedding_formula(result),
         "masked_scores": "masked scores" if heads.sinks is None else "masked scores, learned sink",
         "cap": f"{heads.cap or 0:g}",
-        **_score_words(model, heads),
+        **_score_words(result, heads),
         **_mask_words(result, heads),
         **_split_words(model, heads),
         **_bias_words(result),
@@ -148,17 +148,17 @@ def _embedding_formula(result: Explanation) -> str:
     return words if tables.project is None else f"{words} W + b"
 
 
-def _score_words(model: Checkpoint, heads: HeadParameters) -> dict[str, str]:
+def _score_words(result: Explanation, heads: HeadParameters) -> dict[str, str]:
     """The formula of the scores, long and short; GPT-2's config may leave the scale out."""
-    scale = float(heads.scale) * heads.query_scale
+    scale, d_head = float(heads.scale) * heads.query_scale, result.checkpoint.d_head
     scores, brief = f"Q Kᵀ · {scale:.4g}", f"Q Kᵀ · {scale:.3g}"
-    if abs(scale * math.sqrt(model.d_head) - 1) < 1e-9:
-        scores, brief = f"Q Kᵀ / √d_head = Q Kᵀ / √{model.d_head}", f"Q Kᵀ/√{model.d_head}"
+    if abs(scale * math.sqrt(d_head) - 1) < 1e-9:
+        scores, brief = f"Q Kᵀ / √d_head = Q Kᵀ / √{d_head}", f"Q Kᵀ/√{d_head}"
     elif scale == 1:
         scores, brief = "Q Kᵀ", "Q Kᵀ"
-    if heads.position_bias is not None:
-        scores, brief = f"{scores.replace(' = ', ' + b = ')} + b", f"{brief} + b"
-    return {"scores": scores, "brief_scores": brief}
+    added = "".join(f" + {_TABLES['every'][name]['label']}" for name in BY_POSITION if name in result.stages)
+    scores = f"{scores.replace(' = ', f'{added} = ')}{added}"
+    return {"scores": scores, "brief_scores": f"{brief}{added}", "scale": f"{scale:.4g}"}
 
 
 def _mask_words(result: Explanation, heads: HeadParameters) -> dict[str, str]:

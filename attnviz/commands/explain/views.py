@@ -25,8 +25,9 @@ _STACKS |= dict.fromkeys(("head_norm", "rotated"), ("query", "key"))
 """Steps that several panels show, from the top."""
 
 _ATTENTION = (
-    "split head_norm rotated scores capped mask pattern weighted concatenated attention_output attention_output_norm"
-).split()
+    *("split", "head_norm", "rotated", *SQUARE),
+    *("weighted", "concatenated", "attention_output", "attention_output_norm"),
+)
 _NETWORK = "gate expanded activated gated router experts feed_forward_output feed_forward_output_norm".split()
 
 
@@ -49,7 +50,7 @@ def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
                 "colours; 99% lie between them",
                 "recomputed step by step: the output is the model's within "
                 f"{error(result.output.error)} of the largest",
-                "rows: tokens; columns: dimensions (scores, mask and pattern: keys)",
+                "rows: tokens; columns: dimensions (of square panels: keys)",
                 *_left_out([block for half in halves.values() for block in half if block.panels]),
             ),
         ),

@@ -65,7 +65,7 @@ _TOTAL_FIELDS: tuple[Field[dict[str, Any]], ...] = (
 
 
 def pairs_of(result: Account, key: KeyScore, most: int | None) -> tuple[list[Pair], list[Pair]]:
-    """The ``most`` largest parts of a key's difference; below them all others as one, and what is no product."""
+    """The ``most`` largest parts of a key's difference; below them what is no product, and all others as one."""
     names = [[source_name(source) for source in of] for of in (result.scores.query_sources, result.scores.key_sources)]
     order = key.differences.flatten().abs().argsort(descending=True, stable=True).tolist()
     values, scores = (of.flatten().tolist() for of in (key.differences, key.pairs))
@@ -78,7 +78,7 @@ def pairs_of(result: Account, key: KeyScore, most: int | None) -> tuple[list[Pai
     left, others = pairs[len(shown) :], [(name, "–", *both) for name, both in key.extras.items()]
     if left:
         sums = (sum(getattr(pair, name) for pair in left) for name in ("score", "difference"))
-        others = [(REST, counted(len(left), "pair"), *sums), *others]
+        others.append((REST, counted(len(left), "pair"), *sums))
     return shown, [Pair(key.key, name, which, of, key.share(of), score) for name, which, score, of in others]
 
 
@@ -201,7 +201,9 @@ def _answer(result: Account) -> Text:
         parts = [(source, value) for source, value in result.scores.totals(side, key) if value * key.difference > 0]
         named = [f"{source_name(source)} ({_amount(key, value)})" for source, value in parts[:2]]
         most.append(f"{' and '.join(named) or 'no source'} in the {side}")
-    extras = [f" {name.capitalize()}: {_amount(key, value)}." for name, (_, value) in key.extras.items()]
+    beside = {name: difference for name, (_, difference) in key.extras.items()}
+    beside = {"content": float(key.differences.sum()), **beside} if beside else beside
+    extras = [f" {name.capitalize()}: {_amount(key, value)}." for name, value in beside.items()]
     return Text(
         f"{head} gives {rounded(key.weight)} of its attention to {result.label(key.key)}, whose score is "
         f"{rounded(abs(key.difference))} {where} the mean of its keys. Largest parts of that: {'; '.join(most)}."

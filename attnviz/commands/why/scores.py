@@ -3,7 +3,7 @@ r"""A head's scores of one query as sums over what query and key are made of.
 With q = sum over sources a of q_a and k = sum over sources b of k_b (:mod:`attnviz.trace.residual_parts`; then through
 W_Q and W_K, norms of queries and keys at their own scale, and rotary positions)::
 
-    score(q, k)      = scale × sum over a and b of q_a · k_b  + position bias + what a soft cap changes
+    score(q, k)      = scale × sum over a and b of q_a · k_b  + what is added by position + what a soft cap changes
     difference(q, k) = score(q, k) - mean over the keys that q may attend to of score(q, k')
 
 The softmax ignores what all keys of a query have in common, so the difference is what makes a query choose one key
@@ -47,7 +47,7 @@ class KeyScore:
         mean: the model's own mean over the keys that the query may attend to.
         pairs: [query sources, key sources], parts of the score.
         differences: the same of the score less the mean.
-        extras: what is no product of two parts, position bias and soft cap: part of the score, and of the difference.
+        extras: what is no product of two parts, such as ``position bias``: part of the score, and of the difference.
         against: [d_head], the key less the mean key.
     """
 
@@ -199,20 +199,18 @@ class ScoreDecomposer:
             query_sources, parts = self.parts("query", allowed.new_tensor([query]))
             of_query = parts[:, 0]
             products, key_mean = self._products(of_query.sum(0), allowed)
-            bias, cap = self._bias(query, allowed), self.parameters.cap
-            plain = products if bias is None else products + bias
-            change = None if cap is None else softcap(plain, cap) - plain
+            extra, cap = self._added(query, allowed), self.parameters.cap
+            total = products + sum(extra.values())
+            if cap is not None:
+                extra["soft cap"] = softcap(total, cap) - total
+                total = total + extra["soft cap"]
             key_sources, parts = self.parts("key", allowed.new_tensor(chosen))
             of_keys = parts.transpose(0, 1)  # [n_chosen, n_sources, d_head]
             against = of_keys - key_mean
             pairs, differences = (self.factor * (of_query @ each.mT) for each in (of_keys, against))
-            extras = {
-                name: torch.stack([each, each - each.mean()])[:, at]
-                for name, each in (("position bias", bias), ("soft cap", change))
-                if each is not None
-            }
+            extras = {name: torch.stack([each, each - each.mean()])[:, at] for name, each in extra.items()}
             sums = torch.stack([pairs.sum((1, 2)), differences.sum((1, 2))]) + sum(extras.values())
-            own, total = self._own(query, allowed), plain if change is None else plain + change
+            own = self._own(query, allowed)
             own_sums = torch.cat([own, own[at], own[at] - own.mean()])
         labels, places = self.verified.tokens.labels, [*allowed.tolist(), *chosen, *chosen]
         tolerance = self.verified.verification.tolerance.output
@@ -281,14 +279,15 @@ class ScoreDecomposer:
         """The model's own scores of the allowed keys, from the queries and keys that it handed to its attention."""
         group = self.head.head // (self.call.query.shape[1] // self.call.key.shape[1])
         keys, one = upcast(self.call.key[0, group, allowed]), upcast(self.call.query[0, self.head.head, query])
-        products, bias = (keys @ one) * self.call.scale, self._bias(query, allowed)
-        scores = products if bias is None else products + bias
+        scores = (keys @ one) * self.call.scale + sum(self._added(query, allowed).values())
         return scores if self.call.cap is None else softcap(scores, self.call.cap)
 
-    def _bias(self, query: int, allowed: Tensor) -> Tensor | None:
-        """The bias of the scores by position, which the verified pattern has; None without one."""
-        bias = self.parameters.position_bias
-        return None if bias is None else upcast(bias(query, 1, self.call.key.shape[-2])[self.head.head, 0, allowed])
+    def _added(self, query: int, allowed: Tensor) -> dict[str, Tensor]:
+        """What the scores of the allowed keys have by position, as the verified pattern has it."""
+        one, keys = upcast(self.call.query[0, :, query : query + 1]), upcast(self.call.key[0])
+        keys = attention.repeat_kv(keys, self.parameters.n_heads)
+        added = attention.added_by_position(one, keys, self.parameters, query)
+        return {name.replace("_", " "): upcast(each[self.head.head, 0, allowed]) for name, each in added.items()}
 
     def pattern_row(self, query: int, head: HeadId | None = None) -> Tensor:
         """The verified attention of a query in this or another head, [n_keys that it sees]."""

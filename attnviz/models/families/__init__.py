@@ -102,12 +102,12 @@ _TOWER = (
 )
 _LAYERS = f"some of its layers do not attend. {_DRAWN}"
 _LATENT = f"its queries, keys and values are made of shared, narrower vectors (MLA). {_DRAWN}"
-_CONTENT = f"its scores also depend on content and relative position together. {_DRAWN}"
+_BIASES = f"biases are added outside of its maps; DeBERTa v3 ('deberta-v2') is reproduced. {_DRAWN}"
 _CHUNKS = f"it attends within chunks of the text, and scales queries by their position. {_DRAWN}"
 _STREAMS = f"it has four residual streams, and layers that share keys and values. {_DRAWN}"
 
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("deberta", "deberta-v2"), _CONTENT),
+    "deberta": _BIASES,
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
     **dict.fromkeys(("falcon_h1", "granitemoehybrid", "jamba", "lfm2", "qwen3_next"), _LAYERS),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),

@@ -493,7 +493,7 @@ class Architecture:
                 )
             biases = [None] * 3 if bias is None else bias.split(rows)
             maps = list(zip(weight.split(rows), biases, strict=True))
-        query, key, value = (_projection(*each, n) for each, n in zip(maps, heads, strict=True))
+        query, key, value = (projection(*each, n) for each, n in zip(maps, heads, strict=True))
         norms: Any = [norm_of(self, base_model.config, norm) for norm in modules.head_norms]
         query_norm, key_norm = norms or (None, None)
         query_scale = self.scale(base_model.config, layer, d_head) if self.scales_queries else 1.0
@@ -524,7 +524,7 @@ class Architecture:
         )
 
 
-def _projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection:
+def projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection:
     """A linear map's weight [n_heads * d_head, d_model] and bias, split by head."""
     by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
     return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))

@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from attnviz.models.families.base import Architecture, Embeddings, not_reproduced
+from attnviz.models.families.base import Architecture, Embeddings, norm_of, not_reproduced, projection
 from attnviz.models.families.bert_gpt2 import Bert, Roberta
 from attnviz.models.families.llama import refuse_rope, rotary_of, with_images
 from attnviz.models.offloading import parameter_of
-from attnviz.reference.positions import Rotary
+from attnviz.reference.attention import Scoring, project
+from attnviz.reference.positions import RelativePositions, Rotary
 
 
 class ModernBert(Architecture, name="modernbert", prefix="ModernBert"):
@@ -163,6 +164,54 @@ class NomicBert(Bert, name="nomic_bert", prefix="NomicBert"):
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary:  # noqa: ARG002 - all are alike
         """As the config says."""
         return rotary_of(base_model.config, d_head)
+
+
+class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
+    """He et al. 2021, also DeBERTa v3: queries and keys are compared with vectors of relative positions, too."""
+
+    projection_names = ("self.query_proj", "self.key_proj", "self.value_proj", "output.dense")
+    class_steps = ("pooler.dense", nn.GELU(), "classifier")
+    head_weights = ("cls", "lm_predictions", "mask_predictions", "pooler", "classifier", "qa_outputs")
+    optional_weights = ()
+    only = (
+        *(("relative_attention", True), ("conv_kernel_size", 0), ("type_vocab_size", 0)),
+        ("pooler_hidden_act", "gelu"),
+    )
+    segments = False
+    bypassing = "forward"
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also embeddings that are narrower than the layers."""
+        super().refuse(config, dtype)
+        if (width := getattr(config, "embedding_size", config.hidden_size)) != config.hidden_size:
+            raise not_reproduced(self.name, "embedding_size", width, f"{config.hidden_size}, its hidden_size")
+
+    def language_head(self, model: Any) -> nn.Module | None:
+        """The legacy head, or the other, which reads the table of words."""
+        if not hasattr(model, "lm_predictions"):
+            return super().language_head(model)
+        head, words = model.lm_predictions.lm_head, self.embeddings(self.base_model(model)).words
+        unembedding: Any = nn.Linear(words.shape[1], len(words), device="meta")
+        unembedding.weight, unembedding.bias = words, head.bias
+        return self._head(model, (head.dense, head.transform_act_fn, head.LayerNorm, unembedding))
+
+    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
+        """With vectors of relative positions, by maps of their own or those of the text (``share_att_key``)."""
+        encoder, attention = base_model.encoder, base_model.encoder.layer[layer].attention.self
+        table, own = parameter_of(encoder.rel_embeddings, "weight"), "" if attention.share_att_key else "pos_"
+        if "layer_norm" in encoder.norm_rel_ebd:
+            table = norm_of(self, base_model.config, encoder.LayerNorm)(table)
+        vectors: dict[str, Tensor] = {}
+        for kind, name, reads in (("c2p", "content_to_position", "key"), ("p2c", "position_to_content", "query")):
+            if kind in attention.pos_att_type:
+                linear = getattr(attention, f"{own}{reads}_proj")
+                weight, bias = parameter_of(linear, "weight"), parameter_of(linear, "bias")
+                by_head = projection(weight, bias, attention.num_attention_heads)
+                vectors[name] = project(table.to(weight.device), by_head)
+        divisor = torch.tensor(float(d_head * (1 + len(vectors)))).sqrt().to(table.dtype)  # as the model rounds it
+        farthest = attention.max_relative_positions if attention.position_buckets > 0 else None
+        relative = RelativePositions(vectors, farthest)
+        return replace(super().scoring(base_model, layer, d_head), scale=1 / float(divisor), relative=relative)
 
 
 class ClipText(Architecture, name="clip_text_model", prefix="CLIPText"):
