@@ -81,7 +81,7 @@ def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
     """The tensors of every head, and what its result times its rows of W_O gives."""
     stages, parameters = result.stages, result.parameters
     yield from zip(("query", "key"), queries_and_keys(stages, parameters)[:, :, rows], strict=True)
-    yield "value", stages["split"].wide[2, :, rows]
+    yield "value", stages["split"].wide[2, :, rows, : parameters.output_weight.shape[1]]
     for name in {"split", "head_norm", "rotated"} & set(stages):
         yield name, stages[name].wide[:, :, rows]
     yield "mask", stages["mask"].wide[rows, rows]
