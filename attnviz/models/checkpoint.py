@@ -205,8 +205,9 @@ class Checkpoint:
 
     @property
     def d_head(self) -> int:
-        """Width of one head; a config may hold a ``head_dim`` that its family does not read."""
-        stated = getattr(self.config, "head_dim", None) if self.architecture.states_d_head else None
+        """Width of a head's queries and keys; a config may hold a ``head_dim`` that its family does not read."""
+        setting = self.architecture.d_head_setting
+        stated = getattr(self.config, setting, None) if self.architecture.states_d_head else None
         return int(stated or self.d_model // self.n_heads)
 
     @property

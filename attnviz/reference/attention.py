@@ -110,15 +110,56 @@ def upcast(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """A narrower vector, of which projections are made (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1: MLA).
+
+    ``weight`` is [d_latent, d_model], ``bias`` [d_latent] or None. ``norm`` is of its first numbers, as many as it has
+    weights; the others, ``n_apart``, are the last of a key, in all heads.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    norm: RMSNorm
+
+    @property
+    def n_apart(self) -> int:
+        """How many of its numbers are not normed."""
+        return len(self.weight) - len(self.norm.weight)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Of every input x [.., d_model], [.., d_latent]."""
+        normed, apart = self._before_norm(x)
+        return torch.cat([self.norm(normed), apart], -1)
+
+    def _before_norm(self, x: Tensor) -> tuple[Tensor, ...]:
+        return torch.nn.functional.linear(x, self.weight, self.bias).tensor_split([len(self.norm.weight)], -1)
+
+    def scale(self, x: Tensor, d_head: int) -> Tensor:
+        """What each number of a head is divided by, [.., d_head]; the last ones, which are not normed, by 1."""
+        scale = self.norm.scale(self._before_norm(x)[0]).expand(*x.shape[:-1], d_head - self.n_apart)
+        return torch.nn.functional.pad(scale, (0, self.n_apart), value=1.0)
+
+
+@dataclass(frozen=True)
 class Projection:
     """One linear map a head: ``weight`` [n_heads, d_model, d_head], ``bias`` [n_heads, d_head] or None.
 
-    With ``clip`` (OLMo) what it gives is kept between -clip and clip.
+    With ``clip`` (OLMo) what it gives is kept between -clip and clip. With ``latent`` it is a map of that.
     """
 
     weight: Tensor
     bias: Tensor | None = None
     clip: float | None = None
+    latent: Latent | None = None
+
+    def linear_part(self) -> "Projection":
+        """From the input itself, the norm of the latent at scale 1; in float32 at least."""
+        if self.latent is None:
+            return self
+        normed, apart = upcast(self.weight).tensor_split([len(self.latent.norm.weight)], -2)
+        read = torch.cat([self.latent.norm.read_by(normed), apart], -2)
+        bias = None if self.latent.bias is None else upcast(self.latent.bias) @ read
+        return Projection(upcast(self.latent.weight).T @ read, bias, self.clip)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +224,7 @@ class HeadParameters(Scoring):
 
 def project(x: Tensor, projection: Projection) -> Tensor:
     """Project an input x [.., n, d_model] with every head's own matrix and bias, [.., n_heads, n, d_head]."""
+    x = x if projection.latent is None else projection.latent(x)
     n_heads, _, d_head = projection.weight.shape
     one_below_the_other = projection.weight.mT.flatten(0, 1)  # [n_heads * d_head, d_model]
     bias = None if projection.bias is None else projection.bias.flatten()

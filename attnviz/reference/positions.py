@@ -43,6 +43,8 @@ class Rotary:
         in_float32: whether queries and keys are turned in float32 and rounded once (OLMo).
         rounded: whether cos and sin are rounded to the number format even so (ModernBERT).
         interleaved: whether pairs are neighbours, (2i, 2i + 1), as in the paper (Cohere).
+        apart: whether what was interleaved is halves once it is turned (DeepSeek V3).
+        at_end: whether the last d numbers of a head are turned (MLA).
     """
 
     frequencies: Tensor
@@ -52,6 +54,8 @@ class Rotary:
     in_float32: bool = False
     rounded: bool = False
     interleaved: bool = False
+    apart: bool = False
+    at_end: bool = False
 
     def of(self, n: int) -> Tensor:
         """The frequencies of a text of n positions."""
@@ -73,10 +77,13 @@ def apply_rotary(x: Tensor, rotary: Rotary, positions: Tensor | None = None, len
         cos, sin = _cos_and_sin(frequencies.to(x.device), positions, rotary.factor, kept, dtype)
     x, given = x.to(dtype), x.dtype
     half = len(frequencies)
+    start = x.shape[-1] - 2 * half if rotary.at_end else 0
+    before, part, after = x.tensor_split([start, start + 2 * half], -1)
     sizes, axis = ((half, 2), -1) if rotary.interleaved else ((2, half), -2)
-    first, second = x[..., : 2 * half].reshape(*x.shape[:-1], *sizes).unbind(axis)
-    turned = torch.stack([first * cos - second * sin, second * cos + first * sin], axis).flatten(-2)
-    return torch.cat([turned, x[..., 2 * half :]], dim=-1).to(given)
+    first, second = part.reshape(*x.shape[:-1], *sizes).unbind(axis)
+    both = [first * cos - second * sin, second * cos + first * sin]
+    turned = torch.stack(both, -2 if rotary.apart else axis).flatten(-2)
+    return torch.cat([before, turned, after], dim=-1).to(given)
 
 
 @lru_cache(maxsize=8)

@@ -85,7 +85,7 @@ class Term:
     Attributes:
         vectors: [n, n_sources, d_in], in the model's number format.
         weight: [n_sources, d_in, d_out], or [n_sources, d_in, d_model] with ``then``.
-        scale: [n, 1].
+        scale: [n, 1], or [n, d_out].
         then: [d_model, d_out], where it is as wide as the stream: the product of both is never made.
     """
 
@@ -249,8 +249,8 @@ class _Reading:
 
 
 def constant_term(source: Source, part: Tensor, scale: Tensor) -> Term:
-    """The term of a part [d] that is the same at all positions but for their scale [n, 1]."""
-    return Term((source,), torch.ones_like(scale)[:, None], part[None, None], scale)
+    """The term of a part [d] that is the same at all positions but for their scale [n, 1] or [n, d]."""
+    return Term((source,), torch.ones_like(scale[:, :1])[:, None], part[None, None], scale)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests.support.llamas import sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2, word_tokenizer
 
 FAMILIES = ["gpt2", "bert", "llama", "gpt_neox", "phi", "qwen3", "olmo", "olmo2", "stablelm", "gemma2", "modernbert",
-            "bart", "t5", "phi3"]  # fmt: skip
+            "bart", "t5", "phi3", "deepseek_v2", "deepseek_v3"]  # fmt: skip
 
 
 def norm_matrix(checkpoint: Checkpoint, norm: Any, d: int) -> np.ndarray:
@@ -53,6 +53,22 @@ def _randomise_norms(checkpoint: Checkpoint) -> None:
             parameter.data.uniform_(0.3, 2)
 
 
+def of_latents(attention: Any) -> tuple[np.ndarray, ...]:
+    """From the input to queries, keys and values, of both the part that is not rotated, [n_heads, d_model, d]."""
+
+    def normed(linear: Any, norm: Any) -> Any:
+        return (linear.weight[: len(norm.weight)].T * norm.weight).detach().double()
+
+    down = normed(attention.kv_a_proj_with_mqa, attention.kv_a_layernorm)
+    both = (down @ attention.kv_b_proj.weight.double().T).unflatten(-1, (attention.num_heads, -1)).movedim(1, 0)
+    if attention.q_lora_rank is None:
+        query = attention.q_proj.weight.double().T
+    else:
+        query = normed(attention.q_a_proj, attention.q_a_layernorm) @ attention.q_b_proj.weight.double().T
+    query, own = query.unflatten(-1, (attention.num_heads, -1)).movedim(1, 0), attention.qk_nope_head_dim
+    return tuple(each.detach().numpy() for each in (query[..., :own], both[..., :own], both[..., own:]))
+
+
 def full(checkpoint: Checkpoint) -> list[tuple[int, Any, Any, Any, Any]]:
     """Of each head its layer, W_V W_O as written, and W_Q W_K^T, W_K W_Q^T and W_V W_O as read, [d_model, d_model]."""
     heads, d = [], checkpoint.d_model
@@ -61,6 +77,8 @@ def full(checkpoint: Checkpoint) -> list[tuple[int, Any, Any, Any, Any]]:
         n = parameters.n_heads
         query, key, value = (repeat_kv(each.weight.detach(), n).double().numpy() for each in
                              (parameters.query, parameters.key, parameters.value))  # fmt: skip
+        if len(modules.projections) == 2:
+            query, key, value = of_latents(modules.pattern)
         before = norm_matrix(checkpoint, modules.attention_norm if checkpoint.architecture.pre_norm else None, d)
         after = norm_matrix(checkpoint, modules.attention_output_norm, d)
         norms = modules.head_norms or (None, None)

@@ -31,7 +31,7 @@ from tests.support.families import (
     padded,
     verified,
 )
-from tests.support.llamas import ROPE, WINDOW, WINDOWED, WINDOWED_THROUGHOUT, WITH_IMAGES
+from tests.support.llamas import LIKE_DEEPSEEK, OF_LATENTS, ROPE, WINDOW, WINDOWED, WINDOWED_THROUGHOUT, WITH_IMAGES
 from tests.support.models import save_checkpoint
 from tests.support.recorded import verified_batch
 from tests.support.relatives import KINDS, TWO_TOWERS, sharp
@@ -58,7 +58,7 @@ def right_in(checkpoint: Any, inputs: dict[str, Tensor], limit: float) -> list[V
 
 
 @pytest.mark.parametrize("dtype", LIMIT)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *LIKE_DEEPSEEK])
 def test_every_number_format_verifies_with_padding_on_either_side(family, dtype):
     checkpoint = checkpoint_of(family, dtype)
     exact = dtype == torch.float64 and not checkpoint.architecture.float32_steps
@@ -202,6 +202,9 @@ def test_a_checkpoint_is_read_with_its_head_and_its_sizes_are_told(family, tmp_p
     assert known.parameters == sum(parameter.numel() for parameter in bare.parameters())
     parts = {part for layer in checkpoint.modules for part in (*layer.projections, layer.o_proj, *layer.head_norms)}
     counted = sum(parameter.numel() for part in parts for parameter in part.parameters())
+    if family in OF_LATENTS:  # their narrower vectors, too
+        parts = {layer.pattern for layer in checkpoint.modules}
+        counted = sum(parameter.numel() for part in parts for parameter in part.parameters())
     assert known.attention_parameters == counted + {"t5": 64, "mt5": 64, "gpt_oss": 8}.get(family, 0)  # biases, sinks
     assert known.positions in (None, checkpoint.positions)
     assert checkpoint.architecture.positions_after_padding == any("for no token" in note for note in known.notes) or (
@@ -311,7 +314,7 @@ def test_what_heads_write_sums_to_outputs_and_logits(family):
     assert result.effects.error <= 1e-5
     names = {part.name for part in result.effects.parts} - {"word embedding", "feed-forward"}
     of_attention, of_norm, of_head = ("attention bias",), ("final norm bias",), ("unembedding bias",)
-    named = dict.fromkeys(("llama", "gpt_oss"), of_attention) | {"stablelm": of_norm}
+    named = dict.fromkeys(("llama", "gpt_oss", *OF_LATENTS), of_attention) | {"stablelm": of_norm}
     named |= dict.fromkeys(("phimoe", "gpt_neox", "starcoder2"), of_attention + of_norm)
     named |= {"phi": of_attention + of_norm + of_head, "gemma2": ("unembedding (not linear)",)}
     assert names == set(named.get(family, ()))

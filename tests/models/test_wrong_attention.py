@@ -23,7 +23,17 @@ from attnviz.reference.attention import HeadParameters
 from attnviz.reference.positions import Rotary, alibi_slopes, default_frequencies, linear_bias
 from attnviz.trace import residual_parts
 from tests.support.families import ENCODER_DECODERS, LLAMAS, TEXT, checkpoint_of, verified
-from tests.support.llamas import IN_PARALLEL, INTERLEAVED, NORMED, PARTLY_ROTATED, SHARED, WINDOW, WINDOWED
+from tests.support.llamas import (
+    IN_PARALLEL,
+    INTERLEAVED,
+    LIKE_DEEPSEEK,
+    NORMED,
+    OF_LATENTS,
+    PARTLY_ROTATED,
+    SHARED,
+    WINDOW,
+    WINDOWED,
+)
 from tests.support.mutations import OUTPUT_MUTATIONS, PASSED_ON, PATTERN_MUTATIONS, rolled
 from tests.support.relatives import KINDS
 
@@ -65,6 +75,17 @@ def part(*names: str, **changes: Any) -> Change:
     return lambda p: replace(p, **{name: replace(getattr(p, name), **changes) for name in names if getattr(p, name)})
 
 
+def in_latents(name: str, norm: float | None = None, **changes: Any) -> Change:
+    """Change what queries, keys or values are made of; ``norm``: the epsilon of its norm."""
+
+    def changed(p: HeadParameters) -> HeadParameters:
+        projection: Any = getattr(p, name)
+        more = changes if norm is None else {"norm": replace(projection.latent.norm, epsilon=norm)}
+        return replace(p, **{name: replace(projection, latent=replace(projection.latent, **more))})
+
+    return changed
+
+
 def without(*names: str) -> Change:
     return lambda p: replace(p, **dict.fromkeys(names))
 
@@ -101,7 +122,7 @@ ALTERNATING = ("qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3", "gpt_oss"
 
 PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "scale": (LLAMAS, lambda p: replace(p, scale=p.scale * 1.1)),
-    "no scale": ((*LLAMAS, "falcon", "gptj", "bloom", "bart:E"), lambda p: replace(p, scale=1.0)),
+    "no scale": ((*LLAMAS, *LIKE_DEEPSEEK, "falcon", "gptj", "bloom", "bart:E"), lambda p: replace(p, scale=1.0)),
     "a scale of T5": (("t5:E",), lambda p: replace(p, scale=8**-0.5)),
     "scaled scores": (("opt", "esm", "gpt_neo"), lambda p: replace(p, scale=0.5)),
     "unscaled queries": (("opt", "esm"), lambda p: replace(p, query_scale=1.0)),
@@ -113,6 +134,14 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     ),
     "RoPE factor": (LLAMAS, rotary(factor=1.05)),
     "another base in half of a head": (("modernbert", "esm"), rotary(frequencies=torch.logspace(0, -1, 4))),
+    "no temperature of YaRN": (OF_LATENTS, lambda p: replace(p, scale=p.query.weight.shape[-1] ** -0.5)),
+    "the first part of a head rotated": (OF_LATENTS, rotary(at_end=False)),
+    "interleaved once it is turned": (("deepseek_v3",), rotary(apart=False)),
+    "halves once it is turned": (("deepseek_v2",), rotary(apart=True)),
+    "no bias of the latent of queries": (("deepseek_v3",), in_latents("query", bias=None)),
+    "no bias of the latent of keys": (("deepseek_v2", "minicpm3"), in_latents("key", bias=None)),
+    "no bias of the latent of values": (("deepseek_v3",), in_latents("value", bias=None)),
+    "another epsilon of the latent": (("deepseek_v3",), in_latents("key", norm=1e-2)),
     "no RoPE": ((*LLAMAS, "falcon", "gptj", "modernbert", "esm", "nomic_bert"), without("rotary")),
     "RoPE of a whole head": (PARTLY_ROTATED, all_rotary(8, 10000.0)),
     "RoPE not interleaved": ((*INTERLEAVED, "gptj"), rotary(interleaved=False)),

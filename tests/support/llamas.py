@@ -42,6 +42,12 @@ _OLMO3_ROPE = {kind: settings | {"rope_theta": 500000.0} for kind, settings in _
 _GPT_OSS_ROPE = _YARN | {"rope_theta": 150000.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False}
 _PHI_MOE = _IN_WINDOW | {"attention_bias": True, "num_local_experts": 5, "router_jitter_noise": 0.3}
 
+_LATENTS = {"q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
+_LATENTS |= {"attention_bias": True, "rope_parameters": _YARN | {"mscale_all_dim": 0.8}}
+_GROUPS = {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 0}
+_GROUPS |= {"moe_intermediate_size": 20, "routed_scaling_factor": 2.5, "n_shared_experts": 2}
+_WITHOUT_LATENT_QUERIES = {"q_lora_rank": None, "topk_method": "group_limited_greedy"}
+
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _WIDE | {"attention_bias": True}),
     "mistral": ("Mistral", _WIDE | _IN_WINDOW),
@@ -70,6 +76,11 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm": ("Glm", _WIDE | _HALF_ROTATED | {"attention_bias": True}),
     "glm4": ("Glm4", _WIDE | _HALF_ROTATED),
     "exaone4": ("Exaone4", _ALTERNATES),
+    "deepseek_v2": ("DeepseekV2", _LATENTS | _GROUPS | _WITHOUT_LATENT_QUERIES),
+    "deepseek_v3": ("DeepseekV3", _LATENTS | _GROUPS),
+    "glm4_moe_lite": ("Glm4MoeLite", _LATENTS | _GROUPS | {"mlp_layer_types": ["dense", "sparse"]}),
+    "youtu": ("Youtu", _LATENTS | {"initializer_range": 0.02}),
+    "minicpm3": ("MiniCPM3", _LATENTS | {"scale_depth": 0.7, "dim_model_base": 8, "initializer_range": 0.02}),
     "cohere": ("Cohere", {"use_qk_norm": True}),
     "cohere2": ("Cohere2", _ALTERNATES),
 }
@@ -124,6 +135,15 @@ _MULTIPLIERS = _BIAS | {
 _LINEAR_IN_FULL = {"full_attention": {"rope_type": "linear", "factor": 3.0}}
 _YARNS = [ROPE[kind] | {"rope_theta": 1e4} for kind in ("yarn", "yarn, temperatures")]
 _SWIGLU = {"swiglu_limit": st.sampled_from([0.5, 7.0]), "swiglu_alpha": st.sampled_from([0.7, 1.702])}
+_OF_LATENTS = _BIAS | {
+    "q_lora_rank": st.sampled_from([None, 7]),
+    "v_head_dim": st.sampled_from([3, 16, 20]),
+    "first_k_dense_replace": st.integers(0, 2),
+    "topk_group": st.integers(1, 2),
+    "rope_parameters": st.sampled_from(
+        [_PLAIN, *({"rope_theta": 1e4, "mscale_all_dim": 1.0} | each for each in _YARNS)]
+    ),
+}
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "granite": {"mlp_bias": _FLAG} | _MULTIPLIERS,
     "granitemoe": _MULTIPLIERS | _EXPERTS,
@@ -150,6 +170,8 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     | _SWIGLU
     | {"head_dim": _D_HEAD, "rope_parameters": st.sampled_from([_PLAIN, *_YARNS])},
     "mixtral": {"head_dim": _D_HEAD, "sliding_window": _WINDOWS} | _EXPERTS,
+    "deepseek_v2": _OF_LATENTS | {"topk_method": st.sampled_from(["greedy", "group_limited_greedy"])},
+    "deepseek_v3": _OF_LATENTS | {"rope_interleave": _FLAG, "norm_topk_prob": _FLAG},
     "phimoe": _BIAS
     | {
         "lm_head_bias": _FLAG,
@@ -197,11 +219,14 @@ WINDOWED = (
     "olmo3",
 )
 UNSHARED = ("gpt_neox",)
-SHARED = tuple(family for family in FAMILIES if family not in UNSHARED)
+LIKE_DEEPSEEK = ("glm4_moe_lite", "youtu", "minicpm3")
+"""Of which fewer things are tried."""
+OF_LATENTS = ("deepseek_v2", "deepseek_v3", *LIKE_DEEPSEEK)
+SHARED = tuple(family for family in FAMILIES if family not in (*UNSHARED, *OF_LATENTS))
 """Families of which heads may share keys and values."""
 IN_PARALLEL = ("gpt_neox", "phi", "cohere", "cohere2")
 PARTLY_ROTATED = ("phi3", "gpt_neox", "stablelm", "phi", "glm", "glm4")
-INTERLEAVED = ("cohere", "cohere2", "glm", "glm4")
+INTERLEAVED = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "cohere", "cohere2", "glm", "glm4")
 
 
 def llama_config(family: str, **changes: Any) -> Any:
@@ -211,6 +236,8 @@ def llama_config(family: str, **changes: Any) -> Any:
     settings |= FAMILIES[family][2] | changes
     if family in UNSHARED:
         del settings["num_key_value_heads"]
+    if family in OF_LATENTS:
+        settings["num_key_value_heads"] = settings["num_attention_heads"]
     return FAMILIES[family][0](**settings)
 
 
@@ -228,7 +255,9 @@ def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch
                 parameter.normal_(std=0.5)
             elif any(part in name for part in ("q_norm.", "k_norm.", "q_layernorm.", "k_layernorm.")):
                 parameter.add_(1.0)
-            elif name.endswith(("q_proj.weight", "k_proj.weight", "qkv_proj.weight", "query_key_value.weight")):
+            elif name.endswith(("q_proj.weight", "k_proj.weight", "qkv_proj.weight", "query_key_value.weight")) or (
+                "_a_proj" in name or "_b_proj" in name
+            ):
                 parameter.mul_(10)
             elif name.endswith((".mlp.gate.weight", "router.weight")):
                 parameter.mul_(20)
@@ -238,6 +267,9 @@ def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch
                 or name.endswith(("v_proj.weight", "o_proj.weight", ".dense.weight"))
             ):
                 parameter.mul_(4)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(std=0.5)
     return convert(model, dtype).eval()
 
 

@@ -510,16 +510,16 @@ class Passes:
 
 def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: Tell) -> list[Tensor]:
     """Mean weighted values of all heads over all tokens, special ones too, a layer each [n_heads, d_head], float64."""
-    sums = torch.zeros(checkpoint.n_layers, checkpoint.n_heads * checkpoint.d_head, dtype=torch.float64)
+    sums: list[Tensor | float] = [0.0] * checkpoint.n_layers
     tokens, done = torch.zeros(checkpoint.n_layers, dtype=torch.float64), 0
     with removal.running(checkpoint):
         for each in input_batches(checkpoint, inputs, batch_size):
             kept = removal.run_and_keep(checkpoint, each.batch.inputs)
             for layer in checkpoint.layers:
                 valid = each.batch.queries(layer)
-                sums[layer] += kept.o_proj[layer][valid].double().sum(0).cpu()
+                sums[layer] = sums[layer] + kept.o_proj[layer][valid].double().sum(0).cpu()
                 tokens[layer] += int(valid.sum())
             done += len(each.inputs)
             tell(done, len(inputs))
-    means = sums / tokens[:, None]
+    means = [torch.as_tensor(each) / n for each, n in zip(sums, tokens, strict=True)]
     return [of_layer.reshape(checkpoint.n_heads_of(layer), -1) for layer, of_layer in enumerate(means)]

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnviz.commands.circuits.successors import Succession, nothing, succession
 from attnviz.models.checkpoint import Checkpoint
@@ -231,17 +232,21 @@ class _Layers:
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         query = self._reads(layer, parameters.query, parameters.query_norm)
         key = self._reads(layer, parameters.key, parameters.key_norm)
+        if (latent := parameters.key.latent) is not None:  # the scale of the rotated part is another at every token
+            query, key = (each[..., : each.shape[-1] - latent.n_apart] for each in (query, key))
         value, output = self.value_output(layer)
         self.rotary = self.rotary or parameters.rotary is not None
         self.values.append(value)
         self.outputs.append(output)
         factors = (torch.linalg.qr(each, mode="r").R for each in (key, query, output.mT))
-        return torch.stack([each @ factor.mT for each, factor in zip((query, key, value), factors, strict=True)])
+        products = [each @ factor.mT for each, factor in zip((query, key, value), factors, strict=True)]
+        width = max(each.shape[-1] for each in products)
+        return torch.stack([pad(each, (0, width - each.shape[-1])) for each in products])
 
     def _reads(self, layer: int, projection: Projection, norm: Norm | None = None) -> Tensor:
         """A linear map with the norms before and after it, of each query head, [n_heads, d_model, d_head]."""
         parameters, before = self._checkpoint.architecture.parameters(self._checkpoint.model, layer), self._norms[layer]
-        weight = _scaled(upcast(projection.weight))
+        weight = _scaled(upcast(projection.linear_part().weight))
         weight = normed_heads(weight if before is None else before.read_by(weight), norm, linearly=True)
         return _scaled(repeat_kv(weight, parameters.n_heads))
 

@@ -40,7 +40,9 @@ def untrained_range(result: Circuits) -> tuple[float, float]:
 
 def left_out(result: Circuits) -> str:
     """Sentence on what weights alone cannot say."""
-    rotary = "rotary positions (queries and keys as at distance 0), " if result.rotary else ""
+    of_latents = len(result.checkpoint.modules[0].projections) == 2  # MLA
+    read = "without their rotated part" if of_latents else "as at distance 0"
+    rotary = f"rotary positions (queries and keys {read}), " if result.rotary else ""
     return (
         f"Weights alone: no text is read. Left out: {rotary}feed-forward networks and heads on the way, biases, the "
         "scale of norms (each is linear with its scale held fixed), and whether the heads ever attend."

@@ -62,7 +62,7 @@ def row_of(stages: VerifiedStages, parameters: HeadParameters, head: int, token:
     return FollowedRow(
         query=queries[token],
         key=keys,
-        value=stages["split"].wide[2, head],
+        value=stages["split"].wide[2, head, :, : parameters.output_weight.shape[1]],
         product=keys @ queries[token],
         scale=float(parameters.scale),
         added={name: stages[name].wide[head, token] for name in BY_POSITION if name in stages},

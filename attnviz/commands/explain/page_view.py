@@ -78,7 +78,7 @@ def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
     """The tensors of every head, and what its result times its rows of W_O gives."""
     stages, parameters = result.stages, result.parameters
     yield from zip(("query", "key"), queries_and_keys(stages, parameters)[:, :, rows], strict=True)
-    yield "value", stages["split"].wide[2, :, rows]
+    yield "value", stages["split"].wide[2, :, rows, : parameters.output_weight.shape[1]]
     yield "mask", stages["mask"].wide[rows, rows]
     for name, stage in stages.items():
         if stage.tensor.ndim > 2 and name != "weighted":

@@ -105,6 +105,7 @@ class Experts:
     down_proj: Tensor  # [n_experts, d_model, d_ff]
     n_taken: int
     weights: Callable[[Tensor, Tensor], Tensor]  # of logits and the numbers of the experts that tokens take
+    choice: Callable[[Tensor], Tensor]  # of logits, of what each token takes the highest
     shared_gate: LinearMap | None  # d_model to the logit of the weight of the expert that every token takes
     gated: Callable[[Activation, Tensor, Tensor], Tensor]  # from gate and up [n, d_ff] to the input of down_proj
     biases: tuple[Tensor, Tensor] | None = None  # [n_experts, 2 * d_ff] and [n_experts, d_model]
@@ -174,6 +175,7 @@ def _experts(checkpoint: Checkpoint, routed: RoutedModules) -> Experts:
         interleaved=not experts.is_concatenated,
         n_taken=architecture.n_taken(config),
         weights=partial(architecture.expert_weights, config),
+        choice=partial(architecture.expert_choice, config, routed.router),
         shared_gate=_optional_map(routed.shared_gate),
     )
 
@@ -222,9 +224,10 @@ def recompute_layer(
     [n, n_experts], and the experts that each token takes [n, n_taken]: rounding decides between two that are alike.
 
     Returns:
-        ``query``, ``key``, ``value`` and ``concatenated`` [n, heads * d_head], ``split`` [3, n_heads, n, d_head],
-        ``head_norm`` and ``rotated`` [2, n_heads, n, d_head], those of :data:`attention.BY_POSITION`, ``scores``,
-        ``capped`` and ``pattern`` [n_heads, n, n], ``mask`` [n, n], ``weighted`` [n_heads, n, d_head], ``gate``,
+        ``query``, ``key``, ``value`` and ``concatenated`` [n, heads * d_head], ``split`` [3, n_heads, n, d_head]
+        (values narrower than keys end in zeros), ``head_norm`` and ``rotated`` [2, n_heads, n, d_head], those of
+        :data:`attention.BY_POSITION`, ``scores``, ``capped`` and ``pattern`` [n_heads, n, n], ``mask`` [n, n],
+        ``weighted`` [n_heads, n, d_head], ``gate``,
         ``expanded``, ``activated`` and ``gated`` [n, d_ff], ``router`` and ``experts`` (weights; 0 of those not taken)
         [n, n_experts], ``shared_gate`` [n, 1]; all others are [n, d_model]. What this layer lacks is left out
         (parallel: ``attention_residual``): ``feed_forward_residual`` is there if a norm follows it, ``final_norm``
@@ -266,7 +269,9 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     for name, part in zip(("query", "key", "value"), split, strict=True):
         steps[name] = part.transpose(0, 1).flatten(1)
     for name, parts in (("split", split), *made.items()):
-        steps[name] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in parts])
+        width = max(part.shape[-1] for part in parts)
+        wide = (torch.nn.functional.pad(part, (0, width - part.shape[-1])) for part in parts)
+        steps[name] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in wide])
     steps.update(attention.added_by_position(query, key, heads))
     scores = steps["scores"] = attention.scores_of(query, key, heads)
     if heads.cap is not None:
@@ -276,7 +281,7 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     for row in range(0, len(x), _ROWS):  # so that no copy of all scores is made
         rows = slice(row, row + _ROWS)
         pattern[:, rows] = attention.pattern_of_scores(scores[:, rows].clone(), heads, allowed[rows])
-    steps["weighted"] = torch.matmul(pattern, steps["split"][2])
+    steps["weighted"] = torch.matmul(pattern, attention.repeat_kv(split[2], heads.n_heads))
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
     steps["attention_output"] = attention.joined_output(steps["weighted"], heads)
 
@@ -299,9 +304,12 @@ def _feed_forward(
         (logits, taken), weights = routing, experts.weights(*routing)
         steps["experts"] = weights.new_zeros(logits.shape).scatter(-1, taken, weights)
         output = _weighted_experts(x, steps["experts"], taken, parameters.activation, experts)
-        if experts.shared_gate is not None:
-            share, steps["experts_output"] = experts.shared_gate(x), output
-            steps["shared_gate"], output = share, output + share.sigmoid() * steps["shared_output"]
+        if "shared_output" in steps:
+            shared, steps["experts_output"] = steps["shared_output"], output
+            if experts.shared_gate is not None:
+                share = steps["shared_gate"] = experts.shared_gate(x)
+                shared = share.sigmoid() * shared
+            output = output + shared
         steps["feed_forward_output"] = output
 
 

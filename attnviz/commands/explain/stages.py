@@ -20,13 +20,7 @@ from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.reference.tolerances import Tolerance
-from attnviz.trace.recorder import (
-    Observer,
-    Rows,
-    random_values,
-    record_attention,
-    refuse_not_finite,
-)
+from attnviz.trace.recorder import Observer, Rows, random_values, record_attention, refuse_not_finite
 from attnviz.trace.taps import Site, taps
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
@@ -50,9 +44,12 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
     """
     architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules
     of, pre = modules[layer], architecture.pre_norm
+    maps = (
+        [("query", of.projections[0])] if len(of.projections) == 2 else _named(of.projections, "query", "key", "value")
+    )
     probed: list[tuple[str, nn.Module | None, str]] = [
         ("input", of.block, "input"),
-        *((name, module, "output") for name, module in _named(of.projections, "query", "key", "value")),
+        *((name, module, "output") for name, module in maps),
         *((f"head_norm.{number}", module, "output") for number, module in enumerate(of.head_norms)),
         ("concatenated", of.o_proj, "input"),
         ("attention_output", of.output, "output"),
@@ -303,8 +300,9 @@ def _check_taken(experts: Experts, shown: Shown, layer: int, tolerance: Toleranc
     Their numbers and weights are replaced by ``experts``, as :func:`recompute_layer` gives them.
     """
     (place, taken), (_, weights), (_, logits) = shown.pop("taken"), shown.pop("weights"), shown["router"]
-    least = logits.gather(-1, taken).amin(-1)
-    missed = (logits.scatter(-1, taken, -torch.inf).amax(-1) - least).clamp(min=0).max()
+    choice = experts.choice(logits)
+    least = choice.gather(-1, taken).amin(-1)
+    missed = (choice.scatter(-1, taken, -torch.inf).amax(-1) - least).clamp(min=0).max()
     if taken.shape[-1] != experts.n_taken or not missed <= tolerance.output * logits.abs().max():
         raise VerificationError(
             f"layer {layer} ({place}): a token takes {counted(taken.shape[-1], 'expert')}; expected the "

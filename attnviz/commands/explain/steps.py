@@ -15,10 +15,7 @@ from attnviz.models.wording import counted, rounded, shortened_token, visible
 from attnviz.reference.attention import BY_POSITION, HeadParameters
 
 _FIRST, _LONGEST = 4, 16
-_NORMS = {
-    "layer norm": "norm(x) = (x − mean) / √(var + ε) · γ + β",
-    "RMS norm": "norm(x) = x / √(mean(x²) + ε) · γ",
-}
+_NORMS = {"layer norm": "norm(x) = (x − mean) / √(var + ε) · γ + β", "RMS norm": "norm(x) = x / √(mean(x²) + ε) · γ"}
 
 
 def _label(result: Explanation, position: int) -> str:
@@ -102,17 +99,22 @@ def _words_of(result: Explanation) -> dict[str, object]:
     """What fills the braces of all steps, for this layer and model."""
     model, heads = result.checkpoint, result.parameters
     activation = activation_named(result.activation)
+    x = "norm(x)" if result.pre_norm and "attention_norm" in result.stages else "x"
     h = "norm(h)" if not result.pre_norm or "feed_forward_norm" in result.stages else "h"
     return {
         "d_model": model.d_model,
         "n_heads": model.n_heads,
         "d_head": model.d_head,
-        "d_heads": heads.n_heads * model.d_head,
+        "d_value": heads.output_weight.shape[1],
+        "d_heads": heads.output_weight.shape[:2].numel(),
         "d_ff": result.stages["expanded"].shape[-1] if "expanded" in result.stages else result.d_ff,
         "activation": activation.name,
         "brief_activation": activation.name.partition("_")[0],
         "activation_formula": activation.formula,
-        "x": "norm(x)" if result.pre_norm and "attention_norm" in result.stages else "x",
+        "x": x,
+        "of_Q": x if heads.query.latent is None else f"norm({x} W_DQ)",
+        "of_KV": x if heads.key.latent is None else f"norm({x} W_DKV)",
+        "shared": "" if heads.key.latent is None else f", beside {x} W_KR in all heads",
         "h": "norm(x)" if result.parallel else h,
         "input": f"output of layer {result.layer - 1}" if result.layer else _embedding_formula(result),
         "masked_scores": "masked scores" if heads.sinks is None else "masked scores, learned sink",
@@ -175,10 +177,13 @@ def _split_words(model: Checkpoint, heads: HeadParameters) -> dict[str, str]:
     """The split into heads, and the rotary share of a head."""
     d_head, n_shared = model.d_head, heads.key.weight.shape[0]
     split = f"{heads.n_heads * d_head} = {heads.n_heads} × {d_head}"
+    if heads.key.latent is not None:
+        split = f"Q, K: {split}; V: {heads.n_heads} × {heads.output_weight.shape[1]}, drawn with zeros to one width"
     if n_shared < heads.n_heads:
         split = f"Q: {split}; K, V: {n_shared * d_head} = {n_shared} × {d_head}"
     turned = 0 if heads.rotary is None else 2 * len(heads.rotary.frequencies)
-    return {"split": split, "turned": "Q and K" if turned == d_head else f"the first {turned} dimensions of Q and K"}
+    end = "last" if heads.rotary is not None and heads.rotary.at_end else "first"
+    return {"split": split, "turned": "Q and K" if turned == d_head else f"the {end} {turned} dimensions of Q and K"}
 
 
 def _bias_words(result: Explanation) -> dict[str, str]:
@@ -225,6 +230,7 @@ def _expert_words(result: Explanation) -> dict[str, object]:
     model, experts = result.checkpoint, layer_parameters(result.checkpoint, result.layer).experts
     if experts is None:
         return {}
+    share = "" if experts.shared_gate is None else "σ(s) · "
     return {
         "d_expert": result.d_ff,
         "n_taken": experts.n_taken,
@@ -232,5 +238,5 @@ def _expert_words(result: Explanation) -> dict[str, object]:
         "b_r": "" if experts.router.bias is None else " + b_r",
         "expert_network": model.architecture.expert_network(model.config, result.activation),
         "shares": model.architecture.expert_formula(model.config),
-        "and_shared": "" if experts.shared_gate is None else " + σ(s) · shared(norm(h))",
+        "and_shared": f" + {share}shared(norm(h))" if "shared_output" in result.stages else "",
     }

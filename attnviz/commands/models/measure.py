@@ -325,7 +325,8 @@ def _with_sizes(model: Configuration, config: Any, family: "Architecture") -> Co
     part, notes = getattr(config, "text_config", config), list[str]()
     if part is not config:
         notes.append(f"sizes are those of its part {part.model_type!r}; parameters are counted for the whole")
-    names: dict[str, tuple[str, ...]] = {size: (name,) for size, name in _SETTINGS.items()}
+    settings_of = _SETTINGS | {"d_head": family.d_head_setting}
+    names: dict[str, tuple[str, ...]] = {size: (name,) for size, name in settings_of.items()}
     if getattr(config, "is_encoder_decoder", False):
         notes.append("encoder and decoder: layers and heads are those of the encoder + those of the decoder")
         names |= _DECODER_SETTINGS

@@ -148,6 +148,9 @@ class ScoreDecomposer:
         linear = replace(projection, clip=None)
         projected = upcast(attention.project(x, linear))  # [n_own, n, d_head]
         scale = _norm_scale(norm, projected)[own].reciprocal().expand(len(x), 1)
+        if projection.latent is not None:
+            scale = scale / projection.latent.scale(x, projected.shape[-1])
+        projection = projection.linear_part()
         weight = normed_heads(upcast(projection.weight), norm, linearly=True)[own]
         terms = [replace(term, scale=term.scale * scale) for term in self.written.terms(weight, self.head.layer)]
         linearly = upcast(x) @ weight * scale

@@ -7,20 +7,20 @@ import torch
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
-from attnviz.models.families import bert_gpt2, encoder_decoder, encoders, llama, neox, olmo
+from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, llama, neox, olmo
 from attnviz.models.families.base import Architecture, NormKind
 from attnviz.plugins import Registry
 
 _NATIVE: dict[str, Architecture] = {
     kind.name: kind()
-    for module in (bert_gpt2, encoder_decoder, encoders, llama, neox, olmo)
+    for module in (bert_gpt2, deepseek, encoder_decoder, encoders, llama, neox, olmo)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Architecture) and hasattr(kind, "name")
 }
 
 
 def _check(family: Architecture) -> None:
-    for attribute, lengths in (("norm_names", (4,)), ("network_names", (4,)), ("projection_names", (2, 4))):
+    for attribute, lengths in (("norm_names", (4,)), ("network_names", (4,)), ("projection_names", (2, 3, 4))):
         if len(names := getattr(family, attribute)) not in lengths:
             raise ValueError(f"expected {attribute} of {' or '.join(map(str, lengths))} names, found {names!r}")
     if family.norm_kind not in get_args(NormKind):
@@ -80,7 +80,9 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
 def _refuse_out_of_range(config: Any) -> None:
     """Refuse numbers on which the model's own forward pass, or the reference, would fail."""
     settings = config.to_dict()
-    n_experts = settings.get("num_local_experts") or settings.get("num_experts") or math.inf
+    n_experts = (
+        settings.get("num_local_experts") or settings.get("num_experts") or settings.get("n_routed_experts") or math.inf
+    )
     n_tokens = max(settings.get("decoder_vocab_size") or 0, config.vocab_size)
     ranges: dict[str, tuple[int, Any]] = {name: (0, 1) for name in settings if "drop" in name}
     ranges |= {"num_key_value_heads": (1, math.inf), "num_experts_per_tok": (1, n_experts)}
@@ -101,14 +103,12 @@ _TOWER = (
     "tower.config.use_bidirectional_attention = False; tower.save_pretrained(FOLDER), and the tokenizer, too"
 )
 _LAYERS = f"some of its layers do not attend. {_DRAWN}"
-_LATENT = f"its queries, keys and values are made of shared, narrower vectors (MLA). {_DRAWN}"
 _BIASES = f"biases are added outside of its maps; DeBERTa v3 ('deberta-v2') is reproduced. {_DRAWN}"
 _CHUNKS = f"it attends within chunks of the text, and scales queries by their position. {_DRAWN}"
 _STREAMS = f"it has four residual streams, and layers that share keys and values. {_DRAWN}"
 
 REFUSED: dict[str, str] = {
     "deberta": _BIASES,
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
     **dict.fromkeys(("falcon_h1", "granitemoehybrid", "jamba", "lfm2", "qwen3_next"), _LAYERS),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),

@@ -46,7 +46,8 @@ class LayerModules:
 
     Attributes:
         block: the whole layer, residual stream to residual stream [batch, n, d_model], returned alone or first.
-        projections: linear maps to queries, keys and values [batch, n, d_model], three or one for all.
+        projections: linear maps to queries, keys and values [batch, n, d_model], three or one for all; or two, the
+            second head by head to keys beside values (MLA).
         pattern: takes the attention's input [batch, n, d_model], and of cross-attention ``key_value_states``; returns
             the pattern [batch, n_heads, n_queries, n_keys] last (with eager attention).
         o_proj: W_O, b_O of the heads' weighted values side by side, [batch, n, n_heads * d_head].
@@ -222,6 +223,7 @@ class Architecture:
     positions_after_padding: bool = False  # whether positions count from ``pad_token_id`` + 1 (RoBERTa)
     positions_computed: bool = False  # whether that table is as long as a text needs, so that no position is lost
     states_d_head: bool = False  # whether its configs may state d_head, which need not be d_model / n_heads (Llama, T5)
+    d_head_setting: str = "head_dim"  # the config's setting of it: the width of queries and keys
     causal: bool = False  # whether a query sees only itself and what precedes it; position 0 is then a sink
     pre_norm: bool = False  # whether norms stand before attention and feed-forward network (else after their residuals)
     linear_biases: bool = True  # whether every linear map has a bias
@@ -233,6 +235,7 @@ class Architecture:
     # the config's setting of the norms' epsilon; or epsilon itself, if fixed
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
+    sigmoid_router: bool = False  # whether weights of experts are sigmoids of the router's logits, not a softmax
     learned_sinks: bool = False  # whether rows of attention may sum to less than 1
     # whether one map gives the queries, key and value of the first heads that share a key, then of the next (GPT-NeoX)
     fused_by_head: bool = False
@@ -356,7 +359,8 @@ class Architecture:
         attention, network = (self.declared(at, layer) for at in ("attention_at", "network_at"))
         *projections, o_proj = (self.declared("projection_names", attention, name) for name in self.projection_names)
         routed = self.routed_modules(network) if hasattr(network, "experts") else None
-        dense = network if routed is None else getattr(network, "shared_expert", None)
+        shared = getattr(network, "shared_expert", None) or getattr(network, "shared_experts", None)
+        dense = network if routed is None else shared
         up_proj, gate, activation, down_proj = (
             None if dense is None else self.declared("network_names", dense, name) for name in self.network_names
         )
@@ -401,9 +405,9 @@ class Architecture:
             scale=self.embedding_scale(base_model.config, rows),
         )
 
-    def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - most have none
-        """What the rows of words are multiplied by."""
-        return 1.0
+    def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - of those that round it
+        """What the rows of words are multiplied by (Granite)."""
+        return float(getattr(config, "embedding_multiplier", 1.0))
 
     def final_norm(self, base_model: nn.Module) -> nn.Module | None:
         """The norm after the last layer; None where there is none."""
@@ -429,13 +433,20 @@ class Architecture:
 
     def expert_weights(self, config: Any, logits: Tensor, taken: Tensor) -> Tensor:
         """Weights [n, n_taken] of the experts that tokens take, from the router's logits [n, n_experts], in float32."""
-        weights = logits.softmax(-1, torch.float32).gather(-1, taken)
-        return weights / weights.sum(-1, keepdim=True) if getattr(config, "norm_topk_prob", True) else weights
+        every = logits.float().sigmoid() if self.sigmoid_router else logits.softmax(-1, torch.float32)
+        weights = every.gather(-1, taken)
+        normed = weights / weights.sum(-1, keepdim=True) if getattr(config, "norm_topk_prob", True) else weights
+        return normed * getattr(config, "routed_scaling_factor", 1.0)
 
     def expert_formula(self, config: Any) -> str:
         """:meth:`expert_weights` in a few words, of logits r."""
         normed = ", divided by their sum" if getattr(config, "norm_topk_prob", True) else ""
-        return f"softmax(r) of those taken{normed}"
+        factor, activation = getattr(config, "routed_scaling_factor", 1.0), "σ" if self.sigmoid_router else "softmax"
+        return f"{activation}(r) of those taken{normed}" + ("" if factor == 1 else f", times {factor:g}")
+
+    def expert_choice(self, config: Any, router: Any, logits: Tensor) -> Tensor:  # noqa: ARG002 - most take these
+        """Of the router's logits [n, n_experts] the numbers of which each token takes the highest."""
+        return logits
 
     def activation(self, config: Any) -> object:
         """The name of the feed-forward network's activation."""
@@ -459,7 +470,7 @@ class Architecture:
 
     def scale(self, config: Any, layer: int, d_head: int) -> float:  # noqa: ARG002 - of those that differ
         """What scores are multiplied by."""
-        return float(d_head**-0.5)
+        return float(getattr(config, "attention_multiplier", d_head**-0.5))
 
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:  # noqa: ARG002
         """The rotary positions of a layer; None for none."""
@@ -478,22 +489,8 @@ class Architecture:
         modules: Any = self.modules_of(base_model, layer)
         n_heads, n_shared = self.head_counts(base_model.config, layer)
         output_weight = self.weight(modules.o_proj).T.unflatten(0, (n_heads, -1))
-        d_head, heads = output_weight.shape[1], (n_heads, n_shared, n_shared)
-        maps = [(self.weight(linear), parameter_of(linear, "bias")) for linear in modules.projections]
-        if len(maps) == 1:  # all three side by side
-            rows = [n * d_head for n in heads]
-            [(weight, bias)] = maps
-            if (found := len(weight)) != sum(rows):
-                raise not_reproduced(
-                    self.name, self.projection_names[0], f"{found} rows", f"{sum(rows)}, of Q, K and V"
-                )
-            if self.fused_by_head:
-                weight, bias = (
-                    None if part is None else heads_apart(part, n_heads, n_shared) for part in (weight, bias)
-                )
-            biases = [None] * 3 if bias is None else bias.split(rows)
-            maps = list(zip(weight.split(rows), biases, strict=True))
-        query, key, value = (projection(*each, n) for each, n in zip(maps, heads, strict=True))
+        query, key, value = self.projections(modules, n_heads, n_shared)
+        d_head = query.weight.shape[-1]
         norms: Any = [norm_of(self, base_model.config, norm) for norm in modules.head_norms]
         query_norm, key_norm = norms or (None, None)
         query_scale = self.scale(base_model.config, layer, d_head) if self.scales_queries else 1.0
@@ -510,6 +507,24 @@ class Architecture:
             rotary=self.rotary(base_model, layer, d_head),
         )
 
+    def projections(self, modules: LayerModules, n_heads: int, n_shared: int) -> tuple[Projection, ...]:
+        """Those of queries, keys and values."""
+        heads = n_heads, n_shared, n_shared
+        maps = [(self.weight(linear), parameter_of(linear, "bias")) for linear in modules.projections]
+        if len(maps) == 1:  # all three side by side
+            d_head = self.weight(modules.o_proj).shape[1] // n_heads
+            rows = [n * d_head for n in heads]
+            [(weight, bias)] = maps
+            if (found := len(weight)) != sum(rows):
+                raise not_reproduced(self.name, self.projection_names[0], f"{found} rows", f"{sum(rows)} of Q, K and V")
+            if self.fused_by_head:
+                weight, bias = (
+                    None if part is None else heads_apart(part, n_heads, n_shared) for part in (weight, bias)
+                )
+            biases = [None] * 3 if bias is None else bias.split(rows)
+            maps = list(zip(weight.split(rows), biases, strict=True))
+        return tuple(projection_of(*each, n) for each, n in zip(maps, heads, strict=True))
+
     def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """How the layer makes a pattern of queries and keys."""
         modules, config = self.modules_of(base_model, layer), base_model.config
@@ -524,7 +539,7 @@ class Architecture:
         )
 
 
-def projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection:
+def projection_of(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection:
     """A linear map's weight [n_heads * d_head, d_model] and bias, split by head."""
     by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
     return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))

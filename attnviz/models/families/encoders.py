@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.models.families.base import Architecture, Embeddings, norm_of, not_reproduced, projection
+from attnviz.models.families.base import Architecture, Embeddings, norm_of, not_reproduced, projection_of
 from attnviz.models.families.bert_gpt2 import Bert, Roberta
 from attnviz.models.families.llama import refuse_rope, rotary_of, with_images
 from attnviz.models.offloading import parameter_of
@@ -206,7 +206,7 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
             if kind in attention.pos_att_type:
                 linear = getattr(attention, f"{own}{reads}_proj")
                 weight, bias = parameter_of(linear, "weight"), parameter_of(linear, "bias")
-                by_head = projection(weight, bias, attention.num_attention_heads)
+                by_head = projection_of(weight, bias, attention.num_attention_heads)
                 vectors[name] = project(table.to(weight.device), by_head)
         divisor = torch.tensor(float(d_head * (1 + len(vectors)))).sqrt().to(table.dtype)  # as the model rounds it
         farthest = attention.max_relative_positions if attention.position_buckets > 0 else None

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import ArchitectureError
 from attnviz.models.families.base import Architecture, LogitsHead, NormKind, not_reproduced
 from attnviz.reference.attention import softcap
 from attnviz.reference.positions import (
@@ -54,9 +53,7 @@ class Llama(Architecture, name="llama", prefix="Llama"):
         refuse_rope(config, self.partial_rotary)
         n_heads, n_shared = self.head_counts(config, 0)
         if n_heads % n_shared:
-            raise ArchitectureError(
-                f"this {self.name} has num_key_value_heads={n_shared}, of which {n_heads} heads are no multiple."
-            )
+            raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"a number that divides {n_heads} heads")
         for layer in range(config.num_hidden_layers):
             if (kind := self.layer_type(config, layer)) not in _LAYER_TYPES:
                 raise not_reproduced(self.name, "layer_types", kind, " or ".join(_LAYER_TYPES))
@@ -74,9 +71,9 @@ class Llama(Architecture, name="llama", prefix="Llama"):
         head, divisor = super().language_head(model), self.logits_divisor(model.config)
         return head if head is None or divisor == 1 else LogitsHead(head, divisor=divisor)
 
-    def logits_divisor(self, config: Any) -> float:  # noqa: ARG002 - most have none
-        """What logits are divided by."""
-        return 1.0
+    def logits_divisor(self, config: Any) -> float:
+        """What logits are divided by (Granite)."""
+        return float(getattr(config, "logits_scaling", 1.0))
 
     def window(self, config: Any, layer: int) -> int | None:
         """The config's ``sliding_window`` in layers of that type; else None."""
@@ -187,10 +184,8 @@ class PhiMoE(Mixtral, name="phimoe", prefix="Phimoe"):
 
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
         """Scaled, with the frequencies of short texts, and a factor of its own."""
-        turned, factor = (
-            super().rotary(base_model, layer, d_head),
-            base_model.config.rope_parameters.get("short_mscale"),
-        )
+        turned = super().rotary(base_model, layer, d_head)
+        factor = base_model.config.rope_parameters.get("short_mscale")
         return turned if factor is None or turned is None else Rotary(turned.frequencies, float(factor))
 
 
@@ -213,12 +208,7 @@ class Glm(Llama, name="glm", prefix="Glm"):
 class Glm4(Glm, name="glm4", prefix="Glm4"):
     """GLM-4-0414: norms of outputs, too."""
 
-    norm_names = (
-        "input_layernorm",
-        "post_self_attn_layernorm",
-        "post_attention_layernorm",
-        "post_mlp_layernorm",
-    )
+    norm_names = ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
 
 
 class Exaone4(Qwen2, name="exaone4", prefix="Exaone4"):
@@ -313,18 +303,6 @@ Qwen3VL = with_images("qwen3_vl", "Qwen3VL", Llama)
 class Granite(Llama, name="granite", prefix="Granite"):
     """Granite Team 2024: multipliers of embeddings, scores, what is added to the residual stream, and logits."""
 
-    def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - in any format
-        """``embedding_multiplier``."""
-        return float(config.embedding_multiplier)
-
-    def scale(self, config: Any, layer: int, d_head: int) -> float:  # noqa: ARG002 - whatever d_head is
-        """``attention_multiplier``."""
-        return float(config.attention_multiplier)
-
-    def logits_divisor(self, config: Any) -> float:
-        """``logits_scaling``."""
-        return float(config.logits_scaling)
-
 
 class GraniteMoE(Granite, name="granitemoe", prefix="GraniteMoe"):
     """Granite Team 2024: experts."""
@@ -351,10 +329,7 @@ def refuse_rope(config: Any, partial: bool) -> None:
         if kind not in _ROPE_TYPES:
             raise not_reproduced(config.model_type, "rope_type", kind, f"one of: {', '.join(_ROPE_TYPES)}")
         if share != 1 and not partial:
-            raise ArchitectureError(
-                f"this {config.model_type} has partial_rotary_factor={share}, which the reference attention does not "
-                "reproduce in this architecture; expected 1."
-            )
+            raise not_reproduced(config.model_type, "partial_rotary_factor", share, "1 in this architecture")
 
 
 def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
@@ -411,11 +386,12 @@ def _rotary_by(settings: Mapping[str, Any], d_head: int, longest: int, truncate:
 
 def _yarn_factor(settings: Mapping[str, Any], factor: float) -> float:
     """Factor of cos and sin: a temperature of the softmax (Peng et al. 2023, section 3.4)."""
-
-    def temperature(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
-
     stated, own, of_all = (settings.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim"))
     if stated is not None:
         return float(stated)
-    return temperature(own) / temperature(of_all) if own and of_all else temperature(1)
+    return temperature(own, factor) / temperature(of_all, factor) if own and of_all else temperature(1, factor)
+
+
+def temperature(weight: float, factor: float) -> float:
+    """YaRN's for texts longer by a factor."""
+    return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
