@@ -11,7 +11,7 @@ from attnviz.commands.explain.followed_row import queries_and_keys
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.report import check_line, verified_line
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import step_of
+from attnviz.commands.explain.steps import steps_of
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, right_to_left, visible
 from attnviz.page.page import colours_entry, packed_numbers
@@ -95,14 +95,13 @@ def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
 
 
 def _steps(result: Explanation) -> Iterator[dict[str, Any]]:
-    for stage in result.stages.values():
-        step = step_of(result, stage.name)
+    for name, step in steps_of(result).items():
         yield {
             **{key: getattr(step, key) for key in ("formula", "sentence")},
-            "name": stage.name,
+            "name": name,
             "title": f"{step.number}  {step.title}",
             "label": step.label or step.title,
-            "check": check_line(stage, step.unseen)[0],
+            "check": check_line(result.stages[name], step.unseen)[0],
         }
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnviz.commands.explain.followed_row import MOST_KEYS
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
+from attnviz.commands.explain.steps import norm_order, numbers_of, step_of, steps_of
 from attnviz.models.wording import counted, error, rounded, visible
 from attnviz.present.documents import text_entry
 from attnviz.present.fields import Field, NamedTable, plain
@@ -82,6 +82,7 @@ def _times(shape: list[int]) -> str:
 
 def _stages(result: Explanation, _: ViewOptions) -> NamedTable[Stage]:
     """A row a step. ``norm``: mean Euclidean length along the last axis; ``mean`` of the mask: share allowed."""
+    steps = steps_of(result)
 
     def norm(stage: Stage) -> float | None:
         return None if stage.name == "mask" else float(torch.linalg.vector_norm(stage.wide, dim=-1).mean())
@@ -91,8 +92,8 @@ def _stages(result: Explanation, _: ViewOptions) -> NamedTable[Stage]:
 
     fields: tuple[Field[Stage], ...] = (
         *plain("name"),
-        Field(value=lambda stage: step_of(result, stage.name).title, name="title"),
-        Field(value=lambda stage: step_of(result, stage.name).formula, name="formula"),
+        Field(value=lambda stage: steps[stage.name].title, name="title"),
+        Field(value=lambda stage: steps[stage.name].formula, name="formula"),
         Field(value=lambda stage: list(stage.shape), name="shape", csv={"shape": (_times,)}),
         Field(value=lambda stage: float(stage.wide.min()), name="min"),
         Field(value=lambda stage: float(stage.wide.max()), name="max"),
@@ -180,11 +181,11 @@ def _heading(result: Explanation) -> Text:
 
 def _walk_through(result: Explanation) -> Group:
     lines: list[RenderableType] = []
-    for stage in result.stages.values():
-        step = step_of(result, stage.name)
-        shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
+    for name, step in steps_of(result).items():
+        stage = result.stages[name]
+        shape = f"3 × {list(stage.shape[1:])}" if name == "split" else str(list(stage.shape))
         lines.append(Text.assemble(f"{step.number:2d}  ", (step.title, "bold"), (f"  {shape}", "cyan")))
-        below = [Text(words) for words in (step.formula, step.sentence, numbers_of(result, stage.name)) if words]
+        below = [Text(words) for words in (step.formula, step.sentence, numbers_of(result, name)) if words]
         lines += [Padding.indent(text, 4) for text in (*below, Text(*check_line(stage, step.unseen)))]
     return Group(*lines)
 

@@ -43,7 +43,7 @@ def _vector(vector: Tensor) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a layer, from data/layer_steps.toml; names in braces are filled in by :func:`step_of`."""
+    """One step of a layer, from data/layer_steps.toml; names in braces are filled in by :func:`steps_of`."""
 
     title: str
     formula: str  # with this model's numbers
@@ -77,12 +77,20 @@ def _steps_of(result: Explanation) -> dict[str, Step]:
     return steps
 
 
-def step_of(result: Explanation, name: str) -> Step:
-    """A step, filled in for this layer of this model."""
-    template, words = _steps_of(result)[name], _words_of(result)
+def steps_of(result: Explanation) -> dict[str, Step]:
+    """Every step by name, filled in for this layer of this model."""
+    templates, words = _steps_of(result), _words_of(result)
     texts = ("title", "formula", "sentence", "label", "brief")
-    filled = {text: getattr(template, text).format_map(words) for text in texts}
-    return replace(template, **filled, number=1 + list(result.stages).index(name))
+    steps = {}
+    for number, name in enumerate(result.stages, 1):
+        filled = {text: getattr(templates[name], text).format_map(words) for text in texts}
+        steps[name] = replace(templates[name], **filled, number=number)
+    return steps
+
+
+def step_of(result: Explanation, name: str) -> Step:
+    """One of :func:`steps_of`."""
+    return steps_of(result)[name]
 
 
 def norm_kind(result: Explanation) -> str:

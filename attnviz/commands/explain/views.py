@@ -1,14 +1,14 @@
 """The figures of ``attnviz explain``: the layer from input to output, as a picture and as a page."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.page_view import page_data
 from attnviz.commands.explain.path_drawing import SQUARE, Block, PathPlan, path_figure
-from attnviz.commands.explain.steps import norm_kind, step_of
+from attnviz.commands.explain.steps import Step, norm_kind, steps_of
 from attnviz.figures.matrix import Array, Labels, max_pool
 from attnviz.models.wording import error, quoted, visible
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
@@ -32,9 +32,9 @@ _NETWORK = "gate expanded activated gated router experts feed_forward_output fee
 
 
 def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
-    about, order = result.figure_context, result.norm_order
+    about, order, steps = result.figure_context, result.norm_order, steps_of(result)
     halves = {
-        half: [_block(result, name) if name in result.stages else Block(name) for name in names]
+        half: [_block(result, steps, name) if name in steps else Block(name) for name in names]
         for half, names in _halves(result).items()
     }
     token = f"{quoted(result.tokens.labels[result.token])} (#{result.token})"
@@ -92,9 +92,9 @@ def _halves(result: Explanation) -> dict[str, list[str]]:
     }
 
 
-def _block(result: Explanation, name: str) -> Block:
+def _block(result: Explanation, steps: Mapping[str, Step], name: str) -> Block:
     """The panel of a step, or its panels."""
-    tensor, step, head = result.tensor(name), step_of(result, name), result.head.head
+    tensor, step, head = result.tensor(name), steps[name], result.head.head
     stack = _STACKS.get(name, (name,))
     parts = [result.tensor(part) for part in stack] if tensor.ndim == 2 else [tensor]
     if tensor.ndim > 2:
@@ -118,7 +118,7 @@ def _block(result: Explanation, name: str) -> Block:
     side, share = _MASK if name == "mask" else 1.0, drawn[0].shape[1] / model.n_heads
     return Block(
         name=name,
-        label=", ".join(step_of(result, part).label for part in stack),
+        label=", ".join(steps[part].label for part in stack),
         brief="" if name == "mask" else step.brief,
         words=(str(list(result.stages[name].shape[-3:])), scale),
         panels=tuple(drawn),
