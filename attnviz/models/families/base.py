@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attnviz.errors import ArchitectureError
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
+from attnviz.models.quantised import outlier_threshold
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, Scoring, upcast
 from attnviz.reference.positions import Rotary
 
@@ -143,7 +144,7 @@ class Embeddings:
         """The words' rows of a text, scaled and perhaps projected, [n, width], from its ids [n]."""
         rows = self.words[ids] * self.scale
         if self.words_project is not None:
-            rows = rows @ parameter_of(self.words_project, "weight").T
+            rows = rows @ parameter_of(self.words_project, "weight").T.to(rows)
         if self.dropped is None:
             return rows
         kept = torch.ne(ids, self.dropped).to(rows.device)
@@ -493,7 +494,8 @@ class Architecture:
                 )
             biases = [None] * 3 if bias is None else bias.split(rows)
             maps = list(zip(weight.split(rows), biases, strict=True))
-        query, key, value = (_projection(*each, n) for each, n in zip(maps, heads, strict=True))
+        thresholds = [outlier_threshold(linear) for linear in modules.projections] * (3 // len(modules.projections))
+        query, key, value = map(_projection, *zip(*maps, strict=True), heads, thresholds)
         norms: Any = [norm_of(self, base_model.config, norm) for norm in modules.head_norms]
         query_norm, key_norm = norms or (None, None)
         query_scale = self.scale(base_model.config, layer, d_head) if self.scales_queries else 1.0
@@ -505,6 +507,7 @@ class Architecture:
             output_weight=output_weight,
             output_bias=parameter_of(modules.o_proj, "bias"),
             query_scale=query_scale,
+            output_threshold=outlier_threshold(modules.o_proj),
             query_norm=query_norm,
             key_norm=key_norm,
             rotary=self.rotary(base_model, layer, d_head),
@@ -524,10 +527,10 @@ class Architecture:
         )
 
 
-def _projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection:
+def _projection(weight: Tensor, bias: Tensor | None, n_heads: int, threshold: float | None) -> Projection:
     """A linear map's weight [n_heads * d_head, d_model] and bias, split by head."""
     by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
-    return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))
+    return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1), threshold=threshold)
 
 
 def heads_apart(fused: Tensor, n_heads: int, n_shared: int) -> Tensor:
