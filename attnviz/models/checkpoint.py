@@ -3,8 +3,9 @@
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +17,7 @@ from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
 from attnviz.models.adapters import merge_adapter, saved_classes
 from attnviz.models.classifier import TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
-from attnviz.models.configs import check_sizes, empty_model, read_config, refuse_other_weights
+from attnviz.models.configs import check_sizes, empty_model, quantised_as, read_config, refuse_other_weights
 from attnviz.models.encoding import (
     check_separated,
     encodings,
@@ -32,6 +33,7 @@ from attnviz.models.families.base import Architecture, LayerModules, first_posit
 from attnviz.models.head_ids import LayerId, Stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of
+from attnviz.models.quantised import formats_of
 from attnviz.models.sources import Source, read_json, weight_files
 from attnviz.models.tokenized import Document, Reading, documents_of
 from attnviz.models.tokens import Tokens, unknown_note
@@ -73,6 +75,7 @@ class Checkpoint:
         adapter: what was merged into the weights; None for nothing.
         image_token: the token in place of which the whole model reads an image; None of other models.
         notes: sentences on what is not as it was given, such as a tokenizer's dropout.
+        quantised: formats of quantised weights, see :func:`attnviz.models.quantised.formats_of`.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Checkpoint:
     image_token: int | None = None
     whole: nn.Module | None = None
     notes: tuple[str, ...] = ()
+    quantised: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         heads = sum(map(self.n_heads_of, self.layers))
@@ -249,12 +253,12 @@ class Checkpoint:
     @property
     def dtype(self) -> torch.dtype:
         """The number format of the parameters."""
-        return next(self.model.parameters()).dtype
+        return next(each.dtype for each in self.model.parameters() if each.is_floating_point())
 
     @property
     def runs_as(self) -> str:
-        """Number format and devices in words: ``float32, cpu``."""
-        return f"{str(self.dtype).removeprefix('torch.')}, {self.device_names}"
+        """Number format, devices and quantised weights in words: ``float32, cpu``."""
+        return ", ".join([str(self.dtype).removeprefix("torch."), self.device_names, *self.quantised])
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -263,8 +267,14 @@ class Checkpoint:
 
     @property
     def tolerance(self) -> Tolerance:
-        """Tolerance of a recomputation of this model."""
-        return tolerance_of(self.dtype, self.architecture.float32_steps)
+        """Tolerance of a recomputation of this model, in the coarsest format that it computes in.
+
+        What multiplies quantised weights may round queries and keys in other places than the reference does, which
+        moves what a pattern makes of random values as much as rounded scores move a pattern.
+        """
+        formats = self.dtype, *self.quantised.values()
+        most = max((tolerance_of(each, self.architecture.float32_steps) for each in formats), key=attrgetter("output"))
+        return replace(most, probe=most.pattern) if self.quantised and most.row is not None else most
 
     def norm(self, module: nn.Module) -> Norm:
         """The parameters of one of the model's norms."""
@@ -396,11 +406,14 @@ def load_checkpoint(
     tokenizer, notes = without_sampling(load_tokenizer(source))
     if source.tokenizer is not None:
         notes = (f"The tokenizer is that of {source.tokenizer.title}.", *notes)
-    n_bytes = sum(path.stat().st_size for path in weight_files(source.folder))
-    empty = check_sizes(source.folder, config, architecture.bare_class, n_bytes).to(dtype)
+    n_bytes, quantised = sum(path.stat().st_size for path in weight_files(source.folder)), quantised_as(source.folder)
+    most_numbers = n_bytes * (2 if quantised else 1)
+    empty = check_sizes(source.folder, config, architecture.bare_class, most_numbers).to(dtype)
     bare, of_adapter = architecture.base_model(empty), saved_classes(source.adapter)
     if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
         config.num_labels = n_classes  # which forgets the names of others
+    if quantised:
+        device_map = device_map or {"": str(device)}  # accelerate puts them where they stay
     if device_map is None:
         refuse_beyond_memory(source.title, bare, device)
     hashed = hash_of_files(source)
@@ -421,6 +434,7 @@ def load_checkpoint(
         image_token=getattr(config, "image_token_id", None),
         notes=notes,
         whole=whole if head or classifier else None,
+        quantised=formats_of(whole),
     )
     for module in (model, loaded.prediction_head):
         if module is not None:
@@ -441,8 +455,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
             "the model has an adapter of peft beside its weights; merge it into a copy, "
             "copy.deepcopy(model).merge_and_unload(), or name its base and its folder: model=BASE, adapter=FOLDER."
         )
-    parameter = next(model.parameters(), None)
-    dtype = torch.float32 if parameter is None else parameter.dtype
+    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
     architecture = architecture_of(getattr(model, "config", None), dtype)
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
@@ -466,6 +479,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         image_token=getattr(model.config, "image_token_id", None),
         notes=notes,
         whole=model if head or classifier else None,
+        quantised=formats_of(model),
     )
 
 
@@ -490,11 +504,11 @@ def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[
     """Read and check all weights of a checkpoint, without masks that old versions saved.
 
     They are checked one by one and then mapped into memory, so that only parts that a pass needs stay there.
-    Without ``keep`` they are only checked.
+    Without ``keep`` they are only checked; of quantised ones the rest.
     """
-    files = weight_files(folder)
+    files, quantised = weight_files(folder), quantised_as(folder)
     learned = ((name, value) for name, value in each_weight(files) if not name.endswith(architecture.old_buffers))
-    check_weights(learned, str(folder))
+    check_weights((each for each in learned if each[1].is_floating_point() or not quantised), str(folder))
     return read_weights(files) if keep else {}
 
 

@@ -3,6 +3,7 @@
 Numbers that would take too much memory or time are refused first.
 """
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -39,7 +40,6 @@ _MOST_MODULES = 50_000
 
 _OTHER_WEIGHTS = {
     "transformers_weights": "would load other weights than those of the checkpoint, which are hashed",
-    "quantization_config": "asks for quantized weights, which are not reproduced: dequantise them",
     "fusion_config": "would exchange modules of the model",
 }
 
@@ -66,13 +66,34 @@ def read_config(folder: Path) -> Any:
     return config
 
 
+def quantised_as(folder: Path) -> str:
+    """The ``quant_method`` of a checkpoint; '' where its weights are not quantised."""
+    settings = read_json(folder / "config.json").get("quantization_config")
+    return str(settings.get("quant_method")) if isinstance(settings, dict) else str(settings or "")
+
+
+def _how_to_dequantise(method: str) -> str:
+    """What to do about weights that are quantised by a method."""
+    config = {"compressed-tensors": "CompressedTensors", "fp8": "FineGrainedFP8", "mxfp4": "Mxfp4"}.get(method)
+    if config is None:
+        return "dequantise them with the lines in the guide, troubleshooting.md"
+    return (
+        f"dequantise them: AutoModelForCausalLM.from_pretrained(FOLDER, quantization_config={config}Config(dequantize="
+        "True)).save_pretrained(NEW, save_original_format=False), and save the tokenizer, too"
+    )
+
+
 def refuse_other_weights(folder: Path) -> None:
     """Refuse a config.json, or an adapter beside it, by which the model would have other weights than the checkpoint.
 
     Raises:
         CheckpointError: naming the setting or the file.
     """
-    content = read_json(folder / "config.json")
+    content, method = read_json(folder / "config.json"), quantised_as(folder)
+    if method == "bitsandbytes" and importlib.util.find_spec(method) is None:
+        raise CheckpointError(f"{folder} is quantised by bitsandbytes; type: pip install bitsandbytes accelerate")
+    if method not in ("", "bitsandbytes"):
+        raise CheckpointError(f"{folder} has quantised weights ({method}), not run; {_how_to_dequantise(method)}.")
     for key, what in _OTHER_WEIGHTS.items():
         if content.get(key) is not None:
             raise CheckpointError(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import UsageError
+from attnviz.models.quantised import dequantised, is_quantised
 
 Device = str | int
 """A device in accelerate's device maps: ``cpu``, ``disk``, ``cuda:1``, or the number of a GPU."""
@@ -24,9 +25,11 @@ DeviceMap = str | dict[str, Device]
 def parameter_of(module: Any, name: str) -> Any:
     """A parameter or buffer of a module, on the device where the module runs; None where it has none of this name.
 
-    An offloaded one is loaded for the caller; the module itself stays without it.
+    An offloaded one is loaded for the caller, the module itself stays without it; a quantised one is dequantised.
     """
     value = getattr(module, name)
+    if is_quantised(value):
+        return dequantised(module, value)
     if not isinstance(value, Tensor) or not value.is_meta:
         return value
     for hook in _hooks(module):

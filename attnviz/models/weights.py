@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.models.families.base import Architecture
 from attnviz.models.offloading import is_spread, with_values
+from attnviz.models.quantised import is_quantised
 from attnviz.models.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.models.wording import shortened
 from attnviz.reference.tolerances import TOLERANCES
@@ -116,14 +117,16 @@ def check_parts(architecture: Architecture, model: Any) -> None:
     Raises:
         ArchitectureError: naming the part.
     """
-    parameters = list(model.parameters())
+    plain = (module for module in model.modules() if not any(map(is_quantised, module.parameters(recurse=False))))
+    parameters = [each for module in plain for each in module.parameters(recurse=False)]
     for what, kinds in (
         ("number format", {parameter.dtype for parameter in parameters}),
         ("device", set() if is_spread(model) else {parameter.device for parameter in parameters}),
     ):
         if len(kinds) > 1:
             several = ", ".join(sorted(map(str, kinds)))
-            raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
+            how = "model.to(one), or, of quantised weights, the lines in the guide, troubleshooting.md"
+            raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; {how}.")
     names = ("weight", "bias") if architecture.linear_biases else ("weight",)
     try:
         layers = architecture.modules(model)
@@ -241,11 +244,12 @@ def check_loaded(model: nn.Module) -> WeightsHash:
 
     They are checked once for an object, and again when a weight has changed.
     """
-    weights = model.state_dict(keep_vars=True)
+    weights = _saved(model)
     counted = not is_spread(model) and not any(each.is_inference() for each in weights.values())
     versions = _versions(model) if counted else None
     if versions is None or _finite.get(model) != versions:
-        check_weights(with_values(model, model.named_parameters()), "the loaded model")
+        plain = ((name, each) for name, each in model.named_parameters() if not is_quantised(each))
+        check_weights(with_values(model, plain), "the loaded model")
         _finite[model] = versions
     if counted:
         return WeightsHash(partial(_hash_of, model), partial(_versions, model), "the loaded model")
@@ -259,13 +263,19 @@ def _always() -> object:
     return None
 
 
+def _saved(model: nn.Module) -> dict[str, Tensor]:
+    """What is saved of a model; of a quantised one its parameters, which bitsandbytes' state_dict() may spoil."""
+    parameters = dict(model.named_parameters())
+    return parameters if any(map(is_quantised, parameters.values())) else model.state_dict(keep_vars=True)
+
+
 def _hash_of(model: nn.Module) -> str:
-    return parameters_sha256(model.state_dict(keep_vars=True).items())
+    return parameters_sha256(_saved(model).items())
 
 
 def _versions(model: nn.Module) -> object:
     """What changes when a weight does: the tensor, its number format, torch's count of changes (not of .data)."""
-    return [(id(each), each.dtype, each._version) for each in model.state_dict(keep_vars=True).values()]
+    return [(id(each), each.dtype, each._version) for each in _saved(model).values()]
 
 
 def parameters_sha256(named: Iterable[tuple[str, Tensor]]) -> str:
@@ -273,5 +283,6 @@ def parameters_sha256(named: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
     for name, parameter in named:
         digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
-        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        numbers = parameter.dequantize() if is_quantised(parameter) else parameter  # bitsandbytes': its codes
+        digest.update(numbers.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -54,6 +54,7 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "d_head": model.d_head,
         "device": model.device_names,
         "dtype": str(model.dtype).removeprefix("torch."),
+        **({"quantised": list(model.quantised)} if model.quantised else {}),
     }
 
 

@@ -214,10 +214,12 @@ def _coarsely(verification: "Verification", model: "Checkpoint") -> str:
     weight = f"a wrong single weight from {tolerance.row:.0%} of the largest in its row"
     if verification.attention != "eager":
         weight = f"a single weight that is wrong from {tolerance.probe:g}"
-    dtype = str(model.dtype).removeprefix("torch.")
+    which, finer = f"In {str(model.dtype).removeprefix('torch.')}", "--dtype float32"
+    if model.quantised:
+        which, finer = "With these weights", "a dequantised checkpoint"
     return (
-        f" In {dtype} the comparison is coarse. It finds {scale}, and {weight} on; "
-        "--dtype float32 finds smaller errors, and a scale that is wrong in one head only."
+        f" {which} the comparison is coarse. It finds {scale}, and {weight} on; {finer} finds smaller errors, and a "
+        "scale that is wrong in one head only."
     )
 
 

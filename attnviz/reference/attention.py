@@ -144,13 +144,15 @@ class Latent:
 class Projection:
     """One linear map a head: ``weight`` [n_heads, d_model, d_head], ``bias`` [n_heads, d_head] or None.
 
-    With ``clip`` (OLMo) what it gives is kept between -clip and clip. With ``latent`` it is a map of that.
+    With ``clip`` (OLMo) what it gives is kept between -clip and clip. With ``latent`` it is a map of that. ``threshold``:
+    see :func:`linear`.
     """
 
     weight: Tensor
     bias: Tensor | None = None
     clip: float | None = None
     latent: Latent | None = None
+    threshold: float | None = None
 
     def linear_part(self) -> "Projection":
         """From the input itself, the norm of the latent at scale 1; in float32 at least."""
@@ -204,6 +206,7 @@ class HeadParameters(Scoring):
         rotary: the rotary positions of queries and keys; None where they have none.
         query_norm, key_norm: norms of queries and keys, before they are rotated: see :func:`normed_heads`.
         query_scale: what queries are multiplied by before they are rotated, and rounded (OPT, ESM).
+        output_threshold: of W_O, see :func:`linear`.
     """
 
     query: Projection
@@ -215,6 +218,7 @@ class HeadParameters(Scoring):
     query_norm: Norm | None = None
     key_norm: Norm | None = None
     query_scale: float = 1.0
+    output_threshold: float | None = None
 
     @property
     def n_heads(self) -> int:
@@ -228,15 +232,27 @@ def project(x: Tensor, projection: Projection) -> Tensor:
     n_heads, _, d_head = projection.weight.shape
     one_below_the_other = projection.weight.mT.flatten(0, 1)  # [n_heads * d_head, d_model]
     bias = None if projection.bias is None else projection.bias.flatten()
-    projected = torch.nn.functional.linear(x, one_below_the_other, bias)  # [.., n, n_heads * d_head]
+    projected = linear(x, one_below_the_other, bias, projection.threshold)  # [.., n, n_heads * d_head]
     if projection.clip is not None:
         projected = projected.clamp(-projection.clip, projection.clip)
     return projected.reshape(*x.shape[:-1], n_heads, d_head).transpose(-3, -2)  # [.., n_heads, n, d_head]
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Linear map x W + b, rounded once as in models; twice would move large scores by 1 in half precision."""
-    return torch.nn.functional.linear(x, weight.T, bias)
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, threshold: float | None = None) -> Tensor:
+    """Linear map x W^T + b, rounded once as in models; twice would move large scores by 1 in half precision.
+
+    It is computed in the number format of W. With a ``threshold`` x is rounded first, as LLM.int8() does (Dettmers et
+    al. 2022, section 3): each vector to 127 steps of its largest number, but for dimensions in which any vector has one
+    of this size; 0 for no such dimensions.
+    """
+    if threshold is not None:
+        rows = x.flatten(0, -2).half()
+        outliers = rows.abs() >= (threshold or torch.inf)
+        small = rows.masked_fill(outliers, 0)
+        steps = 127 / small.abs().amax(-1, keepdim=True).float().clamp_min(torch.finfo(torch.half).tiny)
+        rounded = ((small * steps).round() / steps).reshape(x.shape)
+        x = torch.where(outliers.any(0), x, rounded.to(x))
+    return torch.nn.functional.linear(x.to(weight), weight, None if bias is None else bias.to(weight)).to(x)
 
 
 def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
@@ -376,7 +392,9 @@ def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters)
 def joined_output(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     """From the weighted values of every head, [.., n_heads, n, d_head], through W_O and b_O to [.., n, d_model]."""
     concatenated = weighted.transpose(-3, -2).flatten(-2)
-    return _linear(concatenated, parameters.output_weight.flatten(0, 1), parameters.output_bias)
+    return linear(
+        concatenated, parameters.output_weight.flatten(0, 1).T, parameters.output_bias, parameters.output_threshold
+    )
 
 
 def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:

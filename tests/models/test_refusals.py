@@ -117,7 +117,7 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     # weights that are not those that are hashed
     *(
         (kind, config(**{key: "other.safetensors"}), rf"config\.json has {key}, which .*save the whole model anew")
-        for key in ("transformers_weights", "quantization_config", "fusion_config") for kind in ("bert", "masked")
+        for key in ("transformers_weights", "fusion_config") for kind in ("bert", "masked")
     ),
     ("bert", write("adapter_config.json", "{}"), r"has an adapter \(adapter_config\.json\)"),
     *(
@@ -170,7 +170,13 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     ("bert", indexed('{"weight_map": []}'), "expected a weight_map from names of weights to names of files"),
     ("bert", indexed('{"weight_map": {"a": 3}}'), "expected a weight_map"),
     ("bert", as_pickle, r"pickle \(pytorch_model\.bin\), which may run code .*bfloat16 with save_pretrained"),
-    ("bert", config(quantization_config={"quant_method": "fp8"}), "dequantise them; .*save_pretrained"),
+    *(
+        ("bert", config(quantization_config={"quant_method": method}), rf"quantised weights \({method}\).*{how}")
+        for method, how in {
+            "fp8": r"FineGrainedFP8Config\(dequantize=True\)", "mxfp4": r"Mxfp4Config\(dequantize=True\)",
+            "compressed-tensors": "CompressedTensorsConfig", "gptq": "the guide", "awq": "the guide",
+        }.items()
+    ),
     # a config that is none
     ("bert", write("config.json", "not json"), r"cannot read .*config\.json"),
     ("bert", write("config.json", "[1]"), "expected a JSON object, found list"),

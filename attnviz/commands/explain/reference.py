@@ -30,6 +30,7 @@ from attnviz.errors import ArchitectureError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules, RoutedModules
 from attnviz.models.offloading import parameter_of
+from attnviz.models.quantised import outlier_threshold
 from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Norm, upcast
@@ -41,15 +42,16 @@ _ROWS = 128
 
 @dataclass(frozen=True)
 class LinearMap:
-    """x W + b: ``weight`` [d_in, d_out], ``bias`` [d_out] or None."""
+    """x W + b: ``weight`` [d_in, d_out], ``bias`` [d_out] or None; ``threshold`` as of :func:`attention.linear`."""
 
     weight: Tensor
     bias: Tensor | None
+    threshold: float | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x, [.., d_in], to [.., d_out]."""
-        product = x @ self.weight
-        return product if self.bias is None else product + self.bias
+        product = attention.linear(x, self.weight.T, None, self.threshold)
+        return product if self.bias is None else product + self.bias.to(product)
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def _gate_and_expand(modules: LayerModules) -> tuple[LinearMap | None, LinearMap
         return _optional_map(modules.gate), up_proj
     gate, expanded = up_proj.weight.chunk(2, dim=1)
     biases = (None, None) if up_proj.bias is None else up_proj.bias.chunk(2)
-    return LinearMap(gate, biases[0]), LinearMap(expanded, biases[1])
+    return replace(up_proj, weight=gate, bias=biases[0]), replace(up_proj, weight=expanded, bias=biases[1])
 
 
 def _optional_map(module: nn.Module | None) -> LinearMap | None:
@@ -197,7 +199,8 @@ def _optional_map(module: nn.Module | None) -> LinearMap | None:
 def _linear_map(module: Any) -> LinearMap:
     """Read an nn.Linear, whose weight is [d_out, d_in], or transformers' Conv1D, [d_in, d_out]."""
     weight = parameter_of(module, "weight")
-    return LinearMap(weight.T if isinstance(module, nn.Linear) else weight, parameter_of(module, "bias"))
+    weight = weight.T if isinstance(module, nn.Linear) else weight
+    return LinearMap(weight, parameter_of(module, "bias"), outlier_threshold(module))
 
 
 def projection_of(checkpoint: Checkpoint) -> LinearMap | None:

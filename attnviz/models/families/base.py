@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attnviz.errors import ArchitectureError
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
+from attnviz.models.quantised import outlier_threshold
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, Scoring, upcast
 from attnviz.reference.positions import Rotary
 
@@ -144,7 +145,7 @@ class Embeddings:
         """The words' rows of a text, scaled and perhaps projected, [n, width], from its ids [n]."""
         rows = self.words[ids] * self.scale
         if self.words_project is not None:
-            rows = rows @ parameter_of(self.words_project, "weight").T
+            rows = rows @ parameter_of(self.words_project, "weight").T.to(rows)
         if self.dropped is None:
             return rows
         kept = torch.ne(ids, self.dropped).to(rows.device)
@@ -502,6 +503,7 @@ class Architecture:
             output_weight=output_weight,
             output_bias=parameter_of(modules.o_proj, "bias"),
             query_scale=query_scale,
+            output_threshold=outlier_threshold(modules.o_proj),
             query_norm=query_norm,
             key_norm=key_norm,
             rotary=self.rotary(base_model, layer, d_head),
@@ -523,7 +525,8 @@ class Architecture:
                 )
             biases = [None] * 3 if bias is None else bias.split(rows)
             maps = list(zip(weight.split(rows), biases, strict=True))
-        return tuple(projection_of(*each, n) for each, n in zip(maps, heads, strict=True))
+        thresholds = [outlier_threshold(linear) for linear in modules.projections] * (3 // len(modules.projections))
+        return tuple(map(projection_of, *zip(*maps, strict=True), heads, thresholds))
 
     def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """How the layer makes a pattern of queries and keys."""
@@ -539,10 +542,10 @@ class Architecture:
         )
 
 
-def projection_of(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection:
+def projection_of(weight: Tensor, bias: Tensor | None, n_heads: int, threshold: float | None = None) -> Projection:
     """A linear map's weight [n_heads * d_head, d_model] and bias, split by head."""
     by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
-    return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))
+    return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1), threshold=threshold)
 
 
 def heads_apart(fused: Tensor, n_heads: int, n_shared: int) -> Tensor:

@@ -218,8 +218,9 @@ class GPT2(GPT, name="gpt2", prefix="GPT2"):
             )
 
     def weight(self, linear: Any) -> Any:
-        """The transposed weight of a Conv1D, which is [in, out]."""
-        return parameter_of(linear, "weight").T
+        """The transposed weight of a Conv1D, which is [in, out]; what bitsandbytes puts in its place is not."""
+        weight = parameter_of(linear, "weight")
+        return weight if isinstance(linear, nn.Linear) else weight.T
 
     def scale(self, config: Any, layer: int, d_head: int) -> float:
         """As ``scale_attn_weights`` and ``scale_attn_by_inverse_layer_idx`` say, layers counted from 1."""

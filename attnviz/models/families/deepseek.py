@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.errors import ArchitectureError
 from attnviz.models.families.base import Architecture, LayerModules, projection_of
 from attnviz.models.families.llama import Llama, temperature
 from attnviz.models.offloading import parameter_of
+from attnviz.models.quantised import outlier_threshold
 from attnviz.reference.attention import Latent, Projection, RMSNorm
 from attnviz.reference.positions import Rotary
 
@@ -36,6 +38,10 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
 
     def projections(self, modules: LayerModules, n_heads: int, n_shared: int) -> tuple[Projection, ...]:  # noqa: ARG002
         """Of latents; a key is made of what its head has, and of what all heads have, which is not normed."""
+        if any(outlier_threshold(linear) is not None for linear in modules.projections):
+            raise ArchitectureError(
+                "LLM.int8() rounds its latent vectors, which is not reproduced; load it in 4 bits (nf4)."
+            )
         query, both = (projection_of(self.weight(linear), None, n_heads) for linear in modules.projections)
         of_query, latent = (self._latent(modules.pattern, *names) for names in self.latent_names)
         rank, n_own = both.weight.shape[1], query.weight.shape[-1] - latent.n_apart

@@ -1,0 +1,64 @@
+"""Weights of 4 and 8 bits, dequantised: the numbers that their modules multiply by.
+
+bitsandbytes keeps them in parameters of its own (nf4 and fp4: Dettmers et al. 2023, "QLoRA"; LLM.int8(): Dettmers et
+al. 2022), torchao and quanto in subclasses of torch's Tensor with a ``dequantize`` of their own.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.errors import ArchitectureError
+
+_FOUR_BITS, _EIGHT_BITS = "Params4bit", "Int8Params"  # bitsandbytes' classes of parameters
+
+
+def is_quantised(value: object) -> bool:
+    """Whether a parameter holds other numbers than those that it stands for."""
+    of_torch = getattr(type(value), "dequantize", Tensor.dequantize) is Tensor.dequantize
+    return type(value).__name__ in (_FOUR_BITS, _EIGHT_BITS) or not of_torch
+
+
+def dequantised(module: Any, weight: Any) -> Tensor:
+    """The numbers that a module's quantised weight stands for, in the number format that it multiplies them in."""
+    if type(weight).__name__ == _EIGHT_BITS:
+        scales = module.state.SCB if weight.SCB is None else weight.SCB  # the first pass moves them
+        return weight.data * scales[:, None].float() / 127
+    if type(weight).__name__ != _FOUR_BITS:
+        return weight.dequantize()  # type: ignore[no-any-return]
+    import bitsandbytes
+
+    state, (_, dtype) = weight.quant_state, _format_of(module, weight)
+    if getattr(state, "packing_format_for_cpu", False):  # since its first pass on a CPU; state_dict() would spoil it
+        each = torch.eye(state.shape[1], dtype=torch.bfloat16)
+        return bitsandbytes.matmul_4bit(each, weight, quant_state=state).T  # type: ignore[no-any-return]
+    return bitsandbytes.functional.dequantize_4bit(weight.data, state).to(dtype)  # type: ignore[no-any-return]
+
+
+def outlier_threshold(module: Any) -> float | None:
+    """From which size on LLM.int8() does not round what a module reads; None for modules that round nothing."""
+    rounds = type(getattr(module, "weight", None)).__name__ == _EIGHT_BITS
+    return float(module.state.threshold) if rounds else None
+
+
+def formats_of(model: nn.Module) -> dict[str, torch.dtype]:
+    """The formats of quantised weights in words, each with the number format that its modules multiply in.
+
+    Raises:
+        ArchitectureError: modules also round what they read, in a way that is not reproduced.
+    """
+    pairs = ((module, each) for module in model.modules() for each in module.parameters(recurse=False))
+    return dict(_format_of(*pair) for pair in pairs if is_quantised(pair[1]))
+
+
+def _format_of(module: Any, weight: Any) -> tuple[str, torch.dtype]:
+    words, dtype = f"the format {type(weight).__name__}", weight.dtype
+    if type(weight).__name__ == _FOUR_BITS:
+        packed = weight.device.type == "cpu" and getattr(module, "support_avx512bf16_for_cpu", False)
+        words, dtype = f"4 bits ({weight.quant_type})", torch.bfloat16 if packed else module.compute_dtype
+    elif type(weight).__name__ == _EIGHT_BITS:
+        words, dtype = "8 bits (LLM.int8())", torch.float16
+    elif getattr(weight, "act_quant_kwargs", None) or getattr(module, "activation_qtype", None):
+        raise ArchitectureError(f"this model has {words} and rounds what its maps read, too; quantise weights alone.")
+    return f"weights of {words}, dequantised", dtype or torch.float32
