@@ -23,8 +23,7 @@ from attnviz.trace.verify import VerifiedAttention
 ROWS = "output", "input"
 """Rows that stand for a target word: those that predict it, or that read it (AWO and AWI in Kobayashi et al. 2020)."""
 
-BASELINE_AER = "aer_baseline"
-ALIGNMENT = (*(f"{name}_{rows}" for name in ("aer", "precision", "recall", "gain") for rows in ROWS), BASELINE_AER)
+ALIGNMENT = (*(f"{name}_{rows}" for name in ("aer", "precision", "recall", "gain") for rows in ROWS), "aer_baseline")
 """Statistics of a cross-attention head on a pair of texts; see :func:`alignment_rates`."""
 
 _LINK = re.compile(r"([0-9]{1,6})([-?p])([0-9]{1,6})")
@@ -90,9 +89,9 @@ def alignment_rates(verified: VerifiedAttention, pair: Text, gold: Tensor) -> di
 
 def _pieces(tokens: Tokens, text: str) -> Tensor:
     """1 where a token is a piece of a word, or the space before it, [n_words, n_tokens]."""
-    spans = [word.span() for word in re.finditer(r"\s*\S+", text if tokens.spelled is None else tokens.spelled)]
-    if len(spans) != len(text.split()):
-        n = len(text.split())
+    n, spelled = len(text.split()), text if tokens.spelled is None else tokens.spelled
+    spans = [word.span() for word in re.finditer(r"\s*\S+", spelled)]
+    if len(spans) != n:
         raise TextError(f"{quoted(text)}: expected {n} words between spaces, but the tokenizer reads {len(spans)}.")
     pieces = torch.zeros(len(spans), len(tokens), dtype=torch.float64)
     for word, positions in enumerate(overlapping(tokens.offsets, spans)):

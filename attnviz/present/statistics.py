@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from attnviz.measures.alignments import BASELINE_AER, ROWS
+from attnviz.measures.alignments import ROWS
 from attnviz.measures.patterns import ON_REPEATS, PATTERNS, REGISTRY
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.plugins import live
@@ -64,7 +64,7 @@ STATISTICS = live(REGISTRY, lambda: {
             ("gain", "Gain", "AER of the baseline minus that of the head, against"),
         )
     },
-    BASELINE_AER: Statistic("AER, baseline", "AER of the diagonal, or of random links if less", "", "AER, baseline"),
+    "aer_baseline": Statistic("AER, baseline", "AER of the diagonal, or of random links if less", "", "AER, baseline"),
     "sink": Statistic("sink share", "mean attention of the other {unit}s to {sinks}", "", "Sink"),
     NOWHERE: Statistic(NOWHERE, "mean attention of content that goes to a learned sink, no token", "", "Nowhere"),
     **{

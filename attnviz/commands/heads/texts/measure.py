@@ -273,14 +273,14 @@ def analyze_each(
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
     refuse_target(checkpoint, None, max_new_tokens)
-    gold = list[Tensor]()
-    if alignments is not None:
+    file, gold = None if alignments is None else Path(alignments), list[Tensor]()
+    if file is not None:
         if not checkpoint.stacks or truncate or max_new_tokens is not None:
             raise UsageError(
                 "--alignments (alignments=...) is of encoder-decoders, which read all of given targets: found "
                 f"{checkpoint.architecture.name}; leave it out, or --truncate and --max-new-tokens."
             )
-        lines, gold = aligned_pairs(lines, Path(alignments))
+        lines, gold = aligned_pairs(lines, file)
     n_unknown = 0
     done, worst = list[OneText](), dict[int, LayerCheck]()
     for line, analysis in zip(lines, reader.read_each(lines, progress, bool(gold)), strict=True):
@@ -299,10 +299,7 @@ def analyze_each(
     heads = tuple(_spread(of_head) for of_head in zip(*(one.heads for one in done), strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
     notes = filter(None, [unknown, *unread_columns([corpus] if corpus else [])])
-    return TextsAnalysis(
-        checkpoint, corpus, tuple(done), heads, verification, options, tuple(notes),
-        None if alignments is None else Path(alignments),
-    )  # fmt: skip
+    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, tuple(notes), file)
 
 
 def _on_text(head: HeadFindings, analysis: Analysis, aligned: Mapping[HeadId, dict[str, float | None]]) -> HeadOnText:

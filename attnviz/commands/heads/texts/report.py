@@ -18,7 +18,7 @@ from attnviz.commands.heads.texts.tables import (
     text_fields,
     uniform_row,
 )
-from attnviz.measures.alignments import ALIGNMENT, BASELINE_AER
+from attnviz.measures.alignments import ALIGNMENT
 from attnviz.models.wording import counted, rounded
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
@@ -88,8 +88,8 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
         yield first_rows("Texts", text_fields(result), result.texts, rows, "heads-texts.json", noun="text")
     if result.gold is not None:
         yield notes(
-            f"AER: alignment error rate; of the baseline {rounded(result.aligned[0].statistics[BASELINE_AER].mean)}. "
-            f"Output: the rows that predict a word; input: that read it. alignment_heads: {result.alignment_heads}"
+            f"AER: alignment error rate; of the baseline {rounded(result.aligned[0].statistics['aer_baseline'].mean)}. "
+            f"Output: the rows that predict a word; input: that read it. alignment_heads (from 30 pairs on): {result.alignment_heads}"
         )
     cut = sum(text.cut > 0 for text in result.texts)
     if cut:
