@@ -72,7 +72,7 @@ def alignment_rates(verified: VerifiedAttention, pair: Text, gold: Tensor) -> di
     keys, read = _pieces(verified.tokens, pair.text), _pieces(model.tokenize(target, target=True), target)
     queries = torch.stack([read, pad(read[:, :-1], (1, 0))])[:, None]
     middles = (torch.arange(len(read)) + 0.5) * len(keys) / len(read)
-    diagonal, by_chance = one_hot(middles.long(), len(keys)), torch.full(gold.shape[1:], 1 / len(keys))
+    diagonal, by_chance = one_hot(middles.long(), len(keys)), torch.ones(gold.shape[1:]).double() / len(keys)
     baseline = torch.minimum(_rates(diagonal, gold)[0], _rates(by_chance, gold)[0])
     found = dict[HeadId, dict[str, float | None]]()
     for layer in model.stacks[-1].layers:
@@ -102,5 +102,4 @@ def _pieces(tokens: Tokens, text: str) -> Tensor:
 def _rates(links: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Error rate, precision and recall of links, 0-1, [.., n_target, n_source]."""
     linked, on_sure, on_possible = ((links.double() * each).sum((-2, -1)) for each in (torch.tensor(1), *gold))
-    sure = gold[0].sum()
-    return 1 - (on_sure + on_possible) / (linked + sure), on_possible / linked, on_sure / sure
+    return 1 - (on_sure + on_possible) / (linked + gold[0].sum()), on_possible / linked, on_sure / gold[0].sum()

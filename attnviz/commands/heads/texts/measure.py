@@ -15,6 +15,7 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, check_parser, listed, profile_of
 from attnviz.errors import UsageError
 from attnviz.judge.roles import ERROR_RATE
+from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.alignments import ALIGNMENT, ROWS, aligned_pairs, alignment_rates
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -186,13 +187,13 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     def alignment_heads(self) -> list[list[int]]:
         """Layer and head of those that align better than the baseline, as ``alignment_heads`` of Whisper has them.
 
-        By t intervals of the gain, at 0.05 over all heads and both rows (Bonferroni); none with fewer than 30 texts.
+        By a gain over 0.1, with a t interval above 0 at 0.05 over all heads and both rows (Bonferroni), of 30 texts on.
         """
         n, passed = len(self.texts), list[list[int]]()
         for head in self.aligned if n >= ENOUGH_TEXTS else ():
             t = t_quantile(1 - ERROR_RATE / (2 * len(ROWS) * len(self.aligned)), n - 1)
             gains = [head.statistics[f"gain_{rows}"] for rows in ROWS]
-            if any((gain.mean or 0.0) > t * (gain.sd or 0.0) / math.sqrt(n) for gain in gains):
+            if any((gain.mean or 0.0) > max(MARGIN, t * (gain.sd or 0.0) / math.sqrt(n)) for gain in gains):
                 passed.append([int(head.id.layer_name[1:]), head.id.head])
         return passed
 

@@ -89,7 +89,8 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     if result.gold is not None:
         yield notes(
             f"AER: alignment error rate; of the baseline {rounded(result.aligned[0].statistics['aer_baseline'].mean)}. "
-            f"Output: the rows that predict a word; input: that read it. alignment_heads (from 30 pairs on): {result.alignment_heads}"
+            "Output: the rows that predict a word; input: that read it. alignment_heads (from 30 pairs on): "
+            f"{result.alignment_heads}"
         )
     cut = sum(text.cut > 0 for text in result.texts)
     if cut:
