@@ -273,6 +273,8 @@ COMMANDS = {
             *_MODEL,
             _switch("each_line", "Analyse every text of a file by itself, and how much the heads vary between them."),
             *_COLUMNS, _LABEL_COLUMN,
+            Option("alignments", Path, "Of an encoder-decoder, with --each-line: gold word alignments, a line for each "
+                   "text (0-0 1-2, possible ones 2?3). A text is then SOURCE ||| TARGET.", None, "FILE"),
             _PAIR,
             _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS,
             Option("generate", int, "Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, "
@@ -314,7 +316,7 @@ COMMANDS = {
             _TABLE, *_FILES,
         ),
         of_one=("pair", "target", "token", "generate", "relation", "queries", "spans"),
-        of_many=("text_column", "pair_column", "label_column"),
+        of_many=("text_column", "pair_column", "label_column", "alignments"),
     ),
     "compare": Command(
         ("analyze", "compare_corpus"),

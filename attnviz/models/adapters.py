@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attnviz.errors import CheckpointError, VerificationError
 from attnviz.models.adapter_settings import allowed_settings, refuse_other_sizes, with_names
+from attnviz.models.classifier import SPAN, TEXT, TOKEN
 from attnviz.models.families.base import Architecture
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.sources import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Source, read_json
@@ -18,6 +19,9 @@ from attnviz.reference.tolerances import TOLERANCES
 
 _ROOT = "base_model.model."
 """Before each name in the file of an adapter."""
+
+_TASKS = {"SEQ_CLS": TEXT, "TOKEN_CLS": TOKEN, "QUESTION_ANS": SPAN}
+"""What a head is for, by peft's name."""
 
 
 def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> None:
@@ -73,16 +77,17 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
                 )
 
 
-def saved_classes(adapter: Source | None) -> dict[str, int]:
-    """The names of the weights of a head for sequence classification that an adapter brings, and rows of each."""
-    if adapter is None or read_json(adapter.folder / ADAPTER_CONFIG).get("task_type") != "SEQ_CLS":
-        return {}
+def saved_head(adapter: Source | None) -> tuple[str, dict[str, int]]:
+    """What the head is for that an adapter brings, the names of its weights, and rows of each; nothing without one."""
+    task = "" if adapter is None else _TASKS.get(read_json(adapter.folder / ADAPTER_CONFIG).get("task_type", ""), "")
+    if adapter is None or not task:
+        return "", {}
     names = {
         name.removeprefix(_ROOT): len(weight)
         for name, weight in each_weight([adapter.folder / ADAPTER_WEIGHTS])
-        if name.startswith((f"{_ROOT}classifier.", f"{_ROOT}score."))
+        if name.startswith(tuple(f"{_ROOT}{head}." for head in ("classifier", "score", "qa_outputs")))
     }
-    return dict(sorted(names.items(), key=lambda each: "out_proj" not in each[0]))
+    return task, dict(sorted(names.items(), key=lambda each: "out_proj" not in each[0]))
 
 
 def _head_beside_adapted_embeddings(embeddings: Any, head: Any) -> Any:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
-from attnviz.models.adapters import merge_adapter, saved_classes
-from attnviz.models.classifier import TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
+from attnviz.models.adapters import merge_adapter, saved_head
+from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, empty_model, quantised_as, read_config, refuse_other_weights
 from attnviz.models.encoding import (
     check_separated,
@@ -120,8 +120,8 @@ class Checkpoint:
 
     @property
     def classifier(self) -> Classifier | None:
-        """The head for sequence classification; None without one."""
-        return self.class_head if self.class_head and self.class_head.task == TEXT else None
+        """The head for classes of a text; None without one."""
+        return self.class_head if self.class_head and self.class_head.task in (TEXT, NEXT) else None
 
     @property
     def head_in_words(self) -> str:
@@ -409,7 +409,7 @@ def load_checkpoint(
     n_bytes, quantised = sum(path.stat().st_size for path in weight_files(source.folder)), quantised_as(source.folder)
     most_numbers = n_bytes * (2 if quantised else 1)
     empty = check_sizes(source.folder, config, architecture.bare_class, most_numbers).to(dtype)
-    bare, of_adapter = architecture.base_model(empty), saved_classes(source.adapter)
+    bare, (adapted, of_adapter) = architecture.base_model(empty), saved_head(source.adapter)
     if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
         config.num_labels = n_classes  # which forgets the names of others
     if quantised:
@@ -419,7 +419,7 @@ def load_checkpoint(
     hashed = hash_of_files(source)
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
     build = partial(_built, source, architecture, config, weights, dtype, device_map, attention)
-    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, of_adapter)
+    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, adapted, of_adapter)
     loaded = Checkpoint(
         source.title,
         source.revision,
@@ -563,14 +563,15 @@ def _model_and_heads(
     architecture: Architecture,
     config: Any,
     build: Callable[[str], tuple[Any, dict[str, Any]]],
+    adapted: str,
     of_adapter: Collection[str],
 ) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
     """A model, its bare model and its head, if the checkpoint has all of its weights.
 
     The head is that of classes if the config names it; a GPT-2 always has a language-modelling head, tied to its word
-    embeddings. ``of_adapter`` are the names of a classifier's weights that an adapter brings.
+    embeddings. An adapter brings a head for the task ``adapted``, with weights of the names ``of_adapter``.
     """
-    named = [classification_class(architecture)] if of_adapter else getattr(config, "architectures", None) or ()
+    named = [architecture.class_prefix + adapted] if of_adapter else getattr(config, "architectures", None) or ()
     task = task_of(architecture, config, named)
     whole, report = build(architecture.class_prefix + task if task else architecture.language_class)
     bare = architecture.base_model(whole)

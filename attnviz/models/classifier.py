@@ -11,7 +11,13 @@ from attnviz.models.families.base import Architecture
 from attnviz.models.wording import shortened, visible
 
 TEXT, TOKEN, SPAN = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
-TASKS = {TEXT: "sequence classification", TOKEN: "token classification", SPAN: "question answering"}
+NEXT = "ForNextSentencePrediction"
+TASKS = {
+    TEXT: "sequence classification",
+    TOKEN: "token classification",
+    SPAN: "question answering",
+    NEXT: "next sentence prediction",
+}
 """What a head is for, by the end of the name of transformers' class, in words."""
 
 _LISTED, _LONGEST = 12, 30
@@ -20,7 +26,7 @@ _LISTED, _LONGEST = 12, 30
 
 @dataclass(frozen=True)
 class Classifier:
-    """A head for sequence classification, for that of tokens, or for start and end of an answer in the text.
+    """A head for sequence classification, next sentences, tokens, or start and end of an answer in the text.
 
     Attributes:
         head: what makes logits [.., n_classes] of the final state [.., d_model] at :meth:`position`: linear maps, and
@@ -93,8 +99,7 @@ def classification_class(architecture: Architecture) -> str:
 
 def task_of(architecture: Architecture, config: Any, class_names: Collection[str]) -> str:
     """What the head of a model with one of these classes is for; '' for others and encoder-decoders."""
-    tasks = [task for task in TASKS if task != SPAN or architecture.span_steps]
-    found = [task for task in tasks if architecture.class_prefix + task in class_names]
+    found = [task for task in TASKS if architecture.class_prefix + task in class_names]
     return found[0] if found and not architecture.stacks(config) else ""
 
 
@@ -104,13 +109,13 @@ def classifier_of(architecture: Architecture, model: nn.Module) -> Classifier | 
     task = task_of(architecture, config, [base.__name__ for base in type(model).__mro__])
     if not task:
         return None
-    heads = {TEXT: architecture.class_head, TOKEN: architecture.token_head, SPAN: architecture.span_head}
-    head = heads[task](model)
+    steps = {TOKEN: architecture.token_steps, SPAN: architecture.span_steps, NEXT: architecture.next_steps}
+    head = architecture.class_head(model) if task == TEXT else architecture.head_of(model, steps[task])
     if not isinstance(head, nn.Sequential):
         return None
     last: Any = head[-1]
-    names: Any = getattr(config, "id2label", None) or {}
-    names = dict(enumerate(("start", "end"))) if task == SPAN else names
+    own = {SPAN: ("start", "end"), NEXT: ("next sentence", "random sentence")}.get(task, ())
+    names: Any = dict(enumerate(own)) or getattr(config, "id2label", None) or {}
     labels = tuple(str(names.get(i, f"LABEL_{i}")) for i in range(last.out_features))
     padding, why = getattr(config, "pad_token_id", None), "" if task == SPAN else _no_classes(config, labels)
     return Classifier(head, labels, architecture.causal, padding, why, task)

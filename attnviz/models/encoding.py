@@ -499,4 +499,5 @@ def _tokens(
         word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
         truncated=truncated,
         unknown_id=unknown_id(tokenizer),
+        spelled=encoding.text,
     )

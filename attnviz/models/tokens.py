@@ -40,6 +40,7 @@ class Tokens:
         word_labels: one entry a word: its pieces joined.
         truncated: how many tokens were cut off to fit the model.
         unknown_id: of the token in place of all that the vocabulary lacks; None where there is none.
+        spelled: what the tokens spell, where offsets are of that; None where they are of the text.
     """
 
     ids: tuple[int, ...]
@@ -53,6 +54,7 @@ class Tokens:
     word_labels: tuple[str, ...]
     truncated: int = 0
     unknown_id: int | None = None
+    spelled: str | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from attnviz.measures.alignments import ROWS
 from attnviz.measures.patterns import ON_REPEATS, PATTERNS, REGISTRY
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.plugins import live
@@ -53,6 +54,17 @@ STATISTICS = live(REGISTRY, lambda: {
     DIAGONALITY: Statistic(
         DIAGONALITY, "how far a head goes through the source as the target goes on, 1 for a diagonal", "", "Diagonal"
     ),
+    **{
+        f"{name}_{rows}": Statistic(f"{title}, {rows}", f"{meaning} gold word alignments", "", f"{title}, {rows}")
+        for rows in ROWS
+        for name, title, meaning in (
+            ("aer", "AER", "error rate of the largest weights, against"),
+            ("precision", "Precision", "share of the largest weights that are in"),
+            ("recall", "Recall", "share that the largest weights find, of sure"),
+            ("gain", "Gain", "AER of the baseline minus that of the head, against"),
+        )
+    },
+    "aer_baseline": Statistic("AER, baseline", "AER of the diagonal, or of random links if less", "", "AER, baseline"),
     "sink": Statistic("sink share", "mean attention of the other {unit}s to {sinks}", "", "Sink"),
     NOWHERE: Statistic(NOWHERE, "mean attention of content that goes to a learned sink, no token", "", "Nowhere"),
     **{

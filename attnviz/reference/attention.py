@@ -144,8 +144,8 @@ class Latent:
 class Projection:
     """One linear map a head: ``weight`` [n_heads, d_model, d_head], ``bias`` [n_heads, d_head] or None.
 
-    With ``clip`` (OLMo) what it gives is kept between -clip and clip. With ``latent`` it is a map of that. ``threshold``:
-    see :func:`linear`.
+    With ``clip`` (OLMo) what it gives is kept between -clip and clip. With ``latent`` it is a map of that.
+    ``threshold``: see :func:`linear`.
     """
 
     weight: Tensor

@@ -32,13 +32,6 @@ Source = HeadId | tuple[str, int | None]
 """What wrote a part: a head, or a name with its layer (None for what belongs to no layer)."""
 
 
-_OF_PAIRS = {
-    "ForMultipleChoice": "one number for each of several texts, which are compared",
-    "ForNextSentencePrediction": "whether the second text follows the first",
-}
-"""Tasks whose heads are not divided, by the end of the class's name."""
-
-
 def source_name(source: Source) -> str:
     """``L2H8``, ``feed-forward L2``, ``word embedding``."""
     if isinstance(source, HeadId):
@@ -54,18 +47,11 @@ def why_no_effects(checkpoint: Checkpoint) -> str:
         return why and f"Direct effects are not given: {why}."
     if checkpoint.encoder_only:
         return "Direct effects are not given: the encoder of an encoder-decoder makes no logits."
-    saved_as = (getattr(checkpoint.config, "architectures", None) or [""])[0]
-    for task, what in _OF_PAIRS.items():
-        if checkpoint.language_head is None and saved_as.endswith(task):
-            return (
-                f"Direct effects are not given: the head of {visible(saved_as)} gives {what}, and is not divided. "
-                "Other commands, such as attnviz heads and attnviz ablate, measure the model without it; outputs "
-                f"divides the logits of {classification_class(checkpoint.architecture)}."
-            )
     if checkpoint.language_head is None:
+        saved_as = visible((getattr(checkpoint.config, "architectures", None) or ["the model"])[0])
         return (
-            "Direct effects are not given: the model has no head for tokens or classes; expected a checkpoint that was "
-            f"saved as {checkpoint.architecture.language_class} or {classification_class(checkpoint.architecture)}."
+            f"Direct effects are not given: {saved_as} has no head for tokens or classes; expected a checkpoint saved "
+            f"as {checkpoint.architecture.language_class} or {classification_class(checkpoint.architecture)}."
         )
     return ""
 

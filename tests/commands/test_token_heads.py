@@ -157,6 +157,37 @@ def test_all_parts_sum_to_the_logits_of_start_and_end(kind: str, tmp_path: Path)
         assert effects.foil is None
 
 
+@pytest.mark.parametrize("kind", ["llama", "bloom", "falcon"])
+def test_decoders_have_start_and_end_too(kind: str, tmp_path: Path) -> None:
+    model, tokenizer = sharp_classifier(kind, SPANS, num_labels=2, id2label=None, label2id=None)
+    with torch.no_grad():
+        output = model(**tokenizer(CONTEXT, return_tensors="pt"))
+    for given in (
+        {"model": save_checkpoint(model, tokenizer, tmp_path), "device": "cpu"},
+        {"model": model, "tokenizer": tokenizer},
+    ):
+        result = attnviz.head_outputs(CONTEXT, answer_span="#2-#4", **given)
+        for effects, logits in ((result.effects, output.start_logits[0]), (result.end_effects, output.end_logits[0])):
+            assert effects is not None
+            parts = sum(effects.heads.values()) + sum(part.direct_effect for part in effects.parts)
+            assert parts == pytest.approx(float(logits[effects.position]), abs=1e-5)
+
+
+def test_both_classes_of_a_next_sentence_are_divided(tmp_path: Path) -> None:
+    task = "ForNextSentencePrediction"
+    model, tokenizer = sharp_classifier("bert", task, num_labels=2, id2label=None, label2id=None)
+    with torch.no_grad():
+        model.cls.seq_relationship.weight.mul_(20)
+        logits = model(**tokenizer(QUESTION, CONTEXT, return_tensors="pt", return_token_type_ids=True)).logits[0]
+    stored = save_checkpoint(model, tokenizer, tmp_path)
+    for given in ({"model": stored, "device": "cpu"}, {"model": model, "tokenizer": tokenizer}):
+        effects = attnviz.head_outputs(QUESTION, pair=CONTEXT, answer="next sentence", **given).effects
+        assert effects is not None
+        assert (effects.position, [each.text for each in effects.classes]) == (0, ["next sentence", "random sentence"])
+        parts = sum(effects.heads.values()) + sum(part.direct_effect for part in effects.parts)
+        assert parts == pytest.approx(float(logits[0] - logits[1]), abs=1e-5)
+
+
 def test_by_default_the_best_answer_in_the_context_is_divided() -> None:
     model, tokenizer = sharp_classifier("bert", SPANS, num_labels=2, id2label=None, label2id=None)
     with torch.no_grad():
@@ -190,9 +221,8 @@ def test_an_answer_span_is_for_question_answering_alone() -> None:
         attnviz.head_outputs(QUESTION, model, tokenizer=tokenizer, pair=CONTEXT, answer_span="the cat")
 
 
-@pytest.mark.parametrize("task", ["ForMultipleChoice", "ForNextSentencePrediction"])
-def test_heads_that_are_not_divided_are_named(task: str, tmp_path: Path) -> None:
-    stored = save_checkpoint(*sharp_classifier("bert", task, num_labels=2, id2label=None, label2id=None), tmp_path)
+def test_a_head_that_is_not_divided_is_named(tmp_path: Path) -> None:
+    stored = save_checkpoint(*sharp_classifier("bert", "ForMultipleChoice"), tmp_path)
     result = attnviz.head_outputs(QUESTION, stored, pair=CONTEXT, device="cpu")
     assert result.effects is None
-    assert f"Bert{task}" in result.no_effects
+    assert "BertForMultipleChoice" in result.no_effects

@@ -17,7 +17,9 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     BertForMaskedLM,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
+    BertForTokenClassification,
     BertModel,
     GPT2ForSequenceClassification,
     GPT2LMHeadModel,
@@ -161,6 +163,20 @@ def test_a_decision_is_read_from_the_head_that_an_adapter_brings(bases, tmp_path
     with torch.no_grad():
         state = checkpoint.model(**inputs)[0][0, checkpoint.classifier.position(inputs["input_ids"][0].tolist())]
         torch.testing.assert_close(checkpoint.classifier.head(state), beside(**inputs).logits[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "task"), [(BertForTokenClassification, "TOKEN_CLS"), (BertForQuestionAnswering, "QUESTION_ANS")]
+)
+def test_logits_of_tokens_are_read_from_the_head_that_an_adapter_brings(bases, tmp_path, model_class, task):
+    beside = adapted(bases / "bert", model_class, tmp_path / "mine", target_modules=QK, task_type=task)
+    checkpoint = attnviz.head_outputs(TEXT, bases / "bert", adapter=tmp_path / "mine", device="cpu").checkpoint
+    inputs = checkpoint.tokenize(TEXT).model_inputs(torch.device("cpu"))
+    with torch.no_grad():
+        own = beside(**inputs)
+        logits = own.logits[0] if task == "TOKEN_CLS" else torch.stack([own.start_logits[0], own.end_logits[0]], -1)
+        found = checkpoint.prediction_head(checkpoint.model(**inputs)[0][0])  # type: ignore[misc]
+    torch.testing.assert_close(found, logits, atol=1e-4, rtol=1e-4)
 
 
 def test_an_adapter_beside_the_weights_of_a_model_in_memory_is_told_how_to_merge(bases: Path, tmp_path: Path):

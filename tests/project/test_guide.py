@@ -90,6 +90,8 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     treebank(folder / "en_ewt-ud-train.conllu", 8, seed=1)
     examples(folder / "gap-development.tsv", 5)
     sentences(folder / "novel.txt", 5)
+    (folder / "pairs.txt").write_text("the cat ||| die Katze\na dog ||| ein Hund\n", encoding="utf-8")
+    (folder / "gold.txt").write_text("0-0 1-1\n0?0 1-1\n", encoding="utf-8")
     (claims,) = [block["body"] for name, block in BLOCKS if (name, block["kind"]) == ("check", "toml")]
     (folder / "claims.toml").write_text(claims, encoding="utf-8")
     roberta = save_checkpoint(sharp("roberta"), roberta_tokenizer(), folder / "roberta")

@@ -167,21 +167,22 @@ class Reader:
     generate: int | None = None
     spans: Mapping[str, str] = field(default_factory=dict)
 
-    def read_each(self, texts: Sequence[Text], progress: Progress | None) -> Iterator[Analysis]:
+    def read_each(self, texts: Sequence[Text], progress: Progress | None, targets: bool = False) -> Iterator[Analysis]:
         """The analyses of several texts or chats, in order; all are tokenized before the first is measured.
 
-        Errors of a text say which it is.
+        Errors of a text say which it is. With ``targets`` a decoder reads their pairs.
         """
         for text in texts:
             with _located(text, " No text was analysed: all are checked first."):
                 is_chat = bool(text.messages)
                 whole = rendered_chat(self.checkpoint.tokenizer, text.messages).text if is_chat else text.text
-                self.checkpoint.tokenize(whole, text.pair, self.truncate, rendered=is_chat)
+                self.checkpoint.tokenize(whole, None if targets else text.pair, self.truncate, rendered=is_chat)
         for number, text in enumerate(texts):
             tell(progress, "texts", number, len(texts))
             with _located(text):
                 chat = Chat(text.messages) if text.messages else None
-                analysis = self.read(text.text, text.pair, None, None, chat=chat)
+                pair, target = (None, text.pair) if targets else (text.pair, None)
+                analysis = self.read(text.text, pair, target, None, chat=chat)
             yield analysis
         tell(progress, "texts", len(texts), len(texts))
 

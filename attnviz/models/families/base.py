@@ -197,7 +197,8 @@ class Architecture:
     language_steps: tuple[str | nn.Module, ...] = ("lm_head",)
     class_steps: tuple[str | nn.Module, ...] = ("score",)
     token_steps: tuple[str | nn.Module, ...] = ("score",)  # of the head for classes of tokens
-    span_steps: tuple[str | nn.Module, ...] = ()  # of the head for question answering
+    span_steps: tuple[str | nn.Module, ...] = ("qa_outputs",)  # of the head for question answering
+    next_steps: tuple[str | nn.Module, ...] = ()  # of the head for next sentence prediction
     # names of a layer's modules, see :meth:`layer_modules`
     attention_at: str = "self_attn"
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -304,7 +305,8 @@ class Architecture:
 
         A user's own class may lack ``base_model_prefix``, so the name is that of transformers' class.
         """
-        base: nn.Module = self.declared("text_tower_at", getattr(model, self.bare_class.base_model_prefix, model))
+        own = getattr(model, getattr(model, "base_model_prefix", ""), model)  # LlamaForQuestionAnswering.transformer
+        base: nn.Module = self.declared("text_tower_at", getattr(model, self.bare_class.base_model_prefix, own))
         return base
 
     @property
@@ -316,22 +318,14 @@ class Architecture:
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes logits [.., vocabulary] of the last hidden state; None without one."""
-        steps = self._head(model, self.language_steps)
+        steps = self.head_of(model, self.language_steps)
         return steps[0] if steps is not None and len(steps) == 1 else steps
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes class logits of a final state, in a model for sequence classification; or None."""
-        return self._head(model, self.class_steps)
+        return self.head_of(model, self.class_steps)
 
-    def token_head(self, model: nn.Module) -> nn.Module | None:
-        """The head that makes class logits of every final state, in a model for token classification; or None."""
-        return self._head(model, self.token_steps)
-
-    def span_head(self, model: nn.Module) -> nn.Module | None:
-        """The head that makes logits of start and end of every final state, for question answering; or None."""
-        return self._head(model, self.span_steps)
-
-    def _head(self, model: nn.Module, steps: Sequence[str | nn.Module]) -> nn.Sequential | None:
+    def head_of(self, model: nn.Module, steps: Sequence[str | nn.Module]) -> nn.Sequential | None:
         """Steps that the model calls one by one, as one module in eval mode; None where it lacks one of them."""
         found: list[Any] = []
         for step in steps:

@@ -30,7 +30,7 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     language_steps: tuple[str | nn.Module, ...] = ("cls.predictions",)
     class_steps: tuple[str | nn.Module, ...] = ("base.pooler.dense", "base.pooler.activation", "classifier")
     token_steps: tuple[str | nn.Module, ...] = ("classifier",)
-    span_steps: tuple[str | nn.Module, ...] = ("qa_outputs",)
+    next_steps: tuple[str | nn.Module, ...] = (*class_steps[:2], "cls.seq_relationship")
     head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
     optional_weights: tuple[str, ...] = ("pooler",)
     old_buffers: tuple[str, ...] = ("embeddings.position_ids",)
@@ -189,7 +189,6 @@ class GPT(Architecture):
     words_at = "wte"
     final_norm_at = "ln_f"
     token_steps = ("classifier",)
-    span_steps = ("qa_outputs",)
     attention_at = "attn"
     norm_names: tuple[str | None, ...] = ("ln_1", None, "ln_2", None)
     network_names: tuple[str | None, ...] = ("c_fc", None, None, "c_proj")

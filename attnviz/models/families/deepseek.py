@@ -40,7 +40,7 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
         """Of latents; a key is made of what its head has, and of what all heads have, which is not normed."""
         if any(outlier_threshold(linear) is not None for linear in modules.projections):
             raise ArchitectureError(
-                "LLM.int8() rounds its latent vectors, which is not reproduced; load it in 4 bits (nf4)."
+                "LLM.int8() rounds what latent vectors are made of; load this model in 4 bits (nf4)."
             )
         query, both = (projection_of(self.weight(linear), None, n_heads) for linear in modules.projections)
         of_query, latent = (self._latent(modules.pattern, *names) for names in self.latent_names)

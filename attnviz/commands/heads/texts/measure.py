@@ -2,16 +2,24 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import ClassVar, Unpack
 
+from torch import Tensor
+
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, check_parser, listed, profile_of
+from attnviz.errors import UsageError
+from attnviz.judge.roles import ERROR_RATE
+from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
+from attnviz.measures.alignments import ALIGNMENT, ROWS, aligned_pairs, alignment_rates
+from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.measures.estimates import t_quantile
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
@@ -155,6 +163,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         verification: the largest errors of each layer on any text.
         options: how every text was measured.
         text_notes: sentences on how the texts were read.
+        gold: the file of gold word alignments; None without one.
     """
 
     command: ClassVar[str] = "heads.texts"
@@ -166,6 +175,27 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     verification: Verification
     options: Options
     text_notes: tuple[str, ...] = ()
+    gold: Path | None = None
+
+    @property
+    def aligned(self) -> list[HeadSpread]:
+        """With gold alignments, cross-attention heads by the error rate of their better rows, the least first."""
+        measured = [head for head in self.heads if head.statistics["aer_output"].n]
+        return sorted(measured, key=lambda head: min(head.statistics[f"aer_{rows}"].mean or 0.0 for rows in ROWS))
+
+    @property
+    def alignment_heads(self) -> list[list[int]]:
+        """Layer and head of those that align better than the baseline, as ``alignment_heads`` of Whisper has them.
+
+        By a gain over 0.1, with a t interval above 0 at 0.05 over all heads and both rows (Bonferroni), of 30 texts on.
+        """
+        n, passed = len(self.texts), list[list[int]]()
+        for head in self.aligned if n >= ENOUGH_TEXTS else ():
+            t = t_quantile(1 - ERROR_RATE / (2 * len(ROWS) * len(self.aligned)), n - 1)
+            gains = [head.statistics[f"gain_{rows}"] for rows in ROWS]
+            if any((gain.mean or 0.0) > max(MARGIN, t * (gain.sd or 0.0) / math.sqrt(n)) for gain in gains):
+                passed.append([int(head.id.layer_name[1:]), head.id.head])
+        return passed
 
     @property
     def source(self) -> str:
@@ -186,6 +216,7 @@ def analyze_each(
     model: Model | None = None,
     *,
     label_column: str | None = None,
+    alignments: str | Path | None = None,
     words: bool = False,
     syntax: bool = True,
     parser: str | None = None,
@@ -211,6 +242,8 @@ def analyze_each(
         texts: a list of texts, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`;
             blank lines of a file are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands.
         label_column: of a table, the column of classes, which are kept beside the texts; default ``label``.
+        alignments: of an encoder-decoder, a file of gold word alignments, a line for each text (``0-0 1-2 2?3``).
+            Texts are then ``SOURCE ||| TARGET``, or have their targets in ``pair_column``.
         model: as for :func:`analyze`.
         words: likewise.
         syntax: likewise.
@@ -241,12 +274,21 @@ def analyze_each(
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
     refuse_target(checkpoint, None, max_new_tokens)
+    file, gold = None if alignments is None else Path(alignments), list[Tensor]()
+    if file is not None:
+        if not checkpoint.stacks or truncate or max_new_tokens is not None:
+            raise UsageError(
+                "--alignments (alignments=...) is of encoder-decoders, which read all of given targets: found "
+                f"{checkpoint.architecture.name}; leave it out, or --truncate and --max-new-tokens."
+            )
+        lines, gold = aligned_pairs(lines, file)
     n_unknown = 0
     done, worst = list[OneText](), dict[int, LayerCheck]()
-    for line, analysis in zip(lines, reader.read_each(lines, progress), strict=True):
+    for line, analysis in zip(lines, reader.read_each(lines, progress, bool(gold)), strict=True):
         checks = analysis.verification.layers
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
-        of_heads = tuple(_on_text(head, analysis) for head in analysis.heads)
+        aligned = alignment_rates(analysis.verified, line, gold[len(done)]) if gold else {}
+        of_heads = tuple(_on_text(head, analysis, aligned) for head in analysis.heads)
         errors = analysis.verification.pattern_error, analysis.verification.output_error
         row, tokens = (line.pair, line.place, line.id, line.label), analysis.tokens
         one = OneText(analysis.text, *row, tuple(tokens.labels), tokens.truncated, *errors, of_heads, analysis.spans)
@@ -258,10 +300,10 @@ def analyze_each(
     heads = tuple(_spread(of_head) for of_head in zip(*(one.heads for one in done), strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
     notes = filter(None, [unknown, *unread_columns([corpus] if corpus else [])])
-    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, tuple(notes))
+    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, tuple(notes), file)
 
 
-def _on_text(head: HeadFindings, analysis: Analysis) -> HeadOnText:
+def _on_text(head: HeadFindings, analysis: Analysis, aligned: Mapping[HeadId, dict[str, float | None]]) -> HeadOnText:
     context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
     names = list(SCALARS)
@@ -270,6 +312,7 @@ def _on_text(head: HeadFindings, analysis: Analysis) -> HeadOnText:
     if context.learned_sinks:
         names.append(NOWHERE)
     statistics = {name: head.statistics.get(name) for name in names}
+    statistics |= aligned.get(head.id, dict.fromkeys(ALIGNMENT if aligned else ()))
     return HeadOnText(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
 
 

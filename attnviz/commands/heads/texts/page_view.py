@@ -58,7 +58,9 @@ def page_data(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
             "token": [],
         },
         "tables": [
-            page_table(f"Heads ({len(heads)})", "Texts: that give the head its label.", number_fields(), heads, 0),
+            page_table(
+                f"Heads ({len(heads)})", "Texts: that give the head its label.", number_fields(result), heads, 0
+            ),
             page_table(f"Texts ({len(result.texts)})", "", text_fields(result), result.texts, -1),
         ],
     }

@@ -18,7 +18,8 @@ from attnviz.commands.heads.texts.tables import (
     text_fields,
     uniform_row,
 )
-from attnviz.models.wording import counted
+from attnviz.measures.alignments import ALIGNMENT
+from attnviz.models.wording import counted, rounded
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
 from attnviz.present.report import CommandSpec
@@ -36,6 +37,7 @@ def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
         "verification": verification_entry(result.verification),
         "lines": [entry(LINES, text) for text in result.texts],
         "heads": [_head(head) for head in result.select(choices.select)],
+        **({"alignment_heads": result.alignment_heads, "alignments": str(result.gold)} if result.gold else {}),
     }
 
 
@@ -78,9 +80,18 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     order = "those of the same label in most texts first"
     names = LISTED if choices.verbose else LISTED[:3]
     fields, last, rows = head_fields(n, names), uniform_row(heads[0], names), choices.rows(_FEW)
+    if result.gold is not None:
+        heads, order, last = [head for head in result.aligned if head in heads], "least error rate first", []
+        fields = [field for field in head_fields(n, ALIGNMENT) if field.title == "Head" or field.name]
     yield first_rows("Heads", fields, heads, rows, "heads-texts.csv", order=order, last=last)
     if choices.verbose:
         yield first_rows("Texts", text_fields(result), result.texts, rows, "heads-texts.json", noun="text")
+    if result.gold is not None:
+        yield notes(
+            f"AER: alignment error rate; of the baseline {rounded(result.aligned[0].statistics['aer_baseline'].mean)}. "
+            "Output: the rows that predict a word; input: that read it. alignment_heads (from 30 pairs on): "
+            f"{result.alignment_heads}"
+        )
     cut = sum(text.cut > 0 for text in result.texts)
     if cut:
         yield notes(f"{counted(cut, 'text')} cut to what the model can read (--truncate).")
@@ -127,7 +138,7 @@ SPEC = CommandSpec(
     lines=("heads.jsonl", _json_lines),
     tables=_tables,
     table=_statistics,
-    in_paper=lambda result, choices: NamedTable("heads", number_fields(), result.select(choices.select)),
+    in_paper=lambda result, choices: NamedTable("heads", number_fields(result), result.select(choices.select)),
     patterns=True,
 )
 """The command's presentation."""

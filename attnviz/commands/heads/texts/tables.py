@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, TextsAnalysis
+from attnviz.measures.alignments import ALIGNMENT
 from attnviz.models.wording import quoted, rounded, span, visible
 from attnviz.present.fields import Field, pick, plain
 from attnviz.present.statistics import statistic_field
@@ -33,7 +34,7 @@ def text_fields(result: TextsAnalysis) -> list[Field[OneText]]:
     return [field for field in columns if any(field.value_for(text) is not None for text in result.texts)]
 
 
-def number_fields() -> list[Field[HeadSpread]]:
+def number_fields(result: TextsAnalysis) -> list[Field[HeadSpread]]:
     """The columns of a table of heads that sorts: numbers of texts and means."""
     columns: list[Field[HeadSpread]] = [
         Field("Head", lambda head: str(head.id), name="head"),
@@ -41,7 +42,8 @@ def number_fields() -> list[Field[HeadSpread]]:
         Field("Texts", lambda head: head.labels[head.label], name="texts"),
         Field("Score", lambda head: head.score.mean, name="score"),
     ]
-    return [*columns, *(statistic_field(name, partial(_mean, name=name)) for name in LISTED)]
+    names = LISTED if result.gold is None else ALIGNMENT
+    return [*columns, *(statistic_field(name, partial(_mean, name=name)) for name in names)]
 
 
 def head_fields(n: int, names: Sequence[str]) -> list[Field[HeadSpread]]:
