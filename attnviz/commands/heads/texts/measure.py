@@ -14,7 +14,7 @@ from attnviz.commands.heads.measure import Reader, check_parser, listed, profile
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.spans import SpanShares
-from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
+from attnviz.measures.statistics import SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
@@ -264,12 +264,7 @@ def analyze_each(
 def _on_text(head: HeadFindings, analysis: Analysis) -> HeadOnText:
     context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
-    names = list(SCALARS)
-    if analysis.checkpoint.stacks:
-        names.append(DIAGONALITY)
-    if context.learned_sinks:
-        names.append(NOWHERE)
-    statistics = {name: head.statistics.get(name) for name in names}
+    statistics = {name: head.statistics.get(name) for name in (*SCALARS, *analysis.optional)}
     return HeadOnText(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
 
 
