@@ -290,6 +290,11 @@ COMMANDS = {
                    "its second occurrence as doc=cat#2, or positions doc=#10-#40. May be given more than once. The "
                    "messages of a chat, both texts of a pair, prompt and new text of --generate are spans without it.",
                    (), "NAME=TEXT", ("--span",), any_language=True),
+            Option("contacts", Path, "Residues of a protein that are in contact: a .npy matrix (0 and 1, or distances "
+                   "in ångström, below 8), or a text with two residues a line, counted from 1. Scores each head by its "
+                   "precision.", None, "FILE"),
+            _switch("symmetric", "Of encoders: draw A + Aᵀ without special tokens, instead of the attention A."),
+            _switch("apc", "The same, less the average product correction; also in the scores of --contacts."),
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
             _PARSER,
             _MEMORY,
@@ -315,7 +320,7 @@ COMMANDS = {
                  "a few heads of each kind."),
             _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "token", "generate", "relation", "queries", "spans"),
+        of_one=("pair", "target", "token", "generate", "relation", "queries", "spans", "contacts", "symmetric", "apc"),
         of_many=("text_column", "pair_column", "label_column", "alignments"),
     ),
     "compare": Command(

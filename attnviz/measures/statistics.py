@@ -19,6 +19,7 @@ from torch import Tensor
 
 from attnviz.arguments import one_of
 from attnviz.errors import UsageError
+from attnviz.measures.contacts import CONTACTS, ContactMap
 from attnviz.measures.guesses import first_largest
 from attnviz.measures.patterns import (
     CHOSEN,
@@ -62,6 +63,9 @@ DIAGONALITY = "diagonality"
 NOWHERE = "nowhere"
 """The statistic of models with learned sinks alone: the share of attention that goes to no token."""
 
+OPTIONAL = (DIAGONALITY, NOWHERE, *CONTACTS)
+"""What some texts of some models have."""
+
 
 def statistic_named(name: str) -> str:
     """The statistic of heads.json that a name means; hyphens count as underscores.
@@ -70,7 +74,7 @@ def statistic_named(name: str) -> str:
         UsageError: there is none of that name.
     """
     wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
-    known = (*SCALARS, DIAGONALITY, NOWHERE)
+    known = (*SCALARS, *OPTIONAL)
     if wanted not in known:
         said = one_of(wanted, known, "each head in heads.json has them")
         raise UsageError(f"unknown statistic {name!r} for a map: {said}")
@@ -146,6 +150,7 @@ class TextContext:
         window: attention window in tokens on each side, including the query; None for no window.
         queries: the units whose rows are measured, in order; None for all.
         learned_sinks: whether rows may sum to less than 1.
+        contacts: between the residues of a protein, if they are known.
         device: where masks are made.
     """
 
@@ -156,6 +161,7 @@ class TextContext:
     window: int | None = None
     queries: tuple[int, ...] | None = None
     learned_sinks: bool = False
+    contacts: ContactMap | None = None
     device: torch.device = HOST
     _plans: dict[object, RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
     _weights: dict[object, PairWeights] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -329,7 +335,7 @@ class TextContext:
         return {
             name: of_content if name in NAMES else of_all
             for name, (of_all, of_content) in {DIAGONALITY: (None, None), **self._uniform.results()[0]}.items()
-        }
+        } | ({} if self.contacts is None else self.contacts.chance)
 
     @cached_property
     def baselines(self) -> dict[str, float | None]:

@@ -367,10 +367,11 @@ def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any])
 def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Encoding:
     """Encode with a tokenizer that gives no offsets, but pieces that stand in the text as they are (ESM's)."""
     encoded = tokenizer(text, **cut, return_special_tokens_mask=True, verbose=False)
-    ids, special = encoded["input_ids"], [bool(mask) for mask in encoded["special_tokens_mask"]]
+    ids, special = encoded["input_ids"], list[bool]()
     pieces, end, offsets = tokenizer.tokenize(text), 0, list[tuple[int, int]]()
-    for is_special in special:
-        piece = "" if is_special else pieces.pop(0)
+    for is_added in encoded["special_tokens_mask"]:
+        piece = "" if is_added else pieces.pop(0)
+        special.append(piece in ("", ":"))  # a colon parts two chains
         start = text.index(piece, end)
         end = start + len(piece)
         offsets.append((start, end))
@@ -486,7 +487,9 @@ def _tokens(
         # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
         continues = continues and has_words and not piece.startswith(SPACE)
         continues = continues and (words[position] == words[position - 1] or not text.strip())
-        labels.append(mark + visible(text) if continues else visible(text))
+        word = words[position]
+        number = "" if has_words or word is None else word + 1  # K12
+        labels.append(f"{mark if continues else ''}{visible(text)}{number}")
     return Tokens(
         ids=tuple(encoding.ids),
         labels=tuple(labels),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from attnviz.measures.alignments import ROWS
+from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import ON_REPEATS, PATTERNS, REGISTRY
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.plugins import live
@@ -16,6 +17,7 @@ LOOKBACK = (
 )
 """What the lookback ratio is."""
 
+_CONTACTS = "share of contacts among the L (or L/5) pairs of L residues that attend most to each other"
 _SHARE = "share of the attention on content that lands on"
 _CONTENT = "without sinks, rows renormalised"
 _AFTER = "mean attention of the {unit}s with a copy before them to"
@@ -66,6 +68,11 @@ STATISTICS = live(REGISTRY, lambda: {
     },
     "aer_baseline": Statistic("AER, baseline", "AER of the diagonal, or of random links if less", "", "AER, baseline"),
     "sink": Statistic("sink share", "mean attention of the other {unit}s to {sinks}", "", "Sink"),
+    **{
+        name: Statistic(of, f"{_CONTACTS}, {least} or more apart", "", of)
+        for name, (least, _) in CONTACTS.items()
+        for of in [name.replace("contacts_l5", "P@L/5").replace("contacts_l", "P@L").replace("_", " ")]
+    },
     NOWHERE: Statistic(NOWHERE, "mean attention of content that goes to a learned sink, no token", "", "Nowhere"),
     **{
         spec.statistic: Statistic(f"{spec.name} share", f"{_SHARE} {spec.target}", "", spec.column)

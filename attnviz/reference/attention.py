@@ -378,17 +378,6 @@ def nowhere(pattern: Tensor) -> Tensor:
     return (1 - pattern.sum(-1)).clamp(min=0)  # below 0 by rounding alone
 
 
-def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
-    """Weighted sums of the values, concatenated over the heads and multiplied by W_O; b_O is added.
-
-    Concatenating the heads and multiplying by one [n_heads * d_head, d_model] matrix is the same as
-    multiplying each head by its own [d_head, d_model] slice and adding up.
-
-    From a pattern [.., n_heads, n, n_keys] and values [.., n_heads, n_keys, d_head] to [.., n, d_model].
-    """
-    return joined_output(torch.matmul(pattern, value), parameters)
-
-
 def joined_output(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     """From the weighted values of every head, [.., n_heads, n, d_head], through W_O and b_O to [.., n, d_model]."""
     concatenated = weighted.transpose(-3, -2).flatten(-2)
@@ -491,24 +480,3 @@ def weighted_logs(pattern: Tensor) -> Tensor:
 def entropy(pattern: Tensor) -> Tensor:
     """The entropy of each row in nats, [...] of rows [..., n_keys]."""
     return -weighted_logs(pattern).sum(-1)
-
-
-def multi_head_attention(
-    x: Tensor, parameters: HeadParameters, allowed: Tensor, source: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The whole reference attention of one layer.
-
-    Args:
-        x: the input of the attention, [.., n, d_model].
-        parameters: those of the layer.
-        allowed: boolean, True = may attend, broadcastable to [.., n_heads, n, n_keys].
-        source: what keys and values are made of, [.., n_keys, d_model]; None for x itself (self-attention).
-
-    Returns:
-        the pattern of every head, [.., n_heads, n, n_keys], and the output of all heads together after
-        W_O and b_O, [.., n, d_model].
-    """
-    source = x if source is None else source
-    query, key = queries_and_keys(x, source, parameters)
-    pattern = pattern_of(query, key, parameters, allowed)
-    return pattern, attention_output(pattern, values(source, parameters), parameters)

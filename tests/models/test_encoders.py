@@ -240,13 +240,13 @@ def test_residues_are_tokens_and_words_of_their_own():
     checkpoint = checkpoint_of("esm", max_position_embeddings=20)
     tokens = checkpoint.tokenize(MASKED)
     assert tokens.ids == tuple(checkpoint.tokenizer(MASKED)["input_ids"])
-    assert " ".join(tokens.labels) == "<cls> M K <mask> A Y I <mask> K Q <unk> R <unk> <eos>"
-    assert tokens.word_labels == tokens.labels[1:-1]
+    assert " ".join(tokens.labels) == "<cls> M1 K2 <mask>3 A4 Y5 I6 <mask>7 K8 Q9 <unk>10 R11 <unk>12 <eos>"
+    assert " ".join(tokens.word_labels) == "M K <mask> A Y I <mask> K Q <unk> R <unk>"
     assert tokens.words == (None, *range(12), None)
     assert [MASKED[first:last] for first, last in tokens.offsets][6:] == ["I", "<mask>", "K", "Q", "j", "R", "x", ""]
     assert [i for i, special in enumerate(tokens.special) if special] == [0, 13]
     cut = checkpoint.tokenize(PROTEIN * 3, truncate=True)
-    assert (len(cut), cut.truncated, cut.labels[-2:]) == (20, 24, ("A", "<eos>"))
+    assert (len(cut), cut.truncated, cut.labels[-2:]) == (20, 24, ("A18", "<eos>"))
     (item,) = encode(checkpoint, [Text(PROTEIN * 3)], truncate=True)
     assert (item.ids, item.cut) == (cut.ids, True)
     assert vocabulary_labels(checkpoint.tokenizer, [4, 5, 32]) == ["L", "A", "<mask>"]

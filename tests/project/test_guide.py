@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
@@ -35,7 +36,7 @@ from tests.support.corpora import examples, sentences, treebank
 from tests.support.encoder_decoders import saved
 from tests.support.llamas import cached_smollm2, sharp_llama
 from tests.support.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
-from tests.support.relatives import roberta_tokenizer, sharp
+from tests.support.relatives import RELATIVES, roberta_tokenizer, sharp
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "examples" / "guide"
@@ -114,6 +115,8 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     save_checkpoint(*sharp_classifier("bert", "ForTokenClassification", **parts_of_speech), folder / "my-tagger")
     boundaries = {"num_labels": 2, "id2label": None, "label2id": None}
     save_checkpoint(*sharp_classifier("bert", "ForQuestionAnswering", **boundaries), folder / "my-reader")
+    save_checkpoint(sharp("esm"), RELATIVES["esm"].tokenizer, folder / "my-esm2")
+    np.save(folder / "distances.npy", 7 * np.abs(np.arange(32) - np.arange(32)[:, None]) % 23 + 3.8)
     (folder / "reviews.csv").write_text("review,label\nthe cat ran away,good\nit was in the house,bad\n")
     pairs = "one two three four one two,one two four three one two, three, four\n"
     (folder / "pairs.csv").write_text(f"clean,corrupt,answer,foil\n{pairs}")

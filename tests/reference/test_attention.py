@@ -17,8 +17,11 @@ from attnviz.reference.attention import (
     HeadParameters,
     Projection,
     allowed_positions,
-    multi_head_attention,
+    joined_output,
+    pattern_of,
     project,
+    queries_and_keys,
+    values,
 )
 from tests.support.drawn_parameters import random_input, random_parameters
 from tests.support.models import sharp_bert, sharp_gpt2
@@ -28,6 +31,13 @@ PATTERN_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
 OUTPUT_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
 GPT2_FLAGS = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
 DTYPES = [torch.float32, torch.float64]
+
+
+def multi_head_attention(x: Tensor, parameters: HeadParameters, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """The pattern of every head, and the output of all heads, of a layer with the input x."""
+    query, key = queries_and_keys(x, x, parameters)
+    pattern = pattern_of(query, key, parameters, allowed)
+    return pattern, joined_output(pattern @ values(x, parameters), parameters)
 
 
 def captured(model: Any, inputs: dict[str, Tensor]) -> tuple[Checkpoint, list[RecordedLayer]]:

@@ -15,6 +15,7 @@ from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
+from attnviz.measures.contacts import ContactMap
 from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelatedWords, RelationTally
 from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
@@ -61,6 +62,9 @@ def analyze(
     pair: str | None = None,
     chat: Sequence[Message] | str | Path | None = None,
     spans: Mapping[str, str] | Sequence[str] = (),
+    contacts: str | Path | None = None,
+    symmetric: bool = False,
+    apc: bool = False,
     words: bool = False,
     syntax: bool = True,
     parser: str | None = None,
@@ -97,6 +101,10 @@ def analyze(
         spans: of which attention to one another is measured, beside those of a chat, a pair or a continuation
             (``prompt``, ``new``): by name a stretch of the text, its second occurrence as ``stretch#2``, or positions
             such as ``#10-#40``.
+        contacts: a file with the residues of a protein that are in contact
+            (:class:`attnviz.measures.contacts.ContactMap`), which scores each head; chains are parted by colons.
+        symmetric: of encoders, draw A + Aᵀ without special tokens in place of the attention A.
+        apc: the same less the average product correction, also in the scores by ``contacts``.
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
@@ -122,7 +130,8 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    options, named = Options(words, queries), spans_by_name(spans)
+    file = None if contacts is None else str(contacts)
+    options, named = Options(words, queries, symmetric or apc, apc, file), spans_by_name(spans)
     check_parser(parser, syntax)
     if (text is None) == (chat is None):
         found = "neither" if chat is None else "both"
@@ -143,7 +152,7 @@ def analyze(
     if inputs and model is None and opening.get("adapter") is None:
         raise UsageError("expected model= with what a tokenizer returned: the model of this tokenizer; found none.")
     of_one = {"pair": pair, "target": None if inputs else target, "generate": generate if inputs else None}
-    for name, value in of_one.items():
+    for name, value in {**of_one, "contacts": contacts}.items():
         if value is not None:
             raise UsageError(f"expected {name} with one text, found it with {as_found(type(text).__name__)}.")
     if len(inputs) < len(texts):
@@ -254,7 +263,7 @@ class Reader:
         attention = verify_attention(
             checkpoint, tokens, measure_rows, progress, decoded, self.memory, rows, keep_outputs=False
         )
-        return Analysis(
+        found = Analysis(
             text=text,
             pair=pair,
             checkpoint=checkpoint,
@@ -272,6 +281,7 @@ class Reader:
             chat=chat,
             spans=measured_spans(of_spans, tokens, lambda layer: contexts.get(layer, context)) if of_spans else None,
         )
+        return _with_contacts(found)
 
     def _parsed(self, texts: Sequence[str], tokens: Tokens) -> tuple[Parse | None, str]:
         """The parse of what the model reads, or None and why not."""
@@ -286,6 +296,12 @@ class Reader:
         if self.options.queries is not None and self.checkpoint.stacks:
             raise UsageError(
                 "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
+            )
+        encoder = not self.checkpoint.stacks and not self.checkpoint.architecture.causal
+        if (self.options.symmetric or self.options.contacts) and (self.options.queries is not None or not encoder):
+            raise UsageError(
+                "--contacts, --symmetric and --apc are of encoders that read one text, such as ESM-2, and of all rows; "
+                "leave them out, or --queries."
             )
         refuse_target(self.checkpoint, target, self.max_new_tokens)
         refuse_words(self.checkpoint, words=self.options.words, parser=self.parser)
@@ -358,6 +374,15 @@ class Reader:
         return Target(found.text, found.tokens, found.generated, longest, context, cross)
 
 
+def _with_contacts(found: Analysis) -> Analysis:
+    """With the contacts that heads find, where these are known."""
+    contacts = found.context.contacts
+    if contacts is None:
+        return found
+    scored = [(head, contacts.statistics(pattern)) for head, pattern in found.patterns()]
+    return replace(found, heads=tuple(replace(head, statistics=head.statistics | scores) for head, scores in scored))
+
+
 def as_list(texts: object) -> list[object]:
     """A list, from a list, or an array or column of NumPy, pandas, datasets; UsageError for anything else, or none."""
     items = texts.tolist() if hasattr(texts, "tolist") else texts
@@ -427,7 +452,8 @@ def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     tokens_apart = told_apart(tokens.ids, tokens.unknown_id)
     ids = [tuple(tokens_apart[i] for i in unit) for unit in units.members]
     queries = None if options.queries is None else find_queries(units, options.queries)
-    return TextContext(units, causal, MaskInput(units.labels, ids, causal), queries=queries)
+    contacts = None if options.contacts is None else ContactMap(options.contacts, units.special, options.apc)
+    return TextContext(units, causal, MaskInput(units.labels, ids, causal), queries=queries, contacts=contacts)
 
 
 def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | None, n: int) -> dict[int, TextContext]:

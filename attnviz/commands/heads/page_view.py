@@ -12,7 +12,7 @@ from attnviz.commands.heads.spans import page_spans
 from attnviz.commands.heads.summary import no_role, role_text, unless_seen
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
-from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
+from attnviz.measures.statistics import SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import BUILT_IN
@@ -206,12 +206,7 @@ def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
 
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
-    names = list(SCALARS)
-    if analysis.target is not None:
-        names.append(DIAGONALITY)
-    if analysis.context.learned_sinks:
-        names.append(NOWHERE)
-    for name in names:
+    for name in [*SCALARS, *analysis.optional]:
         uniform = (uniform_value(part, name) for part in analysis.parts)
         values = (head.statistics.get(name) for head in analysis.heads)
         yield statistic_entry(name, *statistic_meaning(analysis, name), uniform, values)

@@ -15,25 +15,21 @@ from attnviz.commands.heads.relations import HeadRelation, positions_of, relatio
 from attnviz.commands.heads.spans import positions_of_span, span_table, spans_entry
 from attnviz.commands.heads.summary import LABEL, MOST_DRAWN, seen, summary_entry
 from attnviz.commands.heads.tables import head_tables
-from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import Parse
+from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import SHARES
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
 from attnviz.models.head_ids import LayerId, ids_and_names
 from attnviz.models.wording import quoted
 from attnviz.present.documents import target_entry, text_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, NamedTable
+from attnviz.present.fields import HEAD, Field, NamedTable, entry, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.view import ViewOptions
 
-_OF_ROLES = ("role", "score", "baseline", "n", "interval", "passed", "direction", "untrained", "refuted")
-
-
-def _stored_role_entry(role: Role) -> dict[str, Any]:
-    """A role over the stored corpus; profile.json has its evidence."""
-    return {name: getattr(role, name) for name in _OF_ROLES}
+_STORED_ROLE = plain("role", "score", "baseline", "n", "interval", "passed", "direction", "untrained", "refuted")
+"""A role over the stored corpus; profile.json has its evidence."""
 
 
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
@@ -78,7 +74,11 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
         _statistic("entropy"),
         Field(value=lambda head: context(head).uniform["entropy"], name="entropy_uniform"),
         *(_statistic(name) for name in SCALARS if name != "entropy"),
-        replace(_statistic(NOWHERE), if_known=True),
+        *(replace(_statistic(name), if_known=True) for name in (NOWHERE, *CONTACTS)),
+        *(
+            Field(value=lambda head, name=name: context(head).uniform.get(name), name=f"{name}_baseline", if_known=True)  # type: ignore[misc]
+            for name in CONTACTS
+        ),
         replace(_statistic(DIAGONALITY), of_stacks=True),
         Field(value=diagonal, name="diagonality_baseline", of_stacks=True, csv={}),
         *_lookback(analysis),
@@ -96,7 +96,7 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
             },
         ),
         Field(
-            value=lambda head: None if head.roles is None else list(map(_stored_role_entry, head.roles)),
+            value=lambda head: None if head.roles is None else [entry(_STORED_ROLE, role) for role in head.roles],
             name="profile",
             csv={},
         ),

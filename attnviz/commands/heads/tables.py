@@ -32,6 +32,7 @@ from attnviz.commands.heads.summary import (
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
+from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SINK
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, statistic_named
 from attnviz.models.head_ids import ids_and_names
@@ -72,11 +73,13 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
     for part, heads in parts:
         lines += _headline(part, heads, whole)
     yield Group(*lines)
-    listed = [each for each in parts if whole or choices.select or choices.relation or not _is_short(each[1])]
+    labelled = [each for each in parts if any(head.label != TOO_SHORT for head in each[1])]
+    listed = parts if whole or choices.select or choices.relation else labelled
     if not whole:
         n_rows = _BESIDE_SPANS if analysis.spans else MOST_LISTED // max(1, len(listed))
         tables = [(part, _rows(heads, n_rows if choices.select else 0, n_rows, names)) for part, heads in listed]
         yield from _table_of_heads(tables, names, sum(len(heads) for _, heads in listed), choices)
+        yield from _contact_table(analysis, choices, choices.rows(n_rows))
         yield from span_tables(analysis, analysis.select(choices.select), choices.rows(_FEW_PAIRS), whole)
         yield _short_notes(analysis)
         return
@@ -91,6 +94,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
         yield _head_table(part, heads, top, f"clearest {clearest} first")
         if len(heads) > 1:
             yield _pattern_table(heads)
+    yield from _contact_table(analysis, choices, choices.top)
     yield from span_tables(analysis, analysis.select(choices.select), choices.top, whole)
     yield _notes(analysis)
 
@@ -98,11 +102,6 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
 def _kind_of_attention(part: Analysis) -> str:
     assert part.stack is not None
     return f"{capital(part.stack.name)} ({part.stack.letter})"
-
-
-def _is_short(heads: Sequence[HeadFindings]) -> bool:
-    """Whether the text is too short to label any head."""
-    return all(head.label == TOO_SHORT for head in heads)
 
 
 def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str) -> RenderableType:
@@ -131,6 +130,18 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
         columns.append(statistic_field(name, lambda head, name=name: head.statistics.get(name), analysis.units.name))  # type: ignore[misc]
         last.append(uniform.get(name, ""))
     return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
+
+
+def _contact_table(analysis: Analysis, choices: ViewOptions, top: int | None) -> Iterator[RenderableType]:
+    """The heads that find most contacts; none without a file of contacts."""
+    if analysis.context.contacts is None:
+        return
+    columns: list[Field[HeadFindings]] = [Field("Head", lambda head: head.id)]
+    for name in CONTACTS:
+        columns.append(statistic_field(name, lambda head, name=name: head.statistics[name]))  # type: ignore[misc]
+    ranked = sorted(analysis.select(choices.select), key=lambda head: -(head.statistics["contacts_l"] or 0.0))
+    last = ["chance", *analysis.context.contacts.chance.values()]
+    yield first_rows("Heads that find contacts", columns, ranked, top, "heads.csv", order="best first", last=last)
 
 
 def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
@@ -189,15 +200,11 @@ def _passing(row: _Pattern) -> str:
     return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= ENOUGH else "–"
 
 
-def _which_baseline(row: _Pattern) -> str:
-    return row[0].largest_baseline or ("" if row[0].baseline is None else "uniform")
-
-
 _PATTERN_COLUMNS: list[Field[_Pattern]] = [
     Field("Pattern", _pattern),
     Field("Strongest heads", _strongest),
     Field("Baseline", lambda row: row[0].baseline),
-    Field("which", _which_baseline, detail=True),
+    Field("which", lambda row: row[0].largest_baseline or ("" if row[0].baseline is None else "uniform"), detail=True),
     Field("n", lambda row: row[0].n),
     Field("Pass", _passing),
 ]
@@ -313,7 +320,8 @@ def _headline(part: Analysis, heads: Sequence[HeadFindings], whole: bool) -> Ite
         where = f"{where} ({counted(n, f'content {unit}')}: indications only)"
     said = f"no labels, which need {LEAST_N} content {unit}s."
     if n >= LEAST_N:
-        said = _counts([(head, head.on_text) for head in heads], whole, _ALWAYS, UNNAMED)
+        always = [kind for kind in _ALWAYS if kind != "syntactic" or part.checkpoint.architecture.has_words]
+        said = _counts([(head, head.on_text) for head in heads], whole, always, UNNAMED)
     yield Text.assemble((f"{where}: ", "bold"), said)
     if part.profile is not None:
         parts = part.profile.parts

@@ -64,7 +64,16 @@ def _largest(cells: Array) -> float:
     return float(cells.max()) or 1.0
 
 
+def _as_drawn(analysis: Analysis, choices: ViewOptions) -> tuple[Analysis, ViewOptions]:
+    """With --symmetric corrected attention, which has no end in common: each head has its own scale."""
+    if not analysis.options.symmetric:
+        return analysis, choices
+    own = replace(choices.style, scale="per-head")
+    return replace(analysis, corrected=True), replace(choices, drop_special=True, style=own)
+
+
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
+    analysis, choices = _as_drawn(analysis, choices)
     style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
     why_log = choices.style.why_log(analysis.longest)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts_of(choices.select)]
@@ -148,6 +157,7 @@ def _labels(shown: Analysis) -> tuple[Labels, Labels | None]:
 
 
 def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
+    analysis, choices = _as_drawn(analysis, choices)
     for part in analysis.parts_of(choices.select):
         yield from _heatmaps_of(part, part.select(choices.select), choices)
 
@@ -223,6 +233,7 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     A mean hides what its heads do: twelve heads that each look elsewhere have the mean of one that looks everywhere.
     So the picture says that no head need look like it.
     """
+    analysis, choices = _as_drawn(analysis, choices)
     for part in analysis.parts_of(choices.select):
         yield _mean(part, choices)
 

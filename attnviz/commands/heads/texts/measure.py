@@ -22,7 +22,7 @@ from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.estimates import t_quantile
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.spans import SpanShares
-from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
+from attnviz.measures.statistics import SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
@@ -306,12 +306,7 @@ def analyze_each(
 def _on_text(head: HeadFindings, analysis: Analysis, aligned: Mapping[HeadId, dict[str, float | None]]) -> HeadOnText:
     context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
-    names = list(SCALARS)
-    if analysis.checkpoint.stacks:
-        names.append(DIAGONALITY)
-    if context.learned_sinks:
-        names.append(NOWHERE)
-    statistics = {name: head.statistics.get(name) for name in names}
+    statistics = {name: head.statistics.get(name) for name in (*SCALARS, *analysis.optional)}
     statistics |= aligned.get(head.id, dict.fromkeys(ALIGNMENT if aligned else ()))
     return HeadOnText(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
 

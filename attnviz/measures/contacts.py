@@ -1,0 +1,95 @@
+"""Contacts of a protein that heads find: of the pairs of residues that score highest, the share that is in contact.
+
+Rao et al. 2021, "Transformer protein language models are unsupervised structure learners"; precisions are as in CASP.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnviz.errors import UsageError
+from attnviz.models.wording import visible
+
+_LONG = 24
+CONTACTS = {"contacts_l": (6, 1), "contacts_l5": (6, 5), "long_contacts_l": (_LONG, 1), "long_contacts_l5": (_LONG, 5)}
+"""By statistic: how far apart the residues of a pair are at least, and the part of L, their number, that is ranked."""
+
+_NEAR, _NEAREST = 8.0, 1.0
+"""Ångström: residues nearer than the first are in contact; none are nearer than the second."""
+
+
+def corrected(patterns: Tensor, apc: bool) -> Tensor:
+    """A + Aᵀ of patterns [.., n, n]; with ``apc`` less its average product, a_i a_j / a (Dunn et al. 2008)."""
+    both = patterns + patterns.mT
+    sums = both.sum(-1, keepdim=True)
+    total = sums.sum(-2, keepdim=True)
+    return both - sums * sums.mT / total.where(total > 0, 1.0) if apc else both
+
+
+def _read(file: str | Path, n: int) -> NDArray[np.float64]:
+    """Which of n residues are in contact, [n, n]: 1, 0, or NaN where that is not known."""
+    expected = f"expected in {visible(str(file))} {n} × {n} numbers (.npy), or lines of two residues up to {n}, found"
+    try:
+        found = np.load(file) if Path(file).suffix == ".npy" else np.loadtxt(file, dtype=int, ndmin=2)
+        known = found >= 0
+    except (OSError, EOFError, TypeError, ValueError) as error:
+        raise UsageError(f"{expected} what cannot be read: {error}.") from error
+    contacts = np.zeros((n, n))
+    if Path(file).suffix != ".npy" and found.shape[1] == 2 and found.min() >= 1 and found.max() <= n:
+        contacts[tuple(found.T - 1)] = 1
+    elif found.shape != (n, n):
+        shape = " × ".join(map(str, found.shape))
+        raise UsageError(f"{expected} {shape} numbers from {found.min(initial=0)} to {found.max(initial=0)}.")
+    elif np.isin(found[known], (0, 1)).all():
+        contacts = np.where(known, found, np.nan)
+    else:
+        contacts = np.where(known, found < _NEAR, np.nan)
+        if found[known & ~np.eye(n, dtype=bool)].min(initial=np.inf) < _NEAREST:
+            raise UsageError(f"{expected} distances below {_NEAREST:g}: they are in ångström, contacts are 0 and 1.")
+    return np.fmax(contacts, contacts.T)
+
+
+class ContactMap:
+    """The residues of a text that are in contact.
+
+    Args:
+        file: .npy, [n, n] of 0 and 1 or of distances in ångström, NaN or below 0 where they are not known; or a text
+            with two residues in contact on each line, counted from 1.
+        special: which positions are no residues. One between residues parts two chains, whose pairs count, as long
+            ones, if the file has contacts between chains.
+        apc: whether scores are corrected, see :func:`corrected`.
+
+    Raises:
+        UsageError: the file is neither, of another number of residues, or without contacts.
+    """
+
+    def __init__(self, file: str | Path, special: Sequence[bool], apc: bool) -> None:
+        self._residues, self._apc = np.flatnonzero(~np.array(special)), apc
+        n = len(self._residues)
+        (first, second), chains = np.triu_indices(n, 1), self._residues - np.arange(n)
+        truth, between = _read(file, n)[first, second], chains[first] != chains[second]
+        apart = np.where(between, _LONG * (truth[between] == 1).any(), second - first)
+        self._pairs = dict[str, tuple[Tensor, Tensor]]()
+        for name, (least, _) in CONTACTS.items():
+            ranked = (apart >= least) & (truth >= 0)
+            self._pairs[name] = torch.tensor((first * n + second)[ranked]), torch.tensor(truth[ranked])
+        if not self._pairs["contacts_l"][1].any():
+            raise UsageError(f"expected in {visible(str(file))} contacts of residues 6 or more apart, found none.")
+
+    @property
+    def chance(self) -> dict[str, float | None]:
+        """The statistics under uniform attention: the share of contacts among all pairs; None without pairs."""
+        return {name: float(truth.mean()) if len(truth) else None for name, (_, truth) in self._pairs.items()}
+
+    def statistics(self, pattern: Tensor) -> dict[str, float | None]:
+        """The statistics of a pattern, [n, n], by :func:`corrected` attention between residues."""
+        values, n = corrected(pattern[self._residues][:, self._residues], self._apc).flatten(), len(self._residues)
+        found = dict[str, float | None]()
+        for name, (pairs, truth) in self._pairs.items():
+            highest = values[pairs].topk(min(len(pairs), max(1, n // CONTACTS[name][1]))).indices
+            found[name] = float(truth[highest].mean()) if len(pairs) else None
+        return found

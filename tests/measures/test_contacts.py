@@ -1,0 +1,149 @@
+"""Contacts of proteins: heads by hand that attend to them, ESM's own corrections, and files that are refused."""
+
+import numpy as np
+import pytest
+import torch
+from transformers.models.esm.modeling_esm import average_product_correct, symmetrize
+
+import attnviz
+from attnviz.errors import UsageError
+from attnviz.measures.contacts import ContactMap, corrected
+from attnviz.present.view import ViewOptions
+from tests.conftest import SENTENCE
+from tests.support.drawn import drawing_of
+from tests.support.relatives import checkpoint_of
+
+PROTEIN = "MKTAYIAKQRQISF"
+N = 32
+PAIRS = [(1, 20), (2, 12), (3, 30), (5, 28), (8, 15), (10, 31)]
+"""Residues in contact, counted from 1: as many as N / 5, 6 or more apart, one of them 24."""
+
+
+def text_of(pairs, folder):
+    file = folder / "contacts.txt"
+    file.write_text("# i j\n" + "".join(f"{other} {one}\n" for one, other in pairs))
+    return file
+
+
+def matrix_of(matrix, folder):
+    file = folder / "contacts.npy"
+    np.save(file, matrix)
+    return file
+
+
+def pattern_of(pairs, n):
+    """The first of each pair attends to the second, between two special tokens; all others to the first token."""
+    pattern = torch.zeros(n + 2, n + 2)
+    pattern[:, 0] = 1.0
+    for one, other in pairs:
+        pattern[one] = 0.0
+        pattern[one, other] = 1.0
+    return pattern
+
+
+@pytest.mark.parametrize("apc", [False, True])
+def test_a_head_that_attends_to_contacts_finds_all_of_them(tmp_path, apc):
+    contacts = ContactMap(text_of(PAIRS, tmp_path), [True, *[False] * N, True], apc)
+    found = contacts.statistics(pattern_of(PAIRS, N))
+    assert found == pytest.approx(
+        {"contacts_l": 6 / 32, "contacts_l5": 1, "long_contacts_l": 1 / 32, "long_contacts_l5": 1 / 6}
+    )
+    share, of_long = 6 / (26 * 27 / 2), 1 / (8 * 9 / 2)
+    assert list(contacts.chance.values()) == pytest.approx([share, share, of_long, of_long])
+    near = [(one, one + 1) for one, _ in PAIRS]
+    assert contacts.statistics(pattern_of(near, N))["contacts_l5"] < 0.5
+
+
+def test_matrices_of_contacts_and_of_distances_say_the_same_and_unknown_pairs_do_not_count(tmp_path):
+    binary, distances = np.zeros((N, N)), np.full((N, N), 9.0)
+    for one, other in PAIRS:
+        binary[one - 1, other - 1] = 1
+        distances[one - 1, other - 1] = distances[other - 1, one - 1] = 7.9
+    np.fill_diagonal(distances, 0)
+    unknown = distances.copy()
+    unknown[0], unknown[:, 0] = np.nan, -1
+    special = [False] * N
+    chances = [ContactMap(matrix_of(each, tmp_path), special, False).chance for each in (binary, distances, unknown)]
+    assert chances[0] == chances[1] == ContactMap(text_of(PAIRS, tmp_path), special, False).chance
+    assert chances[2]["contacts_l"] == pytest.approx(5 / (25 * 26 / 2))
+
+
+def test_pairs_of_two_chains_count_only_where_the_file_has_contacts_between_them(tmp_path):
+    special = [True, *[False] * 16, True, *[False] * 16, True]
+    apart = ContactMap(text_of([(1, 9), (18, 30)], tmp_path), special, False)
+    assert apart.chance["contacts_l"] == pytest.approx(2 / (10 * 11))
+    assert apart.chance["long_contacts_l"] is None
+    between = ContactMap(text_of([(1, 9), (18, 30), (16, 17)], tmp_path), special, False)
+    assert between.chance["contacts_l"] == pytest.approx(3 / (10 * 11 + 16 * 16))
+    assert between.chance["long_contacts_l"] == pytest.approx(1 / (16 * 16))
+
+
+def test_maps_are_corrected_as_esm_does_it():
+    patterns = torch.rand(3, 9, 9).softmax(-1)
+    torch.testing.assert_close(corrected(patterns, False), symmetrize(patterns))
+    torch.testing.assert_close(corrected(patterns, True), average_product_correct(symmetrize(patterns)))
+    assert corrected(torch.zeros(2, 4, 4), True).isfinite().all()
+
+
+@pytest.mark.parametrize("apc", [False, True])
+def test_what_is_drawn_is_corrected_and_statistics_are_of_the_weights(tmp_path, apc):
+    checkpoint = checkpoint_of("esm")
+    plain = attnviz.analyze(PROTEIN, checkpoint)
+    found = attnviz.analyze(PROTEIN, checkpoint, symmetric=True, apc=apc, contacts=text_of([(1, 10)], tmp_path))
+    assert torch.equal(plain.attention(), found.attention())
+    pairs = torch.triu_indices(14, 14, 6)
+    for before, after in zip(plain.heads, found.heads, strict=True):
+        assert before.statistics.items() <= after.statistics.items()
+        own = corrected(found.pattern(after.id)[1:-1, 1:-1], apc)
+        (plan,) = drawing_of("heads", "heads").plans(found, ViewOptions(select=(str(after.id),)))
+        torch.testing.assert_close(torch.from_numpy(plan.values), own.clamp(min=0), atol=1e-6, rtol=0)
+        assert (plan.labels.texts[0], plan.labels.texts[-1]) == ("M1", "F14")
+        highest = pairs.T[own[tuple(pairs)].topk(14).indices].tolist()
+        assert after.statistics["contacts_l"] == pytest.approx(([0, 9] in highest) / 14)
+
+
+def test_heads_are_ranked_beside_chance_and_files_have_their_precision(tmp_path):
+    found = attnviz.analyze("MKTAYIAK:QRQISFMK", checkpoint_of("esm"), contacts=text_of([(1, 7)], tmp_path))
+    assert [found.tokens.labels[at] for at in (8, 9, 10)] == ["K8", "<unk>", "Q9"]
+    assert found.tokens.special[9]
+    heads = found.document()["heads"]
+    assert {head["contacts_l_baseline"] for head in heads} == {1 / 6}
+    assert all(head["contacts_l"] == pytest.approx(1 / 6) for head in heads)  # of 6 pairs all are among the 16 highest
+    said = found.report()
+    assert "P@L/5" in said
+    assert "chance" in said
+    assert "syntactic" not in said
+    assert "precision" not in attnviz.analyze(PROTEIN, checkpoint_of("esm")).report()
+
+
+DISTANCES = np.full((14, 14), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([(1, 15)], "to 15"),
+        ([(0, 9)], "from 0"),
+        ([(1, 3)], "6 or more apart"),
+        ([("A", 9)], "lines of two residues"),
+        ([(1, "9 0.5")], "lines of two residues"),
+        (np.zeros((3, 14)), "14 × 14"),
+        (DISTANCES, "ångström"),
+        (np.array(["a"]), "contacts.npy"),
+        (None, "missing.npy"),
+    ],
+)
+def test_files_that_are_no_contacts_of_the_text_are_refused(given, said, tmp_path):
+    file = tmp_path / "missing.npy"
+    if given is not None:
+        file = text_of(given, tmp_path) if isinstance(given, list) else matrix_of(given, tmp_path)
+    with pytest.raises(UsageError, match=said):
+        attnviz.analyze(PROTEIN, checkpoint_of("esm"), contacts=file)
+
+
+@pytest.mark.parametrize("options", [{"symmetric": True}, {"apc": True}, {"contacts": "c.npy"}])
+def test_only_encoders_and_whole_texts_have_maps_of_contacts(options):
+    with pytest.raises(UsageError, match="encoders"):
+        attnviz.analyze(SENTENCE, "tiny-gpt2", **options)
+    with pytest.raises(UsageError, match="--queries"):
+        attnviz.analyze(PROTEIN, checkpoint_of("esm"), queries=0, **options)
