@@ -212,7 +212,7 @@ class Checkpoint:
     @property
     def positions(self) -> int:
         """Most tokens of a text; without the reserved first rows of RoBERTa's position table. T5 has no limit."""
-        positions = int(getattr(self.config, "max_position_embeddings", _NO_LIMIT))
+        positions = int(getattr(self.config, self.architecture.positions_setting, _NO_LIMIT))
         return positions - first_position(self.architecture, self.config)
 
     @property

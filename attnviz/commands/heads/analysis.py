@@ -17,6 +17,7 @@ from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import TextContext
 from attnviz.models.chats import Chat
 from attnviz.models.head_ids import HeadId, Stack, ids_and_names
+from attnviz.models.sound import Frames
 from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.models.wording import counted, quoted, visible
 from attnviz.present.figure_context import FigureContext
@@ -247,7 +248,10 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
                 f"--drop-special (drop_special=True) leaves nothing of this text to draw: {all_of_it} special or the "
                 "first; give a longer text, or leave the option out."
             )
-        return replace(self, without_sinks=drop_special)
+        shown = replace(self, without_sinks=drop_special)
+        if isinstance(self.tokens, Frames) and self.stack_letter == "X":
+            shown = replace(shown, context=replace(self.context, source=self.tokens.stretches(self.tokens.in_a_column)))
+        return shown
 
     @property
     def figure_context(self) -> FigureContext:
@@ -266,7 +270,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             return about
         if self.stack_letter == "D":
             return replace(about, texts=(self.target.text,))
-        sizes = len(self.context.keys), len(self.target.context.units)
+        of_source = counted(len(self.context.keys), units.name)
+        if isinstance(self.tokens, Frames):
+            of_source, note = self.tokens.length, self.tokens.column_note
+            about = replace(about, unit=self.target.context.units.name, dropped="; ".join(filter(None, (dropped, note))))
+        sizes = of_source, counted(len(self.target.context.units), about.unit)
         return replace(about, texts=(*about.texts, self.target.text), sizes=sizes)
 
     @property

@@ -25,6 +25,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
+from attnviz.models.sound import Frames, read_sound
 from attnviz.models.sources import Source
 from attnviz.models.spans import NEW, PROMPT, Span, message_spans, named_span, segment_spans, spans_by_name
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
@@ -60,6 +61,7 @@ def analyze(
     *,
     pair: str | None = None,
     chat: Sequence[Message] | str | Path | None = None,
+    audio: str | Path | None = None,
     spans: Mapping[str, str] | Sequence[str] = (),
     words: bool = False,
     syntax: bool = True,
@@ -86,7 +88,7 @@ def analyze(
         text: one text; a list of texts, each of which is verified by itself; or what a tokenizer returned, a mapping
             with ``input_ids``, [n] or [batch, n], or a list of such mappings. Their ``attention_mask`` says what is
             padding, which is left out. Documents in one row are analysed apart, as ``position_ids`` that begin again
-            divide them. None with a chat.
+            divide them. None with a chat or a sound.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
             memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is, with the
             implementation of attention that it has, in eval mode for the one pass.
@@ -94,6 +96,8 @@ def analyze(
         chat: instead of a text, messages ``{"role": ..., "content": ...}``, or a file of them: rendered by the
             tokenizer's own chat template, which waits for an answer unless the last message is one. Each message is a
             span by its role: ``system``, ``user``, ``user#2``.
+        audio: instead of a text, for Whisper: a WAV file, or its log-mel features [n_bins, n_columns] (.npy,
+            .safetensors). ``target`` is what was said.
         spans: of which attention to one another is measured, beside those of a chat, a pair or a continuation
             (``prompt``, ``new``): by name a stretch of the text, its second occurrence as ``stretch#2``, or positions
             such as ``#10-#40``.
@@ -124,14 +128,26 @@ def analyze(
     """
     options, named = Options(words, queries), spans_by_name(spans)
     check_parser(parser, syntax)
-    if (text is None) == (chat is None):
-        found = "neither" if chat is None else "both"
-        raise UsageError(f"expected a text, or a chat instead (--chat, chat=...), found {found}.")
+    given = [name for name, value in {"text": text, "chat": chat, "audio": audio}.items() if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none of them"
+        raise UsageError(
+            f"expected a text, or instead a chat (--chat, chat=...) or a sound (--audio, audio=...), found {found}."
+        )
     messages = None if chat is None else chat_of(chat)
     of_block = block_memory(memory)
-    checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
+    checkpoint, source = open_checkpoint(model, several_devices=True, sounds=True, **opening)
+    if checkpoint.architecture.reads_sound != (audio is not None):
+        raise UsageError(
+            "--audio (audio=...) is for models that read sound, Whisper, and these read nothing else; found "
+            f"{'no sound' if audio is None else 'a sound'} for a model of the architecture "
+            f"{checkpoint.architecture.name!r}."
+        )
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
+    if audio is not None:
+        frames = read_sound(Path(audio), checkpoint.config, checkpoint.dtype, truncate)
+        return reader.read(frames.file.name, pair, target, progress, frames)
     if text is None:
         return reader.read("", pair, target, progress, chat=messages)
     if isinstance(text, bytes) or not isinstance(text, Iterable):
@@ -278,6 +294,8 @@ class Reader:
             return None, "relations need the rows of all words (leave out --queries, queries=...)."
         if not self.syntax:
             return None, "it was switched off (--no-syntax, syntax=False)."
+        if isinstance(tokens, Frames):
+            return None, "a sound is not parsed."
         return _parse(texts, tokens, self.parser, self.checkpoint)
 
     def _refuse_together(self, chat: Chat | None, pair: str | None, target: str | None) -> None:
@@ -422,7 +440,7 @@ def _parse(
 
 def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     """Context of attention within one text: units, and masks of patterns."""
-    units = merge_subwords(tokens, options.words)
+    units = tokens.stretches() if isinstance(tokens, Frames) else merge_subwords(tokens, options.words)
     tokens_apart = told_apart(tokens.ids, tokens.unknown_id)
     ids = [tuple(tokens_apart[i] for i in unit) for unit in units.members]
     queries = None if options.queries is None else find_queries(units, options.queries)

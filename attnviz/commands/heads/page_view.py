@@ -15,12 +15,13 @@ from attnviz.figures.style import PLAIN
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
+from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import Positions, Tokens, merge_subwords
 from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, statistic_entry
-from attnviz.present.figure_context import STACK_LEGEND, capital, caption_of
+from attnviz.present.figure_context import capital, caption_of, stack_legend
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.statistics import LOOKBACK
 from attnviz.present.tables import verification_line
@@ -85,7 +86,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "colours": colours_entry(),
         "command_line": {
             "program": ["heads"] if analysis.verification.level else [],
-            "texts": [] if analysis.chat is not None else [analysis.text],
+            "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
             "options": command_options(analysis),
             "scale": PLAIN.scaled_for(analysis.longest).scale,
         },
@@ -102,7 +103,7 @@ def kinds_in_words(analysis: Analysis) -> str:
     if len(analysis.parts) == 1:
         return "from the target (rows) to the source (columns), stretched to squares"
     whose = "generated, greedily" if analysis.target.generated else "given"
-    return f"{STACK_LEGEND}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
+    return f"{stack_legend(part.stack_letter for part in analysis.parts)}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
 def _most_telling_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
@@ -151,9 +152,10 @@ def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
 
 def _axes(parts: Sequence[Analysis]) -> list[dict[str, Any]]:
     """The axes of a text, or of source and target."""
-    if parts[0].stack_letter == "X":  # alone
-        return [_axis(parts[0], parts[0].keys, parts[0].tokens), axis_of(parts[0])]
-    return [axis_of(part) for part in parts[:2]]
+    last = parts[-1]
+    if last.stack_letter == "X":
+        return [_axis(last, last.keys, last.tokens), axis_of(last)]
+    return [axis_of(last)]
 
 
 def axis_of(analysis: Analysis) -> dict[str, Any]:
@@ -162,7 +164,7 @@ def axis_of(analysis: Analysis) -> dict[str, Any]:
 
 
 def _axis(analysis: Analysis, units: Positions, tokens: Tokens) -> dict[str, Any]:
-    words = None if analysis.options.words else merge_subwords(tokens, True)
+    words = None if analysis.options.words or isinstance(tokens, Frames) else merge_subwords(tokens, True)
     return axis_entry(units, [tokens.segments[members[0]] for members in units.members], words)
 
 
@@ -185,6 +187,7 @@ def command_options(analysis: Analysis) -> list[str]:
     others = model_settings(model) | {
         "chat": analysis.chat and (analysis.chat.file or "chat.json"),
         "spans": [f"{span.name}={span.given}" for span in spans if span.given],
+        "audio": analysis.tokens.file if isinstance(analysis.tokens, Frames) else None,
         "pair": analysis.pair,
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
         "target": None if target is None or written else target.text,

@@ -232,6 +232,7 @@ class Architecture:
     scales_queries: bool = False  # whether queries are scaled, not scores
     # the config's setting of the norms' epsilon; or epsilon itself, if fixed
     epsilon_setting: str | float = "layer_norm_epsilon"
+    positions_setting: str = "max_position_embeddings"  # the config's setting of the longest text
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
     learned_sinks: bool = False  # whether rows of attention may sum to less than 1
     # whether one map gives the queries, key and value of the first heads that share a key, then of the next (GPT-NeoX)
@@ -242,6 +243,7 @@ class Architecture:
     # ``_attn`` takes queries, keys, values and mask, and returns weighted values [batch, n_heads, n, d_head] and the
     # pattern; ``forward`` returns (.., pattern) with ``output_attentions``, of what its linear maps give, rotated
     bypassing: str = ""
+    reads_sound: bool = False  # whether its encoder reads sound: its heads are not measured, those of the decoder are
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
     def __init_subclass__(cls, name: str = "", prefix: str = "") -> None:

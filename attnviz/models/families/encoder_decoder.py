@@ -1,4 +1,4 @@
-"""Encoder-decoders under transformers' names: BART and its kin (Marian, mBART, M2M100 with NLLB, Pegasus), T5 and mT5.
+"""Encoder-decoders under transformers' names: BART and its kin (Marian, mBART, M2M100 with NLLB, Pegasus, Whisper), T5.
 
 Their attention layers are three stacks, in this order: those of the encoder (E), of the
 decoder (D), and its cross-attention (X), from the target to the encoder's final states (Vaswani et al. 2017, section
@@ -181,6 +181,31 @@ class Pegasus(MBart, name="pegasus", prefix="Pegasus"):
     """Zhang et al. 2020: mBART with sinusoidal positions, without a norm of the embeddings."""
 
     first_row = 0
+
+
+class Whisper(MBart, name="whisper", prefix="Whisper"):
+    """Radford et al. 2022: mBART whose encoder reads sound, without biases of keys; queries are scaled, not scores."""
+
+    reads_sound = True
+    encoder_commands = ()
+    head_weights = ("proj_out",)
+    linear_biases = False
+    scales_queries = True
+    positions_setting = "max_target_positions"
+    first_row = 0
+
+    def stacks(self, config: Any) -> tuple[Stack, ...]:
+        """Decoder and cross-attention; 1500 × 1500 frames in each head of the encoder are not measured."""
+        _, *stacks = super().stacks(config)
+        return tuple(replace(stack, first=stack.first - config.encoder_layers) for stack in stacks)
+
+    def modules(self, base_model: Any) -> list[LayerModules]:
+        """Of the decoder alone."""
+        return super().modules(base_model)[len(base_model.encoder.layers) :]
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``proj_out``."""
+        return getattr(model, "proj_out", None)
 
 
 class T5(EncoderDecoder, name="t5", prefix="T5"):
