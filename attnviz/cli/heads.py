@@ -40,7 +40,7 @@ def heads(
     """
     given = [name for name, value in {"TEXT": text, "--chat": chat, "--audio": audio}.items() if value is not None]
     if len(given) != 1:
-        found = " and ".join(given) or "none of them"
+        found = f"both {' and '.join(given)}" if given else "neither"
         raise UsageError(f"expected TEXT, or --chat FILE or --audio FILE instead, found {found}.")
     if each_line:
         from attnviz.texts.reading import open_corpus

@@ -378,7 +378,7 @@ def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Encoding:
 
 
 def _special_ids(tokenizer: Any) -> set[int]:
-    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    return set(tokenizer.all_special_ids) - {unknown_id(tokenizer)}
 
 
 def _control_ids(tokenizer: Any) -> set[int]:

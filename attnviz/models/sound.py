@@ -17,14 +17,14 @@ from attnviz.models.tokens import Positions, Tokens
 _RATE, _HOP = 16_000, 160
 """Samples a second, and from one column of features to the next."""
 
-_COLUMNS = 2
+COLUMNS = 2
 """Columns of features in a frame, after the encoder's second convolution."""
 
-SECONDS = _COLUMNS * _HOP / _RATE
+SECONDS = COLUMNS * _HOP / _RATE
 """Length of a frame."""
 
-_MOST_COLUMNS = 100
-"""Of a picture."""
+_MOST_COLUMNS, _IN_A_COLUMN = 120, (1, 2, 5, 10, 15)
+"""Of a picture, and numbers of frames that may share one, for round times."""
 
 _QUIETEST = 2.0
 """How far silence is below the largest feature, as the feature extractor bounds it."""
@@ -52,14 +52,15 @@ class Frames(Tokens):
     @property
     def in_a_column(self) -> int:
         """Frames that share a column of a picture."""
-        return math.ceil(self.n_heard / _MOST_COLUMNS)
+        least = math.ceil(self.n_heard / _MOST_COLUMNS)
+        return next((size for size in _IN_A_COLUMN if size >= least), least)
 
     @property
     def column_note(self) -> str:
         """What a picture says of its columns, or ''."""
         if self.in_a_column == 1:
             return ""
-        return f"each column has the attention to {SECONDS * self.in_a_column:g} s of the sound together"
+        return f"attention to the sound is summed over {SECONDS * self.in_a_column:g} s"
 
     def stretches(self, size: int = 1) -> Positions:
         """Stretches of so many frames, labelled by their begin, and one of all padding."""
@@ -86,7 +87,7 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype, truncate: bool = Fal
     Raises:
         TextError: the file cannot be read, is of another kind or shape, or holds no sound or too much of it.
     """
-    n_columns = _COLUMNS * config.max_source_positions
+    n_columns = COLUMNS * config.max_source_positions
     try:
         if path.suffix.lower() in (".npy", ".safetensors"):
             features = _saved_features(path, config.num_mel_bins)
@@ -111,7 +112,7 @@ def frames_of(features: Tensor, path: Path) -> Frames:
     heard = (features != features[0, -1]).any(0).nonzero()  # padding is one value
     if not len(heard):
         raise TextError(f"expected a sound in {path}, found silence.")
-    n, n_heard = features.shape[1] // _COLUMNS, int(heard[-1]) // _COLUMNS + 1
+    n, n_heard = features.shape[1] // COLUMNS, max(1, (int(heard[-1]) + 1) // COLUMNS)
     times = [f"{SECONDS * frame:.2f}s" for frame in range(n_heard)]
     after = [frame >= n_heard for frame in range(n)]
     return Frames(

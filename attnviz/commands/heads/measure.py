@@ -130,7 +130,7 @@ def analyze(
     check_parser(parser, syntax)
     given = [name for name, value in {"text": text, "chat": chat, "audio": audio}.items() if value is not None]
     if len(given) != 1:
-        found = " and ".join(given) or "none of them"
+        found = f"both {' and '.join(given)}" if given else "neither"
         raise UsageError(
             f"expected a text, or instead a chat (--chat, chat=...) or a sound (--audio, audio=...), found {found}."
         )

@@ -189,6 +189,7 @@ class Whisper(MBart, name="whisper", prefix="Whisper"):
     reads_sound = True
     encoder_commands = ()
     head_weights = ("proj_out",)
+    old_buffers = ()
     linear_biases = False
     scales_queries = True
     positions_setting = "max_target_positions"
