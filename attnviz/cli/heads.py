@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 @command
-def heads(
-    run: Run, text: str | None, each_line: bool, chat: Path | None, audio: Path | None, **options: Any
-) -> Job:
+def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **options: Any) -> Job:
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
@@ -38,10 +36,9 @@ def heads(
         attnviz heads novel.txt --each-line
             Every line of a file, or row of a .csv, and what varies between them.
     """
-    given = [name for name, value in {"TEXT": text, "--chat": chat, "--audio": audio}.items() if value is not None]
-    if len(given) != 1:
-        found = f"both {' and '.join(given)}" if given else "neither"
-        raise UsageError(f"expected TEXT, or --chat FILE or --audio FILE instead, found {found}.")
+    given = text, chat, options["audio"]
+    if given.count(None) != 2:
+        raise UsageError(f"expected TEXT, or --chat FILE or --audio FILE, found {'both' if any(given) else 'neither'}.")
     if each_line:
         from attnviz.texts.reading import open_corpus
 
@@ -58,10 +55,17 @@ def heads(
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
         _check_statistics(statistics)
-        return attnviz.analyze(sentence, source, chat=chat, audio=audio, **options, progress=progress, warn=warn)
+        return attnviz.analyze(sentence, source, chat=chat, **options, progress=progress, warn=warn)
 
     generated = None if options["generate"] is None else f"--generate {options['generate']}"
-    texts = (sentence, *of_chat, audio and audio.name, options["pair"], options["target"], generated)
+    texts = (
+        sentence,
+        *of_chat,
+        options["audio"] and options["audio"].stem,
+        options["pair"],
+        options["target"],
+        generated,
+    )
 
     def finish(result: "attnviz.Analysis", document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.heads.report import hints

@@ -538,9 +538,6 @@ def _built(
         )
         if device_map is not None:
             weakref.finalize(model.get_input_embeddings(), stack.pop_all().close)
-    if architecture.reads_sound and (source.folder / "generation_config.json").is_file():  # how a target begins
-        with calling_transformers(f"transformers cannot read {source.folder / 'generation_config.json'}"):
-            model.generation_config = transformers.GenerationConfig.from_pretrained(source.folder, local_files_only=True)
     if source.adapter is not None:
         merge_adapter(model, architecture, source.adapter)
     return model, report

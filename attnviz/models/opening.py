@@ -37,7 +37,7 @@ def open_checkpoint(
     dtype: str | torch.dtype | None = None,
     *,
     encoder_decoders: bool = True,
-    sounds: bool = False,
+    sound: bool | None = False,
     device_map: DeviceMap | Path | None = None,
     adapter: str | Path | None = None,
     attention: str | None = None,
@@ -55,7 +55,7 @@ def open_checkpoint(
         adapter: folder or hub id of an adapter of peft, which is merged into the weights.
         attention: the implementation that the model runs with, of transformers; None for what that chooses.
         encoder_decoders: whether the caller supports them.
-        sounds: whether the caller supports those that read sound.
+        sound: whether it has a sound for the model, not a text; None for neither.
         several_devices: whether the caller supports layers on different devices.
 
     Raises:
@@ -99,10 +99,10 @@ def open_checkpoint(
                 "expected a JSON file as --device-map that puts them on one GPU, cpu and disk, or one device "
                 "(--device). heads takes several."
             )
-    if checkpoint.architecture.reads_sound and not sounds:
+    if sound not in (None, checkpoint.architecture.reads_sound):
         raise ArchitectureError(
-            f"{checkpoint.architecture.name!r} reads sound, which this command does not; heads --audio FILE measures "
-            "its decoder and its cross-attention."
+            f"{checkpoint.architecture.name!r} reads {'text, not sound' if sound else 'sound, not text'}: Whisper "
+            "alone reads sound, in heads --audio FILE (audio=...) and no other command."
         )
     if checkpoint.stacks and not encoder_decoders:
         raise ArchitectureError(

@@ -153,7 +153,7 @@ class Positions:
 def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
     """What a decoder reads to predict a target: a start token (its id, its text), then all but the target's last token.
 
-    So the token at each position is the one before the token predicted there.
+    So the token at each position is the one before the token predicted there. A target may have its start already.
     """
     first: dict[str, Any] = {
         "ids": start,
@@ -164,7 +164,8 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
         "segments": None,
         "offsets": (0, 0),
     }
-    later: dict[str, Any] = {name: (value, *getattr(tokens, name)[:-1]) for name, value in first.items()}
+    added = tokens.ids[0] != start
+    later: dict[str, Any] = {name: ((value,) * added) + getattr(tokens, name)[:-1] for name, value in first.items()}
     return replace(tokens, **later)
 
 

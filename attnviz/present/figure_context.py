@@ -1,22 +1,14 @@
 """Model, text and unit of a result, as titles, notes and captions state them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attnviz.figures.style import FAINTEST, Style
 from attnviz.models.wording import counted, ordinal, quoted
 
-_STACKS = {
-    "E": "encoder",
-    "D": "decoder",
-    "X": "cross-attention, from the target (rows) to the source, stretched to squares",
-}
-
-
-def stack_legend(letters: Iterable[str]) -> str:
-    """The heads of an encoder-decoder, in the squares of a figure, from the letters of its stacks."""
-    return ", ".join(f"{letter}: {_STACKS[letter]}" for letter in letters)
+STACK_LEGEND = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
+"""The heads of an encoder-decoder, in the squares of a figure."""
 
 
 @dataclass(frozen=True)

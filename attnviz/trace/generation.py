@@ -1,10 +1,14 @@
 """Greedy generation, one forward pass a token, for texts of a few dozen tokens."""
 
+import copy
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from attnviz.errors import TextError
 from attnviz.models.checkpoint import Checkpoint
@@ -42,11 +46,33 @@ def target_tokens(
         text, whole = generate_greedily(checkpoint, source, longest)
     else:
         text, whole = target, checkpoint.tokenize(target, None, truncate, target=True)
-        if checkpoint.architecture.reads_sound:
-            text, whole = _after_start(checkpoint, source, whole)
     start = int(checkpoint.config.decoder_start_token_id)
     label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
-    return TargetTokens(text, shifted_right(whole, start, label), target is None, whole.ids)
+    return TargetTokens(text, shifted_right(whole, start, label), target is None, whole.ids[whole.ids[0] == start :])
+
+
+def encoded(checkpoint: Checkpoint, **inputs: Any) -> Tensor:
+    """The final states of the encoder, [batch, n, d_model], on what its forward takes."""
+    model: Any = checkpoint.model
+    with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+        states: Tensor = model.encoder(**inputs, return_dict=True).last_hidden_state
+    return states
+
+
+def with_language(checkpoint: Checkpoint, states: Tensor) -> Checkpoint:
+    """The model with a tokenizer that begins a target with the language of a sound, as the model gives it.
+
+    Radford et al. 2022, section 2.3. The same where the tokenizer has a language, or the model gives none.
+    """
+    tokenizer, head, decoder = copy.deepcopy(checkpoint.tokenizer), checkpoint.language_head, checkpoint.model.decoder
+    if head is None or getattr(tokenizer, "language", "") is not None:
+        return checkpoint
+    start = torch.tensor([tokenizer.prefix_tokens[:1]], device=checkpoint.device)
+    with running_plainly(checkpoint.model), torch.inference_mode():
+        logits = head(decoder(start, encoder_hidden_states=states, use_cache=False)[0][0, -1])
+    if language := re.fullmatch(r"<\|([a-z]{2,3})\|>", tokenizer.convert_ids_to_tokens(int(logits.argmax()))):
+        tokenizer.set_prefix_tokens(language=language[1], task="transcribe")
+    return replace(checkpoint, tokenizer=tokenizer)
 
 
 def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:
@@ -61,60 +87,20 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
         raise TextError(
             "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
         )
-    suppressed = getattr(_settings(checkpoint), "suppress_tokens", None) if checkpoint.architecture.reads_sound else ()
-    never = [checkpoint.config.pad_token_id, *(suppressed or ())]
-    with running_plainly(checkpoint.model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        run = _decoder_on(checkpoint, tokens)
-        written = _start(checkpoint, run)
+    model: Any = checkpoint.model
+    config, inputs = checkpoint.config, tokens.model_inputs(checkpoint.device)
+    start, prefix = int(config.decoder_start_token_id), language_prefix(checkpoint.tokenizer)
+    written = prefix if prefix[:1] == [start] else [start, *prefix]
+    (states,) = inputs.get("encoder_outputs") or [encoded(checkpoint, **inputs)]
+    masks = {f"encoder_{name}": mask for name, mask in inputs.items() if name == "attention_mask"}
+    with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+        run = partial(model.decoder, encoder_hidden_states=states, use_cache=False, **masks)
         room = checkpoint.positions + 1 - len(written)
-        _append(checkpoint, written, min(max_new_tokens, room), run, never)
+        _append(checkpoint, written, min(max_new_tokens, room), run, config.pad_token_id)
     text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
     if all(target.special):
         raise TextError("the model writes nothing after this text; give a target: --target (target=).")
     return text, target
-
-
-def _decoder_on(checkpoint: Checkpoint, tokens: Tokens) -> Callable[..., Any]:
-    """The decoder, reading a source that has been encoded."""
-    model: Any = checkpoint.model
-    inputs = tokens.model_inputs(checkpoint.device)
-    options = {"encoder_hidden_states": model.encoder(**inputs, return_dict=True).last_hidden_state}
-    if "attention_mask" in inputs:  # a sound has none
-        options["encoder_attention_mask"] = inputs["attention_mask"]
-    return partial(model.decoder, use_cache=False, **options)
-
-
-def _settings(checkpoint: Checkpoint) -> Any:
-    return getattr(checkpoint.whole, "generation_config", None)
-
-
-def _start(checkpoint: Checkpoint, run: Callable[..., Any]) -> list[int]:
-    """What the decoder reads before it writes: its start token, and the language of what it writes.
-
-    Whisper's tokenizer has these (``<|startoftranscript|>``, language, task, ``<|notimestamps|>``); where it has no
-    language, the model says which is the likeliest (Radford et al. 2022, section 2.3).
-    """
-    tokenizer = checkpoint.tokenizer
-    start = [int(checkpoint.config.decoder_start_token_id), *language_prefix(tokenizer)]
-    if not checkpoint.architecture.reads_sound:
-        return start
-    start = list(getattr(tokenizer, "prefix_tokens", start))
-    languages = [*(getattr(_settings(checkpoint), "lang_to_id", None) or {}).values()]
-    if not languages or len(start) < 2 or tokenizer.language is not None:
-        return start
-    head: Any = checkpoint.language_head
-    states = run(torch.tensor([start[:1]], device=checkpoint.device), return_dict=True).last_hidden_state
-    likeliest = languages[int(head(states[0, -1])[languages].argmax())]
-    return [start[0], likeliest, tokenizer.convert_tokens_to_ids("<|transcribe|>"), *start[1:]]
-
-
-def _after_start(checkpoint: Checkpoint, source: Tokens, target: Tokens) -> tuple[str, Tokens]:
-    """A given target as it would be if the model had written it: after its start, before its end."""
-    with running_plainly(checkpoint.model), torch.inference_mode():
-        start = _start(checkpoint, _decoder_on(checkpoint, source))
-    content = [token for token, special in zip(target.ids, target.special, strict=True) if not special]
-    ids = [*start[1:], *content, checkpoint.config.eos_token_id]
-    return tokens_of_ids(checkpoint.tokenizer, ids)
 
 
 def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tuple[list[int], bool]:
@@ -171,16 +157,17 @@ def drafted_greedily(checkpoint: Checkpoint, ids: Sequence[int], draft: Sequence
 
 
 def _append(
-    checkpoint: Checkpoint, written: list[int], count: int, run: Callable[..., Any], never: Sequence[int | None] = ()
+    checkpoint: Checkpoint, written: list[int], count: int, run: Callable[..., Any], never: int | None = None
 ) -> bool:
-    """Append up to ``count`` most likely next tokens, none of ``never``; return whether one was the end token."""
+    """Append up to ``count`` most likely next tokens, other than ``never``; return whether one was the end token."""
     head: Any = checkpoint.language_head
     end = checkpoint.config.eos_token_id
     ends = {end} if isinstance(end, int) else set(end or ())
     for _ in range(count):
         states = run(torch.tensor([written], device=checkpoint.device), return_dict=True).last_hidden_state
         logits = head(states[0, -1]).flatten()
-        logits[[token for token in never if token not in ends and token in range(len(logits))]] = -torch.inf
+        if never is not None and never not in ends and 0 <= never < len(logits):
+            logits[never] = -torch.inf
         written.append(int(logits.argmax()))
         if written[-1] in ends:
             return True

@@ -191,7 +191,7 @@ class _BlockAttention:
     Attributes:
         memory: bytes of a block.
         state: of the pass; it gives a layer's inputs, and gets its weighted values.
-        modules: numbers (``id``) of all modules of the model that are measured.
+        modules: numbers (``id``) of all modules of the model.
         rotary: the rotary positions of every layer, where a forward that bypasses the interface shows none.
     """
 
@@ -230,8 +230,6 @@ class _BlockAttention:
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any) -> Any:
         """Called by transformers instead of the module's own eager attention."""
         own = partial(_own_attention(module), module)
-        if id(module) not in self.modules:  # of an encoder that is not measured
-            return own(query, key, value, mask, **more)
         return self._in_blocks(own, query, key, value, mask, more, more.get("scaling"))
 
     def upcast(
@@ -452,7 +450,7 @@ def record_attention(
     Raises:
         VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
     """
-    state, visited, encoded = _State(), list[int](), list[Tensor]()
+    state, visited, encoded = _State(), list[int](), list[Tensor](inputs.get("encoder_outputs", ()))
     memory = default_memory(checkpoint.device) if memory is None else memory
     sites = sites_of(checkpoint, _RECORDED)
     modules = {layer: site.of for (layer, _), site in sites.items() if site.of is not None}
@@ -473,7 +471,7 @@ def record_attention(
             state.attending = layer if name == "attention_input" else state.attending
 
     with ExitStack() as stack:
-        of_model = _measured_modules(checkpoint)
+        of_model = frozenset(map(id, checkpoint.model.modules()))
         architecture, rotary = checkpoint.architecture, None
         if architecture.bypassing == "forward":
             rotary = architecture.rotary(checkpoint.model, 0, checkpoint.d_head)
@@ -495,12 +493,6 @@ def record_attention(
     if check_finite:
         refuse_not_finite(states, "final hidden state")
     return states
-
-
-def _measured_modules(checkpoint: Checkpoint) -> frozenset[int]:
-    """Numbers (``id``) of the modules of a model, without those of an encoder of sound."""
-    skipped: Any = checkpoint.model.encoder.modules() if checkpoint.architecture.reads_sound else ()
-    return frozenset(map(id, checkpoint.model.modules())) - set(map(id, skipped))
 
 
 def _record_of(layer: int, of: LayerModules, pre_norm: bool, seen: dict[str, Tensor]) -> LayerRecord:
@@ -625,8 +617,7 @@ def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
         with running_plainly(checkpoint.model):
             yield
         return
-    modules = _measured_modules(checkpoint)
-    attention = _BlockAttention(Observer(), default_memory(checkpoint.device), _State(-1), _MaskRows(), modules)
+    attention = _BlockAttention(Observer(), default_memory(checkpoint.device), _State(-1), _MaskRows())
     with _eager(attention, checkpoint.model, _bypassing(checkpoint)):
         yield
 

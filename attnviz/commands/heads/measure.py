@@ -25,7 +25,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
-from attnviz.models.sound import Frames, read_sound
+from attnviz.models.sound import Frames, frames_of, read_sound
 from attnviz.models.sources import Source
 from attnviz.models.spans import NEW, PROMPT, Span, message_spans, named_span, segment_spans, spans_by_name
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
@@ -34,7 +34,7 @@ from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress, tell
 from attnviz.texts.reading import Text, chat_of
-from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
+from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, encoded, target_tokens, with_language
 from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedRows, verify_attention
@@ -88,7 +88,7 @@ def analyze(
         text: one text; a list of texts, each of which is verified by itself; or what a tokenizer returned, a mapping
             with ``input_ids``, [n] or [batch, n], or a list of such mappings. Their ``attention_mask`` says what is
             padding, which is left out. Documents in one row are analysed apart, as ``position_ids`` that begin again
-            divide them. None with a chat or a sound.
+            divide them. None with a chat.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
             memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is, with the
             implementation of attention that it has, in eval mode for the one pass.
@@ -96,8 +96,7 @@ def analyze(
         chat: instead of a text, messages ``{"role": ..., "content": ...}``, or a file of them: rendered by the
             tokenizer's own chat template, which waits for an answer unless the last message is one. Each message is a
             span by its role: ``system``, ``user``, ``user#2``.
-        audio: instead of a text, for Whisper: a WAV file, or its log-mel features [n_bins, n_columns] (.npy,
-            .safetensors). ``target`` is what was said.
+        audio: instead of a text, for Whisper: a WAV file, or log-mel features [n_bins, n_columns] (.npy, .safetensors).
         spans: of which attention to one another is measured, beside those of a chat, a pair or a continuation
             (``prompt``, ``new``): by name a stretch of the text, its second occurrence as ``stretch#2``, or positions
             such as ``#10-#40``.
@@ -128,28 +127,21 @@ def analyze(
     """
     options, named = Options(words, queries), spans_by_name(spans)
     check_parser(parser, syntax)
-    given = [name for name, value in {"text": text, "chat": chat, "audio": audio}.items() if value is not None]
-    if len(given) != 1:
-        found = f"both {' and '.join(given)}" if given else "neither"
-        raise UsageError(
-            f"expected a text, or instead a chat (--chat, chat=...) or a sound (--audio, audio=...), found {found}."
-        )
+    if sum(each is not None for each in (text, chat, audio)) != 1:
+        found = "neither" if text is chat is audio else "both"
+        raise UsageError(f"expected a text, or instead a chat or a sound (chat=..., audio=...), found {found}.")
     messages = None if chat is None else chat_of(chat)
     of_block = block_memory(memory)
-    checkpoint, source = open_checkpoint(model, several_devices=True, sounds=True, **opening)
-    if checkpoint.architecture.reads_sound != (audio is not None):
-        raise UsageError(
-            "--audio (audio=...) is for models that read sound, Whisper, and these read nothing else; found "
-            f"{'no sound' if audio is None else 'a sound'} for a model of the architecture "
-            f"{checkpoint.architecture.name!r}."
-        )
+    checkpoint, source = open_checkpoint(model, several_devices=True, sound=audio is not None, **opening)
+    frames = None
+    if audio is not None:
+        features = read_sound(Path(audio), checkpoint.config, truncate).to(checkpoint.device, checkpoint.dtype)
+        frames = frames_of(features, encoded(checkpoint, input_features=features[None]))
+        checkpoint = with_language(checkpoint, frames.states)
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
-    if audio is not None:
-        frames = read_sound(Path(audio), checkpoint.config, checkpoint.dtype, truncate)
-        return reader.read(frames.file.name, pair, target, progress, frames)
     if text is None:
-        return reader.read("", pair, target, progress, chat=messages)
+        return reader.read(str(audio or ""), pair, target, progress, frames, messages)
     if isinstance(text, bytes) or not isinstance(text, Iterable):
         raise TextError(f"expected text (or several, in a list) as a string, found {type(text).__name__}.")
     if isinstance(text, str):
@@ -295,7 +287,7 @@ class Reader:
         if not self.syntax:
             return None, "it was switched off (--no-syntax, syntax=False)."
         if isinstance(tokens, Frames):
-            return None, "a sound is not parsed."
+            return None, "a sound has none."
         return _parse(texts, tokens, self.parser, self.checkpoint)
 
     def _refuse_together(self, chat: Chat | None, pair: str | None, target: str | None) -> None:

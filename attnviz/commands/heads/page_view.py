@@ -21,7 +21,7 @@ from attnviz.models.tokens import Positions, Tokens, merge_subwords
 from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, statistic_entry
-from attnviz.present.figure_context import capital, caption_of, stack_legend
+from attnviz.present.figure_context import STACK_LEGEND, capital, caption_of
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.statistics import LOOKBACK
 from attnviz.present.tables import verification_line
@@ -103,7 +103,8 @@ def kinds_in_words(analysis: Analysis) -> str:
     if len(analysis.parts) == 1:
         return "from the target (rows) to the source (columns), stretched to squares"
     whose = "generated, greedily" if analysis.target.generated else "given"
-    return f"{stack_legend(part.stack_letter for part in analysis.parts)}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
+    legend = STACK_LEGEND.removeprefix("E: encoder, ") if isinstance(analysis.tokens, Frames) else STACK_LEGEND
+    return f"{legend}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
 def _most_telling_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
@@ -153,9 +154,8 @@ def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
 def _axes(parts: Sequence[Analysis]) -> list[dict[str, Any]]:
     """The axes of a text, or of source and target."""
     last = parts[-1]
-    if last.stack_letter == "X":
-        return [_axis(last, last.keys, last.tokens), axis_of(last)]
-    return [axis_of(last)]
+    source = [_axis(last, last.keys, last.tokens)] if last.stack_letter == "X" else []
+    return [*source, axis_of(last)]
 
 
 def axis_of(analysis: Analysis) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def command_options(analysis: Analysis) -> list[str]:
     others = model_settings(model) | {
         "chat": analysis.chat and (analysis.chat.file or "chat.json"),
         "spans": [f"{span.name}={span.given}" for span in spans if span.given],
-        "audio": analysis.tokens.file if isinstance(analysis.tokens, Frames) else None,
+        "audio": analysis.text if isinstance(analysis.tokens, Frames) else None,
         "pair": analysis.pair,
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
         "target": None if target is None or written else target.text,

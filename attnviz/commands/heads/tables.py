@@ -35,7 +35,6 @@ from attnviz.language.universal import relation_words
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SINK
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, statistic_named
 from attnviz.models.head_ids import ids_and_names
-from attnviz.models.sound import SECONDS, Frames
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.fields import Field
 from attnviz.present.figure_context import capital
@@ -238,7 +237,6 @@ def _notes(analysis: Analysis) -> Text:
         label,
         content,
         " ".join(filter(None, [general, hidden, _sinks_note(analysis), f"Parser: {syntax}", corpora])),
-        _sound_note(analysis),
         _target_note(analysis),
         _windows_note(analysis),
         cut_note(analysis.target.tokens, "target") if analysis.target else "",
@@ -250,7 +248,6 @@ def _short_notes(analysis: Analysis) -> Text:
     target = analysis.target
     return notes(
         f"A head can be of two kinds. ?: n below {ENOUGH}, weak. Baseline: uniform attention, or the best guess.",
-        _sound_note(analysis),
         "" if target is None else target_note(target.text, target.generated),
         "" if target is None else cut_note(target.tokens, "target"),
     )
@@ -261,22 +258,6 @@ def _sinks_note(analysis: Analysis) -> str:
     later = any(sink and position and not tokens.special[position] for position, sink in enumerate(tokens.sink))
     how = ", found: most heads of most layers give it over 0.3 of their attention (Gu et al. 2024)" if later else ""
     return f"Sinks: {visible(analysis.sinks)}{how}." if analysis.sinks else ""
-
-
-def _sound_note(analysis: Analysis) -> str:
-    """Note on the frames of a sound, and the attention that its padding gets, or ''."""
-    frames = analysis.tokens
-    if not isinstance(frames, Frames):
-        return ""
-    note = (
-        f"Sound: {frames.length} in {counted(frames.n_heard, 'frame')} of {SECONDS:g} s, the keys of X. The encoder's own "
-        "attention is not measured."
-    )
-    shares = [head.statistics["sink"] or 0.0 for part in analysis.parts[1:] for head in part.heads]
-    if frames.n_heard == len(frames):
-        return note
-    mean = sum(shares) / len(shares)
-    return f"{note} Padding up to {SECONDS * len(frames):g} s counts as a sink; X heads give it {mean:.2f} in the mean."
 
 
 def _target_note(analysis: Analysis) -> str:

@@ -17,8 +17,9 @@ from attnviz.models.opening import open_checkpoint
 from attnviz.models.sound import COLUMNS
 from attnviz.models.sources import find_checkpoint, read_json
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.texts.batches import Batch, EncodedText, SampledAttention, collate, encode
+from attnviz.texts.batches import EncodedText, SampledAttention, collate, encode
 from attnviz.texts.reading import Text
+from attnviz.trace.generation import encoded
 from attnviz.version import __version__
 
 _SHORT = "The cat that I saw ran away."
@@ -51,7 +52,7 @@ def verified(name: str) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     try:
         with out_of_memory_named():
-            checkpoint = open_checkpoint(find_checkpoint(name), sounds=True)[0]
+            checkpoint = open_checkpoint(find_checkpoint(name), sound=None)[0]
             model = model_entry(checkpoint) | {"class": type(checkpoint.model).__name__}
             model |= {"attention": checkpoint.attention, "head": checkpoint.head_in_words}
             return {"model": model} | _verified(checkpoint) | {"seconds": time.perf_counter() - started}
@@ -72,26 +73,18 @@ def _configured(name: str) -> dict[str, Any]:
     return {key: value for key, value in known.items() if isinstance(value, str)}
 
 
-def with_sounds(checkpoint: Checkpoint, batch: Batch) -> Batch:
-    """The batch with a sound for each target, of features at random."""
-    config, n, inputs = checkpoint.config, len(batch.items), dict[str, torch.Tensor]()
-    for name in ("decoder_input_ids", "decoder_attention_mask"):
-        inputs[name] = batch.inputs[name]
-    shape = n, config.num_mel_bins, COLUMNS * config.max_source_positions
-    features = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    inputs["input_features"] = features.to(checkpoint.device, checkpoint.dtype)
-    frames = torch.ones(n, config.max_source_positions, dtype=torch.bool, device=checkpoint.device)
-    return replace(batch, inputs=inputs, valid=frames)
-
-
 def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
     items = [item for text in texts_of(checkpoint) for item in _encoded(checkpoint, text.split())]
     if checkpoint.stacks:
         items = [replace(item, target=item.ids) for item in items]
     attention = SampledAttention(checkpoint)
-    batch = collate(checkpoint, items)
-    if checkpoint.architecture.reads_sound:
-        batch = with_sounds(checkpoint, batch)
+    batch, config = collate(checkpoint, items), checkpoint.config
+    if checkpoint.architecture.reads_sound:  # a sound at random for each text
+        shape = len(items), config.num_mel_bins, COLUMNS * config.max_source_positions
+        features = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        states = encoded(checkpoint, input_features=features.to(checkpoint.device, checkpoint.dtype))
+        inputs = {name: each for name, each in batch.inputs.items() if name.startswith("decoder_")}
+        batch = replace(batch, inputs=inputs | {"encoder_outputs": (states,)}, valid=states[..., 0].isfinite())
     attention.verify(batch, lambda _: None)
     entry, layers = verification_entry(attention.verification), list[float]()
 

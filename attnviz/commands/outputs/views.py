@@ -14,7 +14,7 @@ from attnviz.figures.matrix import Array, Labels, PooledPattern
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.models.wording import percent, quoted, signed
-from attnviz.present.figure_context import stack_legend
+from attnviz.present.figure_context import STACK_LEGEND
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.trace.direct_effects import DirectEffects
 
@@ -46,7 +46,7 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
             f"{about.subject}, norm-weighted attention of {count}, one row per layer, one column per head",
             f"{shown}: rows attend to columns",
             why_log,
-            stack_legend(stack.letter for stack in result.checkpoint.stacks),
+            STACK_LEGEND if result.target else "",
             about.pooled(pooled),
             alone=(f"colours: {scale}", f"beside the names {shares}, where there is room"),
         ),

@@ -1,4 +1,4 @@
-"""Encoder-decoders under transformers' names: BART and its kin (Marian, mBART, M2M100 with NLLB, Pegasus, Whisper), T5.
+"""Encoder-decoders under transformers' names: BART and its kin (Marian, mBART, NLLB, Pegasus, Whisper), T5 and mT5.
 
 Their attention layers are three stacks, in this order: those of the encoder (E), of the
 decoder (D), and its cross-attention (X), from the target to the encoder's final states (Vaswani et al. 2017, section
@@ -49,15 +49,17 @@ class EncoderDecoder(Architecture, ABC):
                 )
 
     def stacks(self, config: Any) -> tuple[Stack, ...]:
-        """Encoder, decoder and cross-attention."""
+        """Encoder, decoder and cross-attention; not the encoder of a sound."""
         (encoder, encoder_heads), (decoder, decoder_heads) = (
             [getattr(config, setting) for setting in settings] for settings in self.size_settings
         )
-        return (
+        first = 0 if self.reads_sound else encoder
+        stacks = (
             Stack("E", "encoder", 0, encoder, encoder_heads),
-            Stack("D", "decoder", encoder, decoder, decoder_heads),
-            Stack("X", "cross-attention", encoder + decoder, decoder, decoder_heads),
+            Stack("D", "decoder", first, decoder, decoder_heads),
+            Stack("X", "cross-attention", first + decoder, decoder, decoder_heads),
         )
+        return stacks[1:] if self.reads_sound else stacks
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """The bare model with encoder and decoder inside a model with any head.
@@ -84,7 +86,7 @@ class EncoderDecoder(Architecture, ABC):
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer, stack after stack."""
         encoder, decoder = (base_model.get_submodule(f"{name}.{self.layers_at}") for name in ("encoder", "decoder"))
-        own: Any = (*encoder, *decoder)  # type: ignore[misc]
+        own: Any = decoder if self.reads_sound else (*encoder, *decoder)  # type: ignore[misc]
         across: Any = decoder
         return [*map(self.layer_modules, own), *(self.layer_modules(layer, across=True) for layer in across)]
 
@@ -113,8 +115,8 @@ class Bart(EncoderDecoder, name="bart", prefix="Bart"):
     first_row = 2
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head`` with ``final_logits_bias``."""
-        linear = getattr(model, "lm_head", None)
+        """``lm_head`` with ``final_logits_bias``, or as :attr:`language_steps` says."""
+        linear = getattr(model, str(self.language_steps[0]), None)
         return None if linear is None else LogitsHead(linear, getattr(model, "final_logits_bias", None))
 
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
@@ -188,25 +190,12 @@ class Whisper(MBart, name="whisper", prefix="Whisper"):
 
     reads_sound = True
     encoder_commands = ()
-    head_weights = ("proj_out",)
+    head_weights = language_steps = ("proj_out",)
     old_buffers = ()
     linear_biases = False
     scales_queries = True
     positions_setting = "max_target_positions"
     first_row = 0
-
-    def stacks(self, config: Any) -> tuple[Stack, ...]:
-        """Decoder and cross-attention; 1500 × 1500 frames in each head of the encoder are not measured."""
-        _, *stacks = super().stacks(config)
-        return tuple(replace(stack, first=stack.first - config.encoder_layers) for stack in stacks)
-
-    def modules(self, base_model: Any) -> list[LayerModules]:
-        """Of the decoder alone."""
-        return super().modules(base_model)[len(base_model.encoder.layers) :]
-
-    def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``proj_out``."""
-        return getattr(model, "proj_out", None)
 
 
 class T5(EncoderDecoder, name="t5", prefix="T5"):
