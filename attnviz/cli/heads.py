@@ -38,7 +38,8 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
     """
     given = text, chat, options["audio"]
     if given.count(None) != 2:
-        raise UsageError(f"expected TEXT, or --chat FILE or --audio FILE, found {'both' if any(given) else 'neither'}.")
+        found = "both" if any(given) else "neither"
+        raise UsageError(f"expected TEXT, or --chat FILE or --audio FILE instead, found {found}.")
     if each_line:
         from attnviz.texts.reading import open_corpus
 
@@ -58,14 +59,8 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         return attnviz.analyze(sentence, source, chat=chat, **options, progress=progress, warn=warn)
 
     generated = None if options["generate"] is None else f"--generate {options['generate']}"
-    texts = (
-        sentence,
-        *of_chat,
-        options["audio"] and options["audio"].stem,
-        options["pair"],
-        options["target"],
-        generated,
-    )
+    texts = (sentence, *of_chat, options["audio"] and options["audio"].stem)
+    texts = (*texts, options["pair"], options["target"], generated)
 
     def finish(result: "attnviz.Analysis", document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.heads.report import hints

@@ -1,14 +1,12 @@
 """Greedy generation, one forward pass a token, for texts of a few dozen tokens."""
 
 import copy
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from attnviz.errors import TextError
 from attnviz.models.checkpoint import Checkpoint
@@ -51,27 +49,24 @@ def target_tokens(
     return TargetTokens(text, shifted_right(whole, start, label), target is None, whole.ids[whole.ids[0] == start :])
 
 
-def encoded(checkpoint: Checkpoint, **inputs: Any) -> Tensor:
+def encoded(checkpoint: Checkpoint, **inputs: Any) -> Any:
     """The final states of the encoder, [batch, n, d_model], on what its forward takes."""
     model: Any = checkpoint.model
     with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        states: Tensor = model.encoder(**inputs, return_dict=True).last_hidden_state
-    return states
+        return model.encoder(**inputs, return_dict=True).last_hidden_state
 
 
-def with_language(checkpoint: Checkpoint, states: Tensor) -> Checkpoint:
-    """The model with a tokenizer that begins a target with the language of a sound, as the model gives it.
-
-    Radford et al. 2022, section 2.3. The same where the tokenizer has a language, or the model gives none.
-    """
-    tokenizer, head, decoder = copy.deepcopy(checkpoint.tokenizer), checkpoint.language_head, checkpoint.model.decoder
+def with_language(checkpoint: Checkpoint, states: Any) -> Checkpoint:
+    """The model with a tokenizer of the likeliest language of a sound (Radford et al. 2022, section 2.3), if of any."""
+    tokenizer, head, model = copy.deepcopy(checkpoint.tokenizer), checkpoint.language_head, checkpoint.model
     if head is None or getattr(tokenizer, "language", "") is not None:
         return checkpoint
     start = torch.tensor([tokenizer.prefix_tokens[:1]], device=checkpoint.device)
-    with running_plainly(checkpoint.model), torch.inference_mode():
-        logits = head(decoder(start, encoder_hidden_states=states, use_cache=False)[0][0, -1])
-    if language := re.fullmatch(r"<\|([a-z]{2,3})\|>", tokenizer.convert_ids_to_tokens(int(logits.argmax()))):
-        tokenizer.set_prefix_tokens(language=language[1], task="transcribe")
+    with running_plainly(model), torch.inference_mode():
+        decoded: Any = model.decoder(start, encoder_hidden_states=states, use_cache=False)  # type: ignore[operator]
+        likeliest = tokenizer.convert_ids_to_tokens(int(head(decoded[0][0, -1]).argmax()))
+    if likeliest in tokenizer.all_special_tokens and len(language := likeliest.strip("<|>")) < 4:
+        tokenizer.set_prefix_tokens(language=language, task="transcribe")
     return replace(checkpoint, tokenizer=tokenizer)
 
 
@@ -93,10 +88,9 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
     written = prefix if prefix[:1] == [start] else [start, *prefix]
     (states,) = inputs.get("encoder_outputs") or [encoded(checkpoint, **inputs)]
     masks = {f"encoder_{name}": mask for name, mask in inputs.items() if name == "attention_mask"}
+    run, most = partial(model.decoder, encoder_hidden_states=states, use_cache=False, **masks), checkpoint.positions
     with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        run = partial(model.decoder, encoder_hidden_states=states, use_cache=False, **masks)
-        room = checkpoint.positions + 1 - len(written)
-        _append(checkpoint, written, min(max_new_tokens, room), run, config.pad_token_id)
+        _append(checkpoint, written, min(max_new_tokens, most + 1 - len(written)), run, config.pad_token_id)
     text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
     if all(target.special):
         raise TextError("the model writes nothing after this text; give a target: --target (target=).")

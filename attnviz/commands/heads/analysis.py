@@ -17,7 +17,7 @@ from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import TextContext
 from attnviz.models.chats import Chat
 from attnviz.models.head_ids import HeadId, Stack, ids_and_names
-from attnviz.models.sound import SECONDS, Frames
+from attnviz.models.sound import Frames
 from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.models.wording import counted, quoted, visible
 from attnviz.present.figure_context import FigureContext
@@ -38,9 +38,6 @@ class PatternReader(Protocol):
 
 
 T = TypeVar("T", bound=PatternReader)
-
-_MOST_COLUMNS = 120
-"""Of a picture of a sound, whose frames share columns."""
 
 
 @dataclass(frozen=True)
@@ -251,10 +248,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
                 f"--drop-special (drop_special=True) leaves nothing of this text to draw: {all_of_it} special or the "
                 "first; give a longer text, or leave the option out."
             )
-        context = self.context
-        if isinstance(self.tokens, Frames) and self.stack_letter != "D":
-            context = replace(context, source=self.tokens.stretches(_MOST_COLUMNS))
-        return replace(self, without_sinks=drop_special, context=context)
+        shown = replace(self, without_sinks=drop_special)
+        if not isinstance(self.tokens, Frames):
+            return shown
+        source = self.tokens.stretches
+        contexts = {layer: replace(each, source=each.source and source) for layer, each in self.contexts.items()}
+        return replace(shown, contexts=contexts, context=replace(self.context, source=self.context.source and source))
 
     @property
     def figure_context(self) -> FigureContext:
@@ -273,12 +272,10 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             return about
         if self.stack_letter == "D":
             return replace(about, texts=(self.target.text,))
-        keys, units = self.context.keys, self.target.context.units
-        of_source = counted(len(keys), units.name)
-        if isinstance(self.tokens, Frames):
-            of_source = f"{len(keys)} × {SECONDS * len(keys.members[0]):.2f} s"
-        sizes = of_source, counted(len(units), units.name)
-        return replace(about, texts=(*about.texts, self.target.text), sizes=sizes, unit=units.name)
+        of_source, target = counted(len(self.context.keys), units.name), self.target.context.units
+        of_source = self.tokens.in_words if isinstance(self.tokens, Frames) else of_source
+        sizes = of_source, counted(len(target), target.name)
+        return replace(about, texts=(*about.texts, self.target.text), sizes=sizes)
 
     @property
     def verification(self) -> Verification:

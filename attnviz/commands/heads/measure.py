@@ -432,7 +432,7 @@ def _parse(
 
 def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     """Context of attention within one text: units, and masks of patterns."""
-    units = tokens.stretches() if isinstance(tokens, Frames) else merge_subwords(tokens, options.words)
+    units = merge_subwords(tokens, options.words)
     tokens_apart = told_apart(tokens.ids, tokens.unknown_id)
     ids = [tuple(tokens_apart[i] for i in unit) for unit in units.members]
     queries = None if options.queries is None else find_queries(units, options.queries)

@@ -34,14 +34,15 @@ Empty = Callable[[HeadId], PackedPattern]
 
 def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``; ``choices`` set the initial view."""
-    about, model, parts = analysis.figure_context, analysis.checkpoint, analysis.parts
+    shown = analysis.drawn(drop_special=False)
+    about, model, parts = shown.figure_context, analysis.checkpoint, shown.parts
     of_layer = {head.id.layer: number for number, part in enumerate(parts) for head in part.heads}
     cells = max(len(part.units) * len(part.keys) for part in parts)
     chosen = analysis.select(choices.select) if choices.select else []
     ranked = [head.id for head in [*chosen, *_most_telling_first([h for h in analysis.heads if h not in chosen])]]
 
     def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
-        filled = analysis.read(map(analysis.head, ids), lambda head: empty(head.id))
+        filled = shown.read(map(shown.head, ids), lambda head: empty(head.id))
         return ((head.id, [pattern]) for head, pattern in filled)
 
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)

@@ -84,8 +84,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     if len(heads) == len(analysis.heads):
         count = f"all {len(heads)} heads"
-    of_ticks = dict.fromkeys(sinks_in_words(part.keys, part.keys.name) for part in (shown[0], shown[-1]))
-    ticks = f"; ticks: {' and '.join(filter(None, of_ticks))}" if sinks else ""
+    ticks = f"; ticks: {sinks_in_words(shown[0].keys, about.unit)}" if sinks else ""
     of_source = few and shown[0].context.source is not None
     rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
     rows = rows if keys is None else f"{rows}, stretched to squares"

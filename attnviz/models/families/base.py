@@ -232,7 +232,6 @@ class Architecture:
     scales_queries: bool = False  # whether queries are scaled, not scores
     # the config's setting of the norms' epsilon; or epsilon itself, if fixed
     epsilon_setting: str | float = "layer_norm_epsilon"
-    positions_setting: str = "max_position_embeddings"  # the config's setting of the longest text
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
     learned_sinks: bool = False  # whether rows of attention may sum to less than 1
     # whether one map gives the queries, key and value of the first heads that share a key, then of the next (GPT-NeoX)

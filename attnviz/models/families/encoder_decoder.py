@@ -59,7 +59,7 @@ class EncoderDecoder(Architecture, ABC):
             Stack("D", "decoder", first, decoder, decoder_heads),
             Stack("X", "cross-attention", first + decoder, decoder, decoder_heads),
         )
-        return stacks[1:] if self.reads_sound else stacks
+        return stacks[self.reads_sound :]
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """The bare model with encoder and decoder inside a model with any head.
@@ -115,7 +115,7 @@ class Bart(EncoderDecoder, name="bart", prefix="Bart"):
     first_row = 2
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head`` with ``final_logits_bias``, or as :attr:`language_steps` says."""
+        """``lm_head`` with ``final_logits_bias``; of Whisper ``proj_out``."""
         linear = getattr(model, str(self.language_steps[0]), None)
         return None if linear is None else LogitsHead(linear, getattr(model, "final_logits_bias", None))
 
@@ -189,12 +189,9 @@ class Whisper(MBart, name="whisper", prefix="Whisper"):
     """Radford et al. 2022: mBART whose encoder reads sound, without biases of keys; queries are scaled, not scores."""
 
     reads_sound = True
-    encoder_commands = ()
     head_weights = language_steps = ("proj_out",)
-    old_buffers = ()
     linear_biases = False
     scales_queries = True
-    positions_setting = "max_target_positions"
     first_row = 0
 
 
