@@ -271,7 +271,7 @@ COMMANDS = {
             Option("chat", Path, "Instead of TEXT a chat: a file (.json, .jsonl) of messages with role and content, "
                    "which the tokenizer's own chat template renders.", None, "FILE"),
             Option("audio", Path, "Instead of TEXT a sound, for Whisper: a WAV file of 16,000 samples a second of 16 "
-                   "bits, or log-mel features (.npy, .safetensors). --target is what was said.", None, "FILE"),
+                   "bits, or its log-mel features (.npy). --target is what was said.", None, "FILE"),
             *_MODEL,
             _switch("each_line", "Analyse every text of a file by itself, and how much the heads vary between them."),
             *_COLUMNS, _LABEL_COLUMN,

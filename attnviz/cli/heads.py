@@ -59,8 +59,8 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         return attnviz.analyze(sentence, source, chat=chat, **options, progress=progress, warn=warn)
 
     generated = None if options["generate"] is None else f"--generate {options['generate']}"
-    texts = (sentence, *of_chat, options["audio"] and options["audio"].stem)
-    texts = (*texts, options["pair"], options["target"], generated)
+    others = (options["audio"] and options["audio"].stem, options["pair"], options["target"], generated)
+    texts = (sentence, *of_chat, *others)
 
     def finish(result: "attnviz.Analysis", document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.heads.report import hints

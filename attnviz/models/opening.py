@@ -100,10 +100,8 @@ def open_checkpoint(
                 "(--device). heads takes several."
             )
     if sound not in (None, checkpoint.architecture.reads_sound):
-        raise ArchitectureError(
-            f"{checkpoint.architecture.name!r} reads {'text, not sound' if sound else 'sound, not text'}: Whisper "
-            "alone reads sound, in heads --audio FILE (audio=...) and no other command."
-        )
+        reads = "text, not sound" if sound else "sound, which heads --audio FILE (audio=...) alone gives it"
+        raise ArchitectureError(f"{checkpoint.architecture.name!r} reads {reads}.")
     if checkpoint.stacks and not encoder_decoders:
         raise ArchitectureError(
             f"{checkpoint.architecture.name!r} is an encoder-decoder, which this command does not take; heads, "

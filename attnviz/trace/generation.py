@@ -49,25 +49,27 @@ def target_tokens(
     return TargetTokens(text, shifted_right(whole, start, label), target is None, whole.ids[whole.ids[0] == start :])
 
 
-def encoded(checkpoint: Checkpoint, **inputs: Any) -> Any:
-    """The final states of the encoder, [batch, n, d_model], on what its forward takes."""
-    model: Any = checkpoint.model
-    with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        return model.encoder(**inputs, return_dict=True).last_hidden_state
-
-
-def with_language(checkpoint: Checkpoint, states: Any) -> Checkpoint:
+def with_language(checkpoint: Checkpoint, sound: Tokens) -> Checkpoint:
     """The model with a tokenizer of the likeliest language of a sound (Radford et al. 2022, section 2.3), if of any."""
-    tokenizer, head, model = copy.deepcopy(checkpoint.tokenizer), checkpoint.language_head, checkpoint.model
-    if head is None or getattr(tokenizer, "language", "") is not None:
+    tokenizer, model = copy.deepcopy(checkpoint.tokenizer), checkpoint.model
+    if checkpoint.language_head is None or getattr(tokenizer, "language", "") is not None:
         return checkpoint
-    start = torch.tensor([tokenizer.prefix_tokens[:1]], device=checkpoint.device)
-    with running_plainly(model), torch.inference_mode():
-        decoded: Any = model.decoder(start, encoder_hidden_states=states, use_cache=False)  # type: ignore[operator]
-        likeliest = tokenizer.convert_ids_to_tokens(int(head(decoded[0][0, -1]).argmax()))
-    if likeliest in tokenizer.all_special_tokens and len(language := likeliest.strip("<|>")) < 4:
+    written = tokenizer.prefix_tokens[:1]
+    with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+        _append(checkpoint, written, 1, _decoder_on(checkpoint, sound))
+    language = tokenizer.convert_ids_to_tokens(written[1]).strip("<|>")
+    if written[1] in tokenizer.all_special_ids and len(language) < 4:  # <|en|>, <|haw|>
         tokenizer.set_prefix_tokens(language=language, task="transcribe")
     return replace(checkpoint, tokenizer=tokenizer)
+
+
+def _decoder_on(checkpoint: Checkpoint, source: Tokens) -> Callable[..., Any]:
+    """The decoder of a source, which the encoder reads now."""
+    model: Any = checkpoint.model
+    inputs = source.model_inputs(checkpoint.device)
+    states = model.encoder(**inputs, return_dict=True).last_hidden_state
+    mask = {"encoder_attention_mask": inputs["attention_mask"]} if "attention_mask" in inputs else {}
+    return partial(model.decoder, encoder_hidden_states=states, use_cache=False, **mask)
 
 
 def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:
@@ -82,15 +84,12 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
         raise TextError(
             "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
         )
-    model: Any = checkpoint.model
-    config, inputs = checkpoint.config, tokens.model_inputs(checkpoint.device)
-    start, prefix = int(config.decoder_start_token_id), language_prefix(checkpoint.tokenizer)
+    model, config, prefix = checkpoint.model, checkpoint.config, language_prefix(checkpoint.tokenizer)
+    start = int(config.decoder_start_token_id)
     written = prefix if prefix[:1] == [start] else [start, *prefix]
-    (states,) = inputs.get("encoder_outputs") or [encoded(checkpoint, **inputs)]
-    masks = {f"encoder_{name}": mask for name, mask in inputs.items() if name == "attention_mask"}
-    run, most = partial(model.decoder, encoder_hidden_states=states, use_cache=False, **masks), checkpoint.positions
+    count = min(max_new_tokens, checkpoint.positions + 1 - len(written))
     with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        _append(checkpoint, written, min(max_new_tokens, most + 1 - len(written)), run, config.pad_token_id)
+        _append(checkpoint, written, count, _decoder_on(checkpoint, tokens), config.pad_token_id)
     text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
     if all(target.special):
         raise TextError("the model writes nothing after this text; give a target: --target (target=).")

@@ -46,6 +46,7 @@ def sharp_whisper(tokenizer: Any, seed: int = 0, **changes: Any) -> Any:
                 parameter.normal_(std=0.4)
             elif "norm" in kind:
                 parameter.uniform_(0.5, 1.5)
+        model.model.decoder.embed_tokens.weight[tokenizer.all_special_ids] *= 0.1  # so that it writes a text
     model.generation_config = GenerationConfig(
         **ids,
         is_multilingual=True,

@@ -272,8 +272,9 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             return about
         if self.stack_letter == "D":
             return replace(about, texts=(self.target.text,))
-        of_source, target = counted(len(self.context.keys), units.name), self.target.context.units
-        of_source = self.tokens.in_words if isinstance(self.tokens, Frames) else of_source
+        target, of_source = self.target.context.units, counted(len(self.context.keys), units.name)
+        if isinstance(self.tokens, Frames):
+            of_source = self.tokens.in_words
         sizes = of_source, counted(len(target), target.name)
         return replace(about, texts=(*about.texts, self.target.text), sizes=sizes)
 

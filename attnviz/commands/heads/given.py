@@ -21,7 +21,7 @@ from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.bert_gpt2 import Bert
 from attnviz.models.head_ids import HeadId, Stack
-from attnviz.models.tokens import Tokens, merge_subwords, told_apart, tokens_of_labels
+from attnviz.models.tokens import Tokens, merge_subwords, tokens_of_labels, told_apart
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.reference.tolerances import Tolerance

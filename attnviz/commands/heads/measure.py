@@ -25,7 +25,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
-from attnviz.models.sound import Frames, frames_of, read_sound
+from attnviz.models.sound import Frames, read_sound
 from attnviz.models.sources import Source
 from attnviz.models.spans import NEW, PROMPT, Span, message_spans, named_span, segment_spans, spans_by_name
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
@@ -34,7 +34,7 @@ from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress, tell
 from attnviz.texts.reading import Text, chat_of
-from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, encoded, target_tokens, with_language
+from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens, with_language
 from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedRows, verify_attention
@@ -96,7 +96,7 @@ def analyze(
         chat: instead of a text, messages ``{"role": ..., "content": ...}``, or a file of them: rendered by the
             tokenizer's own chat template, which waits for an answer unless the last message is one. Each message is a
             span by its role: ``system``, ``user``, ``user#2``.
-        audio: instead of a text, for Whisper: a WAV file, or log-mel features [n_bins, n_columns] (.npy, .safetensors).
+        audio: instead of a text, for Whisper: a WAV file, or its log-mel features [n_bins, n_columns] (.npy).
         spans: of which attention to one another is measured, beside those of a chat, a pair or a continuation
             (``prompt``, ``new``): by name a stretch of the text, its second occurrence as ``stretch#2``, or positions
             such as ``#10-#40``.
@@ -135,9 +135,8 @@ def analyze(
     checkpoint, source = open_checkpoint(model, several_devices=True, sound=audio is not None, **opening)
     frames = None
     if audio is not None:
-        features = read_sound(Path(audio), checkpoint.config, truncate).to(checkpoint.device, checkpoint.dtype)
-        frames = frames_of(features, encoded(checkpoint, input_features=features[None]))
-        checkpoint = with_language(checkpoint, frames.states)
+        frames = read_sound(Path(audio), checkpoint.config, checkpoint.dtype)
+        checkpoint = with_language(checkpoint, frames)
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
     if text is None:

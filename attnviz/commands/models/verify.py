@@ -19,7 +19,6 @@ from attnviz.models.sources import find_checkpoint, read_json
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.texts.batches import EncodedText, SampledAttention, collate, encode
 from attnviz.texts.reading import Text
-from attnviz.trace.generation import encoded
 from attnviz.version import __version__
 
 _SHORT = "The cat that I saw ran away."
@@ -78,13 +77,13 @@ def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.stacks:
         items = [replace(item, target=item.ids) for item in items]
     attention = SampledAttention(checkpoint)
-    batch, config = collate(checkpoint, items), checkpoint.config
-    if checkpoint.architecture.reads_sound:  # a sound at random for each text
-        shape = len(items), config.num_mel_bins, COLUMNS * config.max_source_positions
-        features = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        states = encoded(checkpoint, input_features=features.to(checkpoint.device, checkpoint.dtype))
+    batch = collate(checkpoint, items)
+    if checkpoint.architecture.reads_sound:  # one at random for each text
+        n_bins, n = checkpoint.config.num_mel_bins, checkpoint.config.max_source_positions
+        features = torch.randn(len(items), n_bins, COLUMNS * n, generator=torch.Generator().manual_seed(0))
         inputs = {name: each for name, each in batch.inputs.items() if name.startswith("decoder_")}
-        batch = replace(batch, inputs=inputs | {"encoder_outputs": (states,)}, valid=states[..., 0].isfinite())
+        inputs["input_features"] = features.to(checkpoint.device, checkpoint.dtype)
+        batch = replace(batch, inputs=inputs, valid=batch.valid.new_ones(len(items), n))
     attention.verify(batch, lambda _: None)
     entry, layers = verification_entry(attention.verification), list[float]()
 
