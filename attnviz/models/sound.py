@@ -58,9 +58,20 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
     Raises:
         TextError: the file is of another kind or shape, or longer than the model reads.
     """
+    from transformers import WhisperFeatureExtractor
+
     n_bins, n_columns = config.num_mel_bins, COLUMNS * config.max_source_positions
     try:
-        found = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _of_wav(path, n_bins, n_columns)
+        if path.suffix == ".npy":
+            found = np.load(path, allow_pickle=False)
+        else:
+            with wave.open(str(path)) as file:
+                rate, bits, content = file.getframerate(), 8 * file.getsampwidth(), file.readframes(file.getnframes())
+                if (rate, bits) != (_RATE, 16):
+                    raise ValueError(f"{rate} samples a second of {bits} bits")
+                samples = np.frombuffer(content, "<i2").reshape(-1, file.getnchannels()).mean(1) / 2**15
+            extract, length = WhisperFeatureExtractor(feature_size=n_bins), max(len(samples), n_columns * _HOP)
+            found = extract(samples, sampling_rate=rate, max_length=length, return_tensors="np")["input_features"]
         if found.shape[:-1] not in ((n_bins,), (1, n_bins)) or not 0 < found.shape[-1] <= n_columns:
             raise ValueError(f"features {list(found.shape)}, for at most [{n_bins}, {n_columns}]")
     except (OSError, EOFError, ValueError, wave.Error) as error:
@@ -77,17 +88,3 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
     times = [f"{_SECONDS * frame:.2f}s" for frame in range(n_heard)]
     tokens = tokens_of_labels((*times, *["<padding>"] * (n_columns // COLUMNS - n_heard)), False)
     return Frames(**vars(tokens), features=features.to(dtype), n_heard=n_heard)
-
-
-def _of_wav(path: Path, n_bins: int, n_columns: int) -> Any:
-    """Features [1, n_bins, n_columns or more]."""
-    from transformers import WhisperFeatureExtractor
-
-    with wave.open(str(path)) as file:
-        rate, bits, content = file.getframerate(), 8 * file.getsampwidth(), file.readframes(file.getnframes())
-        if (rate, bits) != (_RATE, 16):
-            raise ValueError(f"{rate} samples a second of {bits} bits")
-        samples = np.frombuffer(content, "<i2").reshape(-1, file.getnchannels()).mean(1) / 2**15
-    length = max(len(samples), n_columns * _HOP)
-    extract = WhisperFeatureExtractor(feature_size=n_bins)
-    return extract(samples, sampling_rate=_RATE, max_length=length, return_tensors="np")["input_features"]

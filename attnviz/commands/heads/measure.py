@@ -133,10 +133,8 @@ def analyze(
     messages = None if chat is None else chat_of(chat)
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(model, several_devices=True, sound=audio is not None, **opening)
-    frames = None
-    if audio is not None:
-        frames = read_sound(Path(audio), checkpoint.config, checkpoint.dtype)
-        checkpoint = with_language(checkpoint, frames)
+    frames = None if audio is None else read_sound(Path(audio), checkpoint.config, checkpoint.dtype)
+    checkpoint = checkpoint if frames is None else with_language(checkpoint, frames)
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
     if text is None:
