@@ -17,7 +17,7 @@ from attnviz.models.tokens import Positions, Tokens, tokens_of_labels
 _RATE, _HOP, COLUMNS = 16_000, 160, 2
 """Samples a second, samples from one column of features to the next, and columns in a frame."""
 
-_SECONDS, _MOST_STRETCHES = COLUMNS * _HOP / _RATE, 120
+_SECONDS, _MOST_INTERVALS = COLUMNS * _HOP / _RATE, 125
 """Length of a frame, and most columns of a picture."""
 
 
@@ -35,17 +35,17 @@ class Frames(Tokens):
 
     @property
     def in_words(self) -> str:
-        """The length of the sound, and of its stretches."""
-        return f"{_SECONDS * self.n_heard:.2f} s in stretches of {_SECONDS * len(self.stretches.members[0]):.2f} s"
+        """The length of the sound, and of its intervals."""
+        return f"{_SECONDS * self.n_heard:.2f} s in intervals of {_SECONDS * len(self.intervals.members[0]):.2f} s"
 
     @property
-    def stretches(self) -> Positions:
+    def intervals(self) -> Positions:
         """Columns of pictures: as many frames each as leave few enough, labelled by the first; and all padding."""
-        firsts = range(0, self.n_heard, math.ceil(self.n_heard / _MOST_STRETCHES))
+        firsts = range(0, self.n_heard, math.ceil(self.n_heard / _MOST_INTERVALS))
         ends = [*firsts, self.n_heard, *[len(self)] * (self.n_heard < len(self))]
         groups = tuple(tuple(range(*each)) for each in pairwise(ends))
         labels, padding = (tuple(names[group[0]] for group in groups) for names in (self.labels, self.special))
-        return Positions("stretch", labels, padding, padding, groups)
+        return Positions("interval", labels, padding, padding, groups)
 
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """What the model's forward takes: a batch of this sound."""
@@ -83,8 +83,13 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
     features = torch.from_numpy(found.astype(np.float32)).reshape(n_bins, -1)
     silence = float(features.max()) - 2  # as low as the feature extractor goes
     features = torch.nn.functional.pad(features, (0, n_columns - features.shape[1]), value=silence)
-    heard = (features != features[0, -1]).any(0) * torch.arange(1, n_columns + 1)  # where it ends, all are alike
+    return frames_of(features.to(dtype))
+
+
+def frames_of(features: Tensor) -> Frames:
+    """The frames of features [n_bins, n_columns], of which those after the end of the sound are all alike."""
+    heard = (features != features[0, -1]).any(0) * torch.arange(1, features.shape[1] + 1)
     n_heard = max(1, int(heard.max()) // COLUMNS)
     times = [f"{_SECONDS * frame:.2f}s" for frame in range(n_heard)]
-    tokens = tokens_of_labels((*times, *["<padding>"] * (n_columns // COLUMNS - n_heard)), False)
-    return Frames(**vars(tokens), features=features.to(dtype), n_heard=n_heard)
+    tokens = tokens_of_labels((*times, *["<padding>"] * (features.shape[1] // COLUMNS - n_heard)), False)
+    return Frames(**vars(tokens), features=features, n_heard=n_heard)

@@ -12,7 +12,15 @@ from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalG
 
 SAID = " the dog saw the house and ran away"
 FRAMES = 30
-_SPECIALS = ["<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>", "<|notimestamps|>"]
+_SPECIALS = [
+    "<|startoftranscript|>",
+    "<|en|>",
+    "<|zh|>",
+    "<|de|>",
+    "<|translate|>",
+    "<|transcribe|>",
+    "<|notimestamps|>",
+]
 
 
 def whisper_tokenizer(**settings: Any) -> WhisperTokenizer:
@@ -24,7 +32,7 @@ def whisper_tokenizer(**settings: Any) -> WhisperTokenizer:
 
 def sharp_whisper(tokenizer: Any, seed: int = 0, **changes: Any) -> Any:
     """A model whose attention is far from uniform, whose biases matter, and whose norms are no ones and zeros."""
-    start, english, german, *_ = tokenizer.convert_tokens_to_ids(_SPECIALS)
+    start, english, _, german, *_ = tokenizer.convert_tokens_to_ids(_SPECIALS)
     end = tokenizer.eos_token_id
     ids = {"decoder_start_token_id": start, "eos_token_id": end, "pad_token_id": end, "bos_token_id": end}
     sizes = {
@@ -55,6 +63,17 @@ def sharp_whisper(tokenizer: Any, seed: int = 0, **changes: Any) -> Any:
         no_timestamps_token_id=tokenizer.convert_tokens_to_ids("<|notimestamps|>"),
     )
     return model.eval()
+
+
+def noise(checkpoint: Any, seconds: float = 0.4) -> Any:
+    """The frames of random features."""
+    from attnviz.models.sound import frames_of  # after coverage has begun
+
+    config = checkpoint.config
+    features = torch.full((config.num_mel_bins, 2 * config.max_source_positions), -1.5, dtype=checkpoint.dtype)
+    n = int(100 * seconds)
+    features[:, :n] = torch.rand(config.num_mel_bins, n, generator=torch.Generator().manual_seed(0))
+    return frames_of(features)
 
 
 def tone(path: Path, seconds: float = 0.3, rate: int = 16_000, channels: int = 1, width: int = 2) -> Path:

@@ -251,7 +251,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         shown = replace(self, without_sinks=drop_special)
         if not isinstance(self.tokens, Frames):
             return shown
-        source = self.tokens.stretches
+        source = self.tokens.intervals
         contexts = {layer: replace(each, source=each.source and source) for layer, each in self.contexts.items()}
         return replace(shown, contexts=contexts, context=replace(self.context, source=self.context.source and source))
 
