@@ -267,9 +267,11 @@ COMMANDS = {
         ("analyze", "analyze_each"),
         text=(
             replace(_TEXT, help=f"{_TEXT.help} With --each-line: a file of texts (.txt, .csv, .tsv, .jsonl, .json, "
-                    ".conllu, a datasets folder) or chats, or - for lines. None with --chat.", default=None),
+                    ".conllu, a datasets folder) or chats, or - for lines. None with --chat or --audio.", default=None),
             Option("chat", Path, "Instead of TEXT a chat: a file (.json, .jsonl) of messages with role and content, "
                    "which the tokenizer's own chat template renders.", None, "FILE"),
+            Option("audio", Path, "Instead of TEXT a sound, for Whisper: a WAV file of 16,000 samples a second of 16 "
+                   "bits, or its log-mel features (.npy). --target is what was said.", None, "FILE"),
             *_MODEL,
             _switch("each_line", "Analyse every text of a file by itself, and how much the heads vary between them."),
             *_COLUMNS, _LABEL_COLUMN,
@@ -320,7 +322,7 @@ COMMANDS = {
                  "a few heads of each kind."),
             _TABLE, *_FILES,
         ),
-        of_one=("pair", "target", "token", "generate", "relation", "queries", "spans", "contacts", "symmetric", "apc"),
+        of_one=("audio", "pair", "target", "token", "generate", "relation", "queries", "spans", "contacts", "symmetric", "apc"),
         of_many=("text_column", "pair_column", "label_column", "alignments"),
     ),
     "compare": Command(

@@ -36,9 +36,10 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         attnviz heads novel.txt --each-line
             Every line of a file, or row of a .csv, and what varies between them.
     """
-    if (text is None) == (chat is None):
-        found = "neither" if chat is None else "both"
-        raise UsageError(f"expected TEXT, or --chat FILE instead, found {found}.")
+    given = text, chat, options["audio"]
+    if given.count(None) != 2:
+        found = "both" if any(given) else "neither"
+        raise UsageError(f"expected TEXT, or --chat FILE or --audio FILE instead, found {found}.")
     if each_line:
         from attnviz.texts.reading import open_corpus
 
@@ -58,7 +59,8 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         return attnviz.analyze(sentence, source, chat=chat, **options, progress=progress, warn=warn)
 
     generated = None if options["generate"] is None else f"--generate {options['generate']}"
-    texts = (sentence, *of_chat, options["pair"], options["target"], generated)
+    others = (options["audio"] and options["audio"].stem, options["pair"], options["target"], generated)
+    texts = (sentence, *of_chat, *others)
 
     def finish(result: "attnviz.Analysis", document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.heads.report import hints

@@ -217,7 +217,8 @@ class Checkpoint:
     @property
     def positions(self) -> int:
         """Most tokens of a text; without the reserved first rows of RoBERTa's position table. T5 has no limit."""
-        positions = int(getattr(self.config, "max_position_embeddings", _NO_LIMIT))
+        of_target = getattr(self.config, "max_target_positions", _NO_LIMIT)  # of Whisper
+        positions = int(getattr(self.config, "max_position_embeddings", of_target))
         return positions - first_position(self.architecture, self.config)
 
     @property

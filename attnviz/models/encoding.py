@@ -345,8 +345,8 @@ def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, 
 
 
 def language_prefix(tokenizer: Any) -> list[int]:
-    """The ids that every target of a tokenizer with languages begins with (NLLB: that of the language)."""
-    if not hasattr(tokenizer, "tgt_lang"):
+    """The ids that every target of a tokenizer with languages begins with (NLLB: that of the language; Whisper)."""
+    if not hasattr(tokenizer, "tgt_lang") and not hasattr(tokenizer, "prefix_tokens"):
         return []
     [encoding] = encodings(tokenizer, [""], vocabulary_size=len(tokenizer), target=True)
     ends = [at for at, token in enumerate(encoding.ids) if token == tokenizer.eos_token_id]
@@ -379,7 +379,7 @@ def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Encoding:
 
 
 def _special_ids(tokenizer: Any) -> set[int]:
-    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    return set(tokenizer.all_special_ids) - {unknown_id(tokenizer)}
 
 
 def _control_ids(tokenizer: Any) -> set[int]:

@@ -37,6 +37,7 @@ def open_checkpoint(
     dtype: str | torch.dtype | None = None,
     *,
     encoder_decoders: bool = True,
+    sound: bool | None = False,
     device_map: DeviceMap | Path | None = None,
     adapter: str | Path | None = None,
     attention: str | None = None,
@@ -54,6 +55,7 @@ def open_checkpoint(
         adapter: folder or hub id of an adapter of peft, which is merged into the weights.
         attention: the implementation that the model runs with, of transformers; None for what that chooses.
         encoder_decoders: whether the caller supports them.
+        sound: whether it has a sound for the model, not a text; None for neither.
         several_devices: whether the caller supports layers on different devices.
 
     Raises:
@@ -97,6 +99,9 @@ def open_checkpoint(
                 "expected a JSON file as --device-map that puts them on one GPU, cpu and disk, or one device "
                 "(--device). heads takes several."
             )
+    if sound not in (None, checkpoint.architecture.reads_sound):
+        reads = "text, not sound" if sound else "sound, which heads --audio FILE (audio=...) alone gives it"
+        raise ArchitectureError(f"{checkpoint.architecture.name!r} reads {reads}.")
     if checkpoint.stacks and not encoder_decoders:
         raise ArchitectureError(
             f"{checkpoint.architecture.name!r} is an encoder-decoder, which this command does not take; heads, "

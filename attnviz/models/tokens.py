@@ -22,6 +22,9 @@ from attnviz.models.words import OTHERS, WORDPIECE
 
 _SHORT_ENOUGH_TO_LIST = 20
 _LONGEST_NUMBER = 10
+_SPECIAL = re.compile(r"(?!\[UNK\]|<unk>)(\[[A-Z]+\]|<[^<>\s]+>)")
+"""Tokens that are taken for special ones: ``[CLS]``, ``<s>``, ``<|endoftext|>``; one that is unknown is of the text."""
+
 _STRETCH = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 
 
@@ -152,10 +155,30 @@ class Positions:
         return len(self.labels)
 
 
+def tokens_of_labels(labels: tuple[str, ...], causal: bool) -> Tokens:
+    """Tokens that are known by their labels alone; in causal ones the first is a sink."""
+    special = tuple(_SPECIAL.fullmatch(label) is not None for label in labels)
+    numbers = iter(range(len(labels)))
+    words = tuple(None if each else next(numbers) for each in special)
+    types = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return Tokens(
+        ids=tuple(types[label] for label in labels),
+        labels=labels,
+        special=special,
+        sink=tuple(each or (causal and not position) for position, each in enumerate(special)),
+        words=words,
+        segments=tuple(None if each else 0 for each in special),
+        offsets=((0, 0),) * len(labels),
+        type_ids=None,
+        word_labels=tuple(label for label, each in zip(labels, special, strict=True) if not each),
+        unknown_id=types.get("[UNK]", types.get("<unk>")),
+    )
+
+
 def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
     """What a decoder reads to predict a target: a start token (its id, its text), then all but the target's last token.
 
-    So the token at each position is the one before the token predicted there.
+    So the token at each position is the one before the token predicted there. A target may have its start already.
     """
     first: dict[str, Any] = {
         "ids": start,
@@ -166,7 +189,8 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
         "segments": None,
         "offsets": (0, 0),
     }
-    later: dict[str, Any] = {name: (value, *getattr(tokens, name)[:-1]) for name, value in first.items()}
+    added = tokens.ids[0] != start
+    later: dict[str, Any] = {name: (value,) * added + getattr(tokens, name)[:-1] for name, value in first.items()}
     return replace(tokens, **later)
 
 

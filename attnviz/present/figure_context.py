@@ -21,7 +21,7 @@ class FigureContext:
         n: positions of the patterns; 0 without patterns.
         unit: ``token`` or ``word``.
         dropped: note on positions left out of pictures, or ''.
-        sizes: positions of source and target (the last text) in cross-attention; else empty.
+        sizes: of source and target (the last text) in cross-attention, in words: ``6 tokens``; else empty.
         generated: text that the model wrote after it, or ''.
         n_generated: tokens of ``generated``.
         n_rows: rows of the patterns if only of some positions; 0 for all.
@@ -32,7 +32,7 @@ class FigureContext:
     n: int
     unit: str = "token"
     dropped: str = ""
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[str, ...] = ()
     generated: str = ""
     n_generated: int = 0
     n_rows: int = 0
@@ -50,7 +50,7 @@ class FigureContext:
     def text_line(self) -> str:
         """The first note of a figure: ``“The cat ran away” (6 tokens)``; of source and target ``… → …``."""
         if self.sizes:
-            (source, target), last = (counted(n, self.unit) for n in self.sizes), quoted(self.texts[-1])
+            (source, target), last = self.sizes, quoted(self.texts[-1])
             return f"{' / '.join(map(quoted, self.texts[:-1]))} ({source}) → {last} ({target})"
         count = self.n_generated if self.unit == "token" else counted(self.n_generated, "token")
         last = f", the last {count} generated" if self.n_generated else ""

@@ -304,7 +304,9 @@ class SampledAttention:
 
     def _labels(self, batch: Batch, valid: Tensor) -> Names:
         """Labels of the texts' tokens, or of those that a decoder reads."""
-        ids = batch.inputs["input_ids" if valid is batch.valid else "decoder_input_ids"]
+        ids = batch.inputs.get("input_ids" if valid is batch.valid else "decoder_input_ids")
+        if ids is None:  # of a sound
+            return lambda _: list(map(str, range(valid.shape[1])))
         return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
 
     @property

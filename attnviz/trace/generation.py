@@ -1,6 +1,8 @@
 """Greedy generation, one forward pass a token, for texts of a few dozen tokens."""
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,7 +46,30 @@ def target_tokens(
         text, whole = target, checkpoint.tokenize(target, None, truncate, target=True)
     start = int(checkpoint.config.decoder_start_token_id)
     label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
-    return TargetTokens(text, shifted_right(whole, start, label), target is None, whole.ids)
+    return TargetTokens(text, shifted_right(whole, start, label), target is None, whole.ids[whole.ids[0] == start :])
+
+
+def with_language(checkpoint: Checkpoint, sound: Tokens) -> Checkpoint:
+    """The model with a tokenizer of the likeliest language of a sound (Radford et al. 2022, section 2.3), if of any."""
+    tokenizer, model = copy.deepcopy(checkpoint.tokenizer), checkpoint.model
+    if checkpoint.language_head is None or getattr(tokenizer, "language", "") is not None:
+        return checkpoint
+    written = tokenizer.prefix_tokens[:1]
+    with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+        _append(checkpoint, written, 1, _decoder_on(checkpoint, sound))
+    language = tokenizer.convert_ids_to_tokens(written[1]).strip("<|>")
+    if written[1] in tokenizer.all_special_ids and len(language) < 4:  # <|en|>, <|haw|>
+        tokenizer.set_prefix_tokens(language=language, task="transcribe")
+    return replace(checkpoint, tokenizer=tokenizer)
+
+
+def _decoder_on(checkpoint: Checkpoint, source: Tokens) -> Callable[..., Any]:
+    """The decoder of a source, which the encoder reads now."""
+    model: Any = checkpoint.model
+    inputs = source.model_inputs(checkpoint.device)
+    states = model.encoder(**inputs, return_dict=True).last_hidden_state
+    mask = {"encoder_attention_mask": inputs["attention_mask"]} if "attention_mask" in inputs else {}
+    return partial(model.decoder, encoder_hidden_states=states, use_cache=False, **mask)
 
 
 def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:
@@ -59,13 +84,12 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
         raise TextError(
             "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
         )
-    model: Any = checkpoint.model
-    config, inputs = checkpoint.config, tokens.model_inputs(checkpoint.device)
-    written = [int(config.decoder_start_token_id), *language_prefix(checkpoint.tokenizer)]
+    model, config, prefix = checkpoint.model, checkpoint.config, language_prefix(checkpoint.tokenizer)
+    start = int(config.decoder_start_token_id)
+    written = prefix if prefix[:1] == [start] else [start, *prefix]
+    count = min(max_new_tokens, checkpoint.positions + 1 - len(written))
     with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        source = {"encoder_hidden_states": model.encoder(**inputs, return_dict=True).last_hidden_state}
-        run = partial(model.decoder, encoder_attention_mask=inputs["attention_mask"], use_cache=False, **source)
-        _append(checkpoint, written, min(max_new_tokens, checkpoint.positions), run, config.pad_token_id)
+        _append(checkpoint, written, count, _decoder_on(checkpoint, tokens), config.pad_token_id)
     text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
     if all(target.special):
         raise TextError("the model writes nothing after this text; give a target: --target (target=).")

@@ -192,7 +192,7 @@ class _BlockAttention:
     Attributes:
         memory: bytes of a block.
         state: of the pass; it gives a layer's inputs, and gets its weighted values.
-        modules: numbers (``id``) of all modules of the model.
+        modules: numbers (``id``) of all modules of the model, but those of the encoder of a sound; empty for all.
         rotary: the rotary positions of every layer, where a forward that bypasses the interface shows none.
     """
 
@@ -231,6 +231,8 @@ class _BlockAttention:
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any) -> Any:
         """Called by transformers instead of the module's own eager attention."""
         own = partial(_own_attention(module), module)
+        if self.modules and id(module) not in self.modules:
+            return own(query, key, value, mask, **more)
         return self._in_blocks(own, query, key, value, mask, more, more.get("scaling"))
 
     def upcast(
@@ -475,8 +477,9 @@ def record_attention(
             state.attending = layer if name == "attention_input" else state.attending
 
     with ExitStack() as stack:
-        of_model = frozenset(map(id, checkpoint.model.modules()))
         architecture, rotary = checkpoint.architecture, None
+        measured: Any = checkpoint.model.decoder if architecture.reads_sound else checkpoint.model
+        of_model = frozenset(map(id, measured.modules()))
         if architecture.bypassing == "forward":
             rotary = architecture.rotary(checkpoint.model, 0, checkpoint.d_head)
         attention = _BlockAttention(observer, memory, state, _MaskRows(), of_model, rotary)
@@ -672,7 +675,7 @@ def _in_run_order(layers: Sequence[int]) -> list[int]:
     """The layers as they run: the encoder's, then a decoder's self-attention and cross-attention by turns."""
 
     def turn(layer: int) -> tuple[bool, int, int]:
-        return (layer.stack.first > 0, layer.number, layer) if isinstance(layer, LayerId) else (False, layer, layer)
+        return (layer.stack.letter != "E", layer.number, layer) if isinstance(layer, LayerId) else (False, layer, layer)
 
     return sorted(layers, key=turn)
 

@@ -125,7 +125,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "no scale": ((*LLAMAS, *LIKE_DEEPSEEK, "falcon", "gptj", "bloom", "bart:E"), lambda p: replace(p, scale=1.0)),
     "a scale of T5": (("t5:E",), lambda p: replace(p, scale=8**-0.5)),
     "scaled scores": (("opt", "esm", "gpt_neo"), lambda p: replace(p, scale=0.5)),
-    "unscaled queries": (("opt", "esm"), lambda p: replace(p, query_scale=1.0)),
+    "unscaled queries": (("opt", "esm", "whisper:D", "whisper:X"), lambda p: replace(p, query_scale=1.0)),
     "RoPE base": (
         LLAMAS,
         lambda p: rotary(frequencies=default_frequencies(2 * len(p.rotary.frequencies), 5000.0) if p.rotary else None)(
@@ -161,7 +161,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "a window in every layer": (ALTERNATING, lambda p: replace(p, window=WINDOW)),
     "a window on one side": (("modernbert", "gemma3_text-both"), lambda p: replace(p, causal=p.window is not None)),
     "not causal": (
-        (*LLAMAS, "falcon", "gpt_neo", "gptj", "bloom", "opt", "bart:D", "clip_text_model"),
+        (*LLAMAS, "falcon", "gpt_neo", "gptj", "bloom", "opt", "bart:D", "whisper:D", "clip_text_model"),
         lambda p: replace(p, causal=False),
     ),
     "causal": (("t5:E", "siglip_text_model", "gemma3_text-both"), lambda p: replace(p, causal=True)),
@@ -176,8 +176,8 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
         (*BIASED, "clip_text_model", "siglip_text_model"),
         part("query", "key", bias=None),
     ),
-    "no bias of queries": (("bart:X",), part("query", bias=None)),
-    "no bias of values": ((*BIASED, "bart:X"), part("value", bias=None)),
+    "no bias of queries": (("bart:X", "whisper:X"), part("query", bias=None)),
+    "no bias of values": ((*BIASED, "bart:X", "whisper:X"), part("value", bias=None)),
     "no bias of the output": (("llama", "gpt_oss", "phimoe", "gpt_neox", "bart:D"), without("output_bias")),
     "no bound": (("olmo",), part("query", "value", clip=None)),
     "another bound": (("olmo",), part("query", "value", clip=1.6)),
@@ -208,7 +208,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "a bucket each": (("deberta-v2",), lambda p: replace(p, relative=replace(p.relative, farthest=None))),
     "the scale of one product": (("deberta-v2",), lambda p: replace(p, scale=8**-0.5)),
     "rolled heads": (("modernbert", "bloom"), lambda p: replace(p, query=rolled(p.query))),
-    "heads in another order": (("bart:X", "t5:D", "falcon"), heads_in_another_order),
+    "heads in another order": (("bart:X", "t5:D", "whisper:X", "falcon"), heads_in_another_order),
     **{
         name: (("bert", "gpt2", *KINDS[place % 3 :: 3]), change)
         for place, (name, change) in enumerate({**PATTERN_MUTATIONS, **OUTPUT_MUTATIONS}.items())
@@ -232,7 +232,7 @@ def test_wrong_parameters_fail_verification(monkeypatch, family, name):
     family, _, stack = family.partition(":")
     checkpoint = checkpoint_of(family, torch.float64 if family in ("llama", "qwen3", "gpt2") else torch.float32)
     change_parameters(monkeypatch, family, PARAMETERS[name][1], stack)
-    message = rf"\d of 8 .* layer {stack}\d" if stack else SAID.get((family, name), "")
+    message = rf"\d of {checkpoint.n_layers} .* layer {stack}\d" if stack else SAID.get((family, name), "")
     for _ in each_implementation(checkpoint):
         with pytest.raises(VerificationError, match=f"do not reproduce the model.*{message}"):
             verified(checkpoint, PROTEIN if family == "esm" else TEXT)

@@ -11,7 +11,7 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.tokens import shifted_right
 from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
-from tests.support import encoder_decoders, llamas, relatives
+from tests.support import encoder_decoders, llamas, relatives, sounds
 from tests.support.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.recorded import batch
 
@@ -46,6 +46,8 @@ def model_of(
             changes["auto_class"] = relatives.RELATIVES[family].headed
         checkpoint = relatives.checkpoint_of(family, dtype, **changes)
         return (headed and checkpoint.whole) or checkpoint.model, checkpoint.tokenizer
+    if family == "whisper":
+        return sounds.sharp_whisper(sounds.whisper_tokenizer(), **changes).to(dtype), sounds.whisper_tokenizer()
     if family in ENCODER_DECODERS:
         tokenizer = encoder_decoders.unigram_tokenizer()
         return encoder_decoders.sharp(family, len(tokenizer), **changes).to(dtype), tokenizer
@@ -82,7 +84,10 @@ def verified(
     """A text verified; with a target for an encoder-decoder."""
     target = None
     if checkpoint.stacks:
-        target = shifted_right(checkpoint.tokenize("a dog ran away", target=True), 0, "<pad>")
+        start = checkpoint.config.decoder_start_token_id
+        target = shifted_right(checkpoint.tokenize("a dog ran away", target=True), start, "<pad>")
+    if checkpoint.architecture.reads_sound:
+        return verify_attention(checkpoint, sounds.noise(checkpoint), visit, target=target)
     return verify_attention(checkpoint, checkpoint.tokenize(text), visit, target=target)
 
 

@@ -19,6 +19,7 @@ from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import OPTIONAL, TextContext
 from attnviz.models.chats import Chat
 from attnviz.models.head_ids import HeadId, Stack, ids_and_names
+from attnviz.models.sound import Frames
 from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.models.wording import counted, quoted, visible
 from attnviz.present.figure_context import FigureContext
@@ -261,7 +262,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
                 f"--drop-special (drop_special=True) leaves nothing of this text to draw: {all_of_it} special or the "
                 "first; give a longer text, or leave the option out."
             )
-        return replace(self, without_sinks=drop_special)
+        shown = replace(self, without_sinks=drop_special)
+        if not isinstance(self.tokens, Frames):
+            return shown
+        source = self.tokens.intervals
+        contexts = {layer: replace(each, source=each.source and source) for layer, each in self.contexts.items()}
+        return replace(shown, contexts=contexts, context=replace(self.context, source=self.context.source and source))
 
     @property
     def figure_context(self) -> FigureContext:
@@ -283,7 +289,10 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             return about
         if self.stack_letter == "D":
             return replace(about, texts=(self.target.text,))
-        sizes = len(self.context.keys), len(self.target.context.units)
+        target, of_source = self.target.context.units, counted(len(self.context.keys), units.name)
+        if isinstance(self.tokens, Frames):
+            of_source = self.tokens.in_words
+        sizes = of_source, counted(len(target), target.name)
         return replace(about, texts=(*about.texts, self.target.text), sizes=sizes)
 
     @property

@@ -1,6 +1,5 @@
 """Pictures of attention weights from any library: the views of ``attnviz heads``, never called verified."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -22,7 +21,7 @@ from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.bert_gpt2 import Bert
 from attnviz.models.head_ids import HeadId, Stack
-from attnviz.models.tokens import Tokens, merge_subwords, told_apart
+from attnviz.models.tokens import Tokens, merge_subwords, tokens_of_labels, told_apart
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.reference.tolerances import Tolerance
@@ -31,9 +30,6 @@ from attnviz.trace.checks import LayerCheck, Verification
 if TYPE_CHECKING:
     from attnviz.present.fields import NamedTable
     from attnviz.present.view import ViewOptions
-
-_SPECIAL = re.compile(r"(?!\[UNK\]|<unk>)(\[[A-Z]+\]|<[^<>\s]+>)")
-"""Tokens that are taken for special ones: ``[CLS]``, ``<s>``, ``<|endoftext|>``; one that is unknown is of the text."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -154,7 +150,7 @@ def _within_text(given: Weights, labels: tuple[str, ...], name: str) -> RawAtten
     """Attention within one text."""
     given.check()
     causal = len(labels) > 1 and not bool(given.patterns.triu(1).any())
-    read = _tokens(labels, causal)
+    read = tokens_of_labels(labels, causal)
     units = merge_subwords(read, words=False)
     context = TextContext(units, causal, MaskInput(units.labels, told_apart(read.ids, read.unknown_id), causal))
     model = _model(name, ARCHITECTURES["gpt2" if causal else "bert"], given)
@@ -164,7 +160,7 @@ def _within_text(given: Weights, labels: tuple[str, ...], name: str) -> RawAtten
 def _between_texts(given: Weights, labels: tuple[str, ...], columns: tuple[str, ...], name: str) -> RawAttention:
     """Attention of one text, the target, to another, the source."""
     given.check()
-    target, source = _tokens(labels, True), _tokens(columns, False)
+    target, source = tokens_of_labels(labels, True), tokens_of_labels(columns, False)
     context = TextContext(merge_subwords(target, False), False, None, merge_subwords(source, False))
     model = _model(name, _CrossAttention(), given)
     (stack,) = model.stacks
@@ -192,25 +188,6 @@ def _analysis(
         parse=None,
         syntax_note="weights were given, not a text.",
         options=Options(),
-    )
-
-
-def _tokens(labels: tuple[str, ...], causal: bool) -> Tokens:
-    special = tuple(_SPECIAL.fullmatch(label) is not None for label in labels)
-    numbers = iter(range(len(labels)))
-    words = tuple(None if each else next(numbers) for each in special)
-    types = {label: number for number, label in enumerate(dict.fromkeys(labels))}
-    return Tokens(
-        ids=tuple(types[label] for label in labels),
-        labels=labels,
-        special=special,
-        sink=tuple(each or (causal and not position) for position, each in enumerate(special)),
-        words=words,
-        segments=tuple(None if each else 0 for each in special),
-        offsets=((0, 0),) * len(labels),
-        type_ids=None,
-        word_labels=tuple(label for label, each in zip(labels, special, strict=True) if not each),
-        unknown_id=types.get("[UNK]", types.get("<unk>")),
     )
 
 

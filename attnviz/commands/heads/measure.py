@@ -26,6 +26,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
+from attnviz.models.sound import Frames, read_sound
 from attnviz.models.sources import Source
 from attnviz.models.spans import NEW, PROMPT, Span, message_spans, named_span, segment_spans, spans_by_name
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
@@ -34,7 +35,7 @@ from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress, tell
 from attnviz.texts.reading import Text, chat_of
-from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
+from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens, with_language
 from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedRows, verify_attention
@@ -61,6 +62,7 @@ def analyze(
     *,
     pair: str | None = None,
     chat: Sequence[Message] | str | Path | None = None,
+    audio: str | Path | None = None,
     spans: Mapping[str, str] | Sequence[str] = (),
     contacts: str | Path | None = None,
     symmetric: bool = False,
@@ -98,6 +100,7 @@ def analyze(
         chat: instead of a text, messages ``{"role": ..., "content": ...}``, or a file of them: rendered by the
             tokenizer's own chat template, which waits for an answer unless the last message is one. Each message is a
             span by its role: ``system``, ``user``, ``user#2``.
+        audio: instead of a text, for Whisper: a WAV file, or its log-mel features [n_bins, n_columns] (.npy).
         spans: of which attention to one another is measured, beside those of a chat, a pair or a continuation
             (``prompt``, ``new``): by name a stretch of the text, its second occurrence as ``stretch#2``, or positions
             such as ``#10-#40``.
@@ -133,16 +136,18 @@ def analyze(
     file = None if contacts is None else str(contacts)
     options, named = Options(words, queries, symmetric or apc, apc, file), spans_by_name(spans)
     check_parser(parser, syntax)
-    if (text is None) == (chat is None):
-        found = "neither" if chat is None else "both"
-        raise UsageError(f"expected a text, or a chat instead (--chat, chat=...), found {found}.")
+    if sum(each is not None for each in (text, chat, audio)) != 1:
+        found = "neither" if text is chat is audio else "both"
+        raise UsageError(f"expected a text, or instead a chat or a sound (chat=..., audio=...), found {found}.")
     messages = None if chat is None else chat_of(chat)
     of_block = block_memory(memory)
-    checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
+    checkpoint, source = open_checkpoint(model, several_devices=True, sound=audio is not None, **opening)
+    frames = None if audio is None else read_sound(Path(audio), checkpoint.config, checkpoint.dtype)
+    checkpoint = checkpoint if frames is None else with_language(checkpoint, frames)
     stored = profile_of(checkpoint, source, warn)
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
     if text is None:
-        return reader.read("", pair, target, progress, chat=messages)
+        return reader.read(str(audio or ""), pair, target, progress, frames, messages)
     if isinstance(text, bytes) or not isinstance(text, Iterable):
         raise TextError(f"expected text (or several, in a list) as a string, found {type(text).__name__}.")
     if isinstance(text, str):
@@ -289,6 +294,8 @@ class Reader:
             return None, "relations need the rows of all words (leave out --queries, queries=...)."
         if not self.syntax:
             return None, "it was switched off (--no-syntax, syntax=False)."
+        if isinstance(tokens, Frames):
+            return None, "a sound has none."
         return _parse(texts, tokens, self.parser, self.checkpoint)
 
     def _refuse_together(self, chat: Chat | None, pair: str | None, target: str | None) -> None:

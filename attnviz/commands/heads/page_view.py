@@ -15,6 +15,7 @@ from attnviz.figures.style import PLAIN
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
+from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import Positions, Tokens, merge_subwords
 from attnviz.models.wording import counted, visible
@@ -33,14 +34,15 @@ Empty = Callable[[HeadId], PackedPattern]
 
 def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``; ``choices`` set the initial view."""
-    about, model, parts = analysis.figure_context, analysis.checkpoint, analysis.parts
+    shown = analysis.drawn(drop_special=False)
+    about, model, parts = shown.figure_context, analysis.checkpoint, shown.parts
     of_layer = {head.id.layer: number for number, part in enumerate(parts) for head in part.heads}
     cells = max(len(part.units) * len(part.keys) for part in parts)
     chosen = analysis.select(choices.select) if choices.select else []
     ranked = [head.id for head in [*chosen, *_most_telling_first([h for h in analysis.heads if h not in chosen])]]
 
     def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
-        filled = analysis.read(map(analysis.head, ids), lambda head: empty(head.id))
+        filled = shown.read(map(shown.head, ids), lambda head: empty(head.id))
         return ((head.id, [pattern]) for head, pattern in filled)
 
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
@@ -85,7 +87,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "colours": colours_entry(),
         "command_line": {
             "program": ["heads"] if analysis.verification.level else [],
-            "texts": [] if analysis.chat is not None else [analysis.text],
+            "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
             "options": command_options(analysis),
             "scale": PLAIN.scaled_for(analysis.longest).scale,
         },
@@ -102,7 +104,8 @@ def kinds_in_words(analysis: Analysis) -> str:
     if len(analysis.parts) == 1:
         return "from the target (rows) to the source (columns), stretched to squares"
     whose = "generated, greedily" if analysis.target.generated else "given"
-    return f"{STACK_LEGEND}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
+    legend = STACK_LEGEND.removeprefix("E: encoder, ") if isinstance(analysis.tokens, Frames) else STACK_LEGEND
+    return f"{legend}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
 def _most_telling_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
@@ -151,9 +154,9 @@ def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
 
 def _axes(parts: Sequence[Analysis]) -> list[dict[str, Any]]:
     """The axes of a text, or of source and target."""
-    if parts[0].stack_letter == "X":  # alone
-        return [_axis(parts[0], parts[0].keys, parts[0].tokens), axis_of(parts[0])]
-    return [axis_of(part) for part in parts[:2]]
+    last = parts[-1]
+    source = [_axis(last, last.keys, last.tokens)] if last.stack_letter == "X" else []
+    return [*source, axis_of(last)]
 
 
 def axis_of(analysis: Analysis) -> dict[str, Any]:
@@ -162,7 +165,7 @@ def axis_of(analysis: Analysis) -> dict[str, Any]:
 
 
 def _axis(analysis: Analysis, units: Positions, tokens: Tokens) -> dict[str, Any]:
-    words = None if analysis.options.words else merge_subwords(tokens, True)
+    words = None if analysis.options.words or isinstance(tokens, Frames) else merge_subwords(tokens, True)
     return axis_entry(units, [tokens.segments[members[0]] for members in units.members], words)
 
 
@@ -185,6 +188,7 @@ def command_options(analysis: Analysis) -> list[str]:
     others = model_settings(model) | {
         "chat": analysis.chat and (analysis.chat.file or "chat.json"),
         "spans": [f"{span.name}={span.given}" for span in spans if span.given],
+        "audio": analysis.text if isinstance(analysis.tokens, Frames) else None,
         "pair": analysis.pair,
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
         "target": None if target is None or written else target.text,

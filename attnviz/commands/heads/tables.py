@@ -230,7 +230,7 @@ def _notes(analysis: Analysis) -> Text:
         hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known."
         whose = "shipped with attnviz" if profile.shipped else "your own"
         corpora = f"Corpus: {visible(profile.measured_on)} (profile {whose})."
-    if any(analysis.context.counts[name] for name in REPEATS):
+    if any(analysis.parts[0].context.counts[name] for name in REPEATS):
         repeats = f" In brackets, of induction and duplicate-token: the attention of repeated {unit}s."
     general = (
         f"Baseline: uniform attention, or the best guess.{repeats} n: {unit}s or instances; below {ENOUGH} weak (?). A "

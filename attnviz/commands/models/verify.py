@@ -14,6 +14,7 @@ from attnviz.errors import AttnvizError
 from attnviz.memory import out_of_memory_named, peak_memory
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import open_checkpoint
+from attnviz.models.sound import COLUMNS
 from attnviz.models.sources import find_checkpoint, read_json
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.texts.batches import EncodedText, SampledAttention, collate, encode
@@ -50,7 +51,7 @@ def verified(name: str) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     try:
         with out_of_memory_named():
-            checkpoint = open_checkpoint(find_checkpoint(name))[0]
+            checkpoint = open_checkpoint(find_checkpoint(name), sound=None)[0]
             model = model_entry(checkpoint) | {"class": type(checkpoint.model).__name__}
             model |= {"attention": checkpoint.attention, "head": checkpoint.head_in_words}
             return {"model": model} | _verified(checkpoint) | {"seconds": time.perf_counter() - started}
@@ -76,7 +77,14 @@ def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.stacks:
         items = [replace(item, target=item.ids) for item in items]
     attention = SampledAttention(checkpoint)
-    attention.verify(collate(checkpoint, items), lambda _: None)
+    batch = collate(checkpoint, items)
+    if checkpoint.architecture.reads_sound:  # one at random for each text
+        n_bins, n = checkpoint.config.num_mel_bins, checkpoint.config.max_source_positions
+        features = torch.randn(len(items), n_bins, COLUMNS * n, generator=torch.Generator().manual_seed(0))
+        inputs = {name: each for name, each in batch.inputs.items() if name.startswith("decoder_")}
+        inputs["input_features"] = features.to(checkpoint.device, checkpoint.dtype)
+        batch = replace(batch, inputs=inputs, valid=batch.valid.new_ones(len(items), n))
+    attention.verify(batch, lambda _: None)
     entry, layers = verification_entry(attention.verification), list[float]()
 
     def visit(stages: VerifiedStages) -> None:

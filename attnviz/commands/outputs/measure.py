@@ -22,7 +22,7 @@ from attnviz.models.head_ids import HeadId, Stack
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.spans import named_span
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
-from attnviz.models.wording import quoted, rounded
+from attnviz.models.wording import counted, quoted, rounded
 from attnviz.options import ModelOptions, checked
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
@@ -115,7 +115,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
             return about
         if letter == "D":
             return replace(about, texts=(self.target.text,), n=len(self.read))
-        return replace(about, texts=(*about.texts, self.target.text), sizes=(len(self.tokens), len(self.read)))
+        sizes = counted(len(self.tokens), "token"), counted(len(self.read), "token")
+        return replace(about, texts=(*about.texts, self.target.text), sizes=sizes)
 
     def output(self, head: str | HeadId) -> Tensor:
         """Output of a head in the residual stream, (A V) W_O, [n, d_model], on the CPU.

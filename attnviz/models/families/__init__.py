@@ -113,7 +113,6 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
     "paligemma": f"it reads a prompt both ways, behind an image. {_TOWER}",
-    "whisper": f"it reads sound. {_DRAWN}; its output.cross_attentions, too (keys=FRAMES)",
 }
 """Architectures that are not reproduced, with the reason and what to do instead."""
 
@@ -133,6 +132,8 @@ def commands_of(architecture: Architecture) -> dict[str, str | None]:
     """What each command measures: the ``model``, its ``encoder`` alone, or None; ``untried`` for a plug-in's family."""
     parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "untried" if look_again(architecture) else "model")
     parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
+    if architecture.reads_sound:
+        return dict.fromkeys(COMMANDS) | {"heads": parts["heads"]}
     if architecture.encoder_commands or architecture.language_task == "Model":  # an encoder-decoder, or no predictions
         parts["patch"] = None
     return parts if architecture.explained else parts | {"explain": None}

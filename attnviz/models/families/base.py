@@ -247,6 +247,7 @@ class Architecture:
     # ``_attn`` takes queries, keys, values and mask, and returns weighted values [batch, n_heads, n, d_head] and the
     # pattern; ``forward`` returns (.., pattern) with ``output_attentions``, of what its linear maps give, rotated
     bypassing: str = ""
+    reads_sound: bool = False  # whether its encoder reads sound; the heads of the decoder alone are then measured
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
     def __init_subclass__(cls, name: str = "", prefix: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Encoder-decoders under transformers' names: BART and its kin (Marian, mBART, M2M100 with NLLB, Pegasus), T5 and mT5.
+"""Encoder-decoders under transformers' names: BART and its kin (Marian, mBART, NLLB, Pegasus, Whisper), T5 and mT5.
 
 Their attention layers are three stacks, in this order: those of the encoder (E), of the
 decoder (D), and its cross-attention (X), from the target to the encoder's final states (Vaswani et al. 2017, section
@@ -49,15 +49,17 @@ class EncoderDecoder(Architecture, ABC):
                 )
 
     def stacks(self, config: Any) -> tuple[Stack, ...]:
-        """Encoder, decoder and cross-attention."""
+        """Encoder, decoder and cross-attention; not the encoder of a sound."""
         (encoder, encoder_heads), (decoder, decoder_heads) = (
             [getattr(config, setting) for setting in settings] for settings in self.size_settings
         )
-        return (
+        first = 0 if self.reads_sound else encoder
+        stacks = (
             Stack("E", "encoder", 0, encoder, encoder_heads),
-            Stack("D", "decoder", encoder, decoder, decoder_heads),
-            Stack("X", "cross-attention", encoder + decoder, decoder, decoder_heads),
+            Stack("D", "decoder", first, decoder, decoder_heads),
+            Stack("X", "cross-attention", first + decoder, decoder, decoder_heads),
         )
+        return stacks[self.reads_sound :]
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """The bare model with encoder and decoder inside a model with any head.
@@ -84,7 +86,7 @@ class EncoderDecoder(Architecture, ABC):
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer, stack after stack."""
         encoder, decoder = (base_model.get_submodule(f"{name}.{self.layers_at}") for name in ("encoder", "decoder"))
-        own: Any = (*encoder, *decoder)  # type: ignore[misc]
+        own: Any = decoder if self.reads_sound else (*encoder, *decoder)  # type: ignore[misc]
         across: Any = decoder
         return [*map(self.layer_modules, own), *(self.layer_modules(layer, across=True) for layer in across)]
 
@@ -113,8 +115,8 @@ class Bart(EncoderDecoder, name="bart", prefix="Bart"):
     first_row = 2
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head`` with ``final_logits_bias``."""
-        linear = getattr(model, "lm_head", None)
+        """``lm_head`` with ``final_logits_bias``; of Whisper ``proj_out``."""
+        linear = getattr(model, str(self.language_steps[0]), None)
         return None if linear is None else LogitsHead(linear, getattr(model, "final_logits_bias", None))
 
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
@@ -180,6 +182,16 @@ class M2M100(MBart, name="m2m_100", prefix="M2M100"):
 class Pegasus(MBart, name="pegasus", prefix="Pegasus"):
     """Zhang et al. 2020: mBART with sinusoidal positions, without a norm of the embeddings."""
 
+    first_row = 0
+
+
+class Whisper(MBart, name="whisper", prefix="Whisper"):
+    """Radford et al. 2022: mBART whose encoder reads sound, without biases of keys; queries are scaled, not scores."""
+
+    reads_sound = True
+    head_weights = language_steps = ("proj_out",)
+    linear_biases = False
+    scales_queries = True
     first_row = 0
 
 

@@ -193,7 +193,7 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
         head, words = model.lm_predictions.lm_head, self.embeddings(self.base_model(model)).words
         unembedding: Any = nn.Linear(words.shape[1], len(words), device="meta")
         unembedding.weight, unembedding.bias = words, head.bias
-        return self._head(model, (head.dense, head.transform_act_fn, head.LayerNorm, unembedding))
+        return self.head_of(model, (head.dense, head.transform_act_fn, head.LayerNorm, unembedding))
 
     def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """With vectors of relative positions, by maps of their own or those of the text (``share_att_key``)."""

@@ -1,0 +1,95 @@
+"""Sound as an encoder-decoder such as Whisper reads it: log-mel features, and the frames that its encoder makes."""
+
+import math
+import wave
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnviz.errors import TextError
+from attnviz.models.tokens import Positions, Tokens, tokens_of_labels
+
+_RATE, _HOP, COLUMNS = 16_000, 160, 2
+"""Samples a second, samples from one column of features to the next, and columns in a frame."""
+
+_SECONDS, _MOST_INTERVALS = COLUMNS * _HOP / _RATE, 125
+"""Length of a frame, and most columns of a picture."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Frames(Tokens):
+    """``n_heard`` frames of a sound, and then of padding, from its log-mel ``features`` [n_bins, n_columns]."""
+
+    features: Tensor
+    n_heard: int
+
+    @property
+    def notes(self) -> list[str]:
+        """What they are."""
+        return [f"X attends to {self.in_words} and to padding, {len(self)} frames; the encoder itself is not measured."]
+
+    @property
+    def in_words(self) -> str:
+        """The length of the sound, and of its intervals."""
+        return f"{_SECONDS * self.n_heard:.2f} s in intervals of {_SECONDS * len(self.intervals.members[0]):.2f} s"
+
+    @property
+    def intervals(self) -> Positions:
+        """Columns of pictures: as many frames each as leave few enough, labelled by the first; and all padding."""
+        firsts = range(0, self.n_heard, math.ceil(self.n_heard / _MOST_INTERVALS))
+        ends = [*firsts, self.n_heard, *[len(self)] * (self.n_heard < len(self))]
+        groups = tuple(tuple(range(*each)) for each in pairwise(ends))
+        labels, padding = (tuple(names[group[0]] for group in groups) for names in (self.labels, self.special))
+        return Positions("interval", labels, padding, padding, groups)
+
+    def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
+        """What the model's forward takes: a batch of this sound."""
+        return {"input_features": self.features[None].to(device)}
+
+
+def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
+    """The frames of a WAV file, or of features in a .npy file, padded with silence.
+
+    Raises:
+        TextError: the file is of another kind or shape, or longer than the model reads.
+    """
+    from transformers import WhisperFeatureExtractor
+
+    n_bins, n_columns = config.num_mel_bins, COLUMNS * config.max_source_positions
+    try:
+        if path.suffix == ".npy":
+            found = np.load(path, allow_pickle=False)
+        else:
+            with wave.open(str(path)) as file:
+                rate, bits, content = file.getframerate(), 8 * file.getsampwidth(), file.readframes(file.getnframes())
+                if (rate, bits) != (_RATE, 16):
+                    raise ValueError(f"{rate} samples a second of {bits} bits")
+                samples = np.frombuffer(content, "<i2").reshape(-1, file.getnchannels()).mean(1) / 2**15
+            extract, length = WhisperFeatureExtractor(feature_size=n_bins), max(len(samples), n_columns * _HOP)
+            found = extract(samples, sampling_rate=rate, max_length=length, return_tensors="np")["input_features"]
+        if found.shape[:-1] not in ((n_bins,), (1, n_bins)) or not 0 < found.shape[-1] <= n_columns:
+            raise ValueError(f"features {list(found.shape)}, for at most [{n_bins}, {n_columns}]")
+    except (OSError, EOFError, ValueError, wave.Error) as error:
+        seconds = f"{n_columns * _HOP / _RATE:g}"
+        raise TextError(
+            f"cannot read a sound of at most {seconds} seconds in {path} ({error}); expected features (.npy), or a WAV "
+            f"file of {_RATE} samples a second of 16 bits: ffmpeg -i {path} -t {seconds} -ar {_RATE} -ac 1 out.wav"
+        ) from error
+    features = torch.from_numpy(found.astype(np.float32)).reshape(n_bins, -1)
+    silence = float(features.max()) - 2  # as low as the feature extractor goes
+    features = torch.nn.functional.pad(features, (0, n_columns - features.shape[1]), value=silence)
+    return frames_of(features.to(dtype))
+
+
+def frames_of(features: Tensor) -> Frames:
+    """The frames of features [n_bins, n_columns], of which those after the end of the sound are all alike."""
+    heard = (features != features[0, -1]).any(0) * torch.arange(1, features.shape[1] + 1)
+    n_heard = max(1, int(heard.max()) // COLUMNS)
+    times = [f"{_SECONDS * frame:.2f}s" for frame in range(n_heard)]
+    tokens = tokens_of_labels((*times, *["<padding>"] * (features.shape[1] // COLUMNS - n_heard)), False)
+    return Frames(**vars(tokens), features=features, n_heard=n_heard)
