@@ -322,7 +322,10 @@ COMMANDS = {
                  "a few heads of each kind."),
             _TABLE, *_FILES,
         ),
-        of_one=("audio", "pair", "target", "token", "generate", "relation", "queries", "spans", "contacts", "symmetric", "apc"),
+        of_one=(
+            "audio", "pair", "target", "token", "generate", "relation", "queries", "spans", "contacts", "symmetric",
+            "apc",
+        ),
         of_many=("text_column", "pair_column", "label_column", "alignments"),
     ),
     "compare": Command(
