@@ -88,7 +88,7 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
         yield first_rows("Texts", text_fields(result), result.texts, rows, "heads-texts.json", noun="text")
     if result.gold is not None:
         baseline = rounded(result.aligned[0].statistics["aer_baseline"].mean)
-        how = f"AER: alignment error rate (baseline {baseline}). Output: by rows that predict a word; input: that read it."
+        how = f"AER: alignment error rate (baseline {baseline}). Output: rows that predict a word; input: that read it."
         yield notes(how, f"alignment_heads (from 30 pairs on): {result.alignment_heads}")
     cut = sum(text.cut > 0 for text in result.texts)
     if cut:
