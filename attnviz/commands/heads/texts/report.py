@@ -87,11 +87,9 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     if choices.verbose:
         yield first_rows("Texts", text_fields(result), result.texts, rows, "heads-texts.json", noun="text")
     if result.gold is not None:
-        yield notes(
-            f"AER: alignment error rate; of the baseline {rounded(result.aligned[0].statistics['aer_baseline'].mean)}. "
-            "Output: the rows that predict a word; input: that read it. alignment_heads (from 30 pairs on): "
-            f"{result.alignment_heads}"
-        )
+        baseline = rounded(result.aligned[0].statistics["aer_baseline"].mean)
+        how = f"AER: alignment error rate (baseline {baseline}). Output: rows that predict a word; input: that read it."
+        yield notes(how, f"alignment_heads (from 30 pairs on): {result.alignment_heads}")
     cut = sum(text.cut > 0 for text in result.texts)
     if cut:
         yield notes(f"{counted(cut, 'text')} cut to what the model can read (--truncate).")
