@@ -17,6 +17,7 @@ from tests.support.browser import WIDTHS, Page, needs_browser
 from tests.support.explained import of_bert, of_gpt2
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import sharp_bert
+from tests.support.relatives import RELATIVES, checkpoint_of
 
 
 def unpacked(packed: dict[str, Any]) -> np.ndarray:
@@ -26,16 +27,20 @@ def unpacked(packed: dict[str, Any]) -> np.ndarray:
 def of_family(family: str, text: str = "the cat that i saw ran") -> Explanation:
     if family in ("bert", "gpt2"):
         return {"bert": of_bert, "gpt2": of_gpt2}[family](text, layer=1)
+    if family in RELATIVES:
+        return explain(text, checkpoint_of(family), layer=1)
     return explain(text, sharp_llama(family), tokenizer=sentencepiece_tokenizer(), layer=1)
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "gemma2", "granite", "gpt_oss", "gpt_neox", "olmo2"])
+@pytest.mark.parametrize(
+    "family", ["bert", "gpt2", "llama", "gemma2", "granite", "gpt_oss", "gpt_neox", "olmo2", "deberta-v2", "mpnet"]
+)
 def test_the_steps_on_the_page_follow_from_one_another(family: str) -> None:
     data = page_data(of_family(family), ViewOptions())
     numbers = {name: unpacked(packed) for name, packed in data["numbers"].items()}
     vectors = {name: unpacked(entry["numbers"]) for name, entry in data["vectors"].items()}
     scores = np.einsum("hqd,hkd->hqk", numbers["query"], numbers["key"]) * data["scale"]
-    np.testing.assert_allclose(scores, numbers["scores"], atol=1e-4)
+    np.testing.assert_allclose(sum((numbers[name] for name in data["added"]), scores), numbers["scores"], atol=1e-4)
     exponentials = np.exp(numbers["capped" if "capped" in numbers else "scores"]) * numbers["mask"]
     total = exponentials.sum(-1, keepdims=True) + np.exp(numbers.get("sinks", np.array([-np.inf])))[:, None, None]
     np.testing.assert_allclose(exponentials / total, numbers["pattern"], atol=1e-5)

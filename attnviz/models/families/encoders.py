@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.errors import DeviceError
 from attnviz.models.families.base import Architecture, Embeddings, norm_of, not_reproduced, projection_of
 from attnviz.models.families.bert_gpt2 import Bert, Roberta
 from attnviz.models.families.llama import refuse_rope, rotary_of, with_images
-from attnviz.models.offloading import parameter_of
+from attnviz.models.offloading import is_spread, parameter_of
 from attnviz.reference.attention import Scoring, project
 from attnviz.reference.positions import RelativePositions, Rotary
 
@@ -185,6 +186,18 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
         super().refuse(config, dtype)
         if (width := getattr(config, "embedding_size", config.hidden_size)) != config.hidden_size:
             raise not_reproduced(self.name, "embedding_size", width, f"{config.hidden_size}, its hidden_size")
+
+    def base_model(self, model: nn.Module) -> nn.Module:
+        """Refuse a table that is offloaded although the model reads it outside of its module."""
+        base: Any = super().base_model(model)
+        tables = [base.encoder.rel_embeddings]
+        tables += [base.embeddings.word_embeddings] if hasattr(model, "lm_predictions") else []
+        if is_spread(model) and any(table.weight.is_meta for table in tables):
+            raise DeviceError(
+                "this model reads encoder.rel_embeddings, and a head with legacy=False embeddings.word_embeddings, as "
+                "they are; expected a device map that has them where the model runs, not offloaded."
+            )
+        return base  # type: ignore[no-any-return]
 
     def language_head(self, model: Any) -> nn.Module | None:
         """The legacy head, or the other, which reads the table of words."""
