@@ -235,6 +235,7 @@ VALUES |= {
     "direction": "noise",
     "metric": "kl",
     "frequencies": Path("x"),
+    "contacts": Path("x"),
 }
 """What is typed for options that do not take every number or text."""
 

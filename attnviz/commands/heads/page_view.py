@@ -185,17 +185,20 @@ def command_options(analysis: Analysis) -> list[str]:
     written = target is not None and target.generated
     longest = target.longest if target is not None and written else MOST_NEW_TOKENS
     spans = () if analysis.spans is None else analysis.spans.spans
-    others = model_settings(model) | {
-        "chat": analysis.chat and (analysis.chat.file or "chat.json"),
-        "spans": [f"{span.name}={span.given}" for span in spans if span.given],
-        "audio": analysis.text if isinstance(analysis.tokens, Frames) else None,
-        "pair": analysis.pair,
-        "generate": None if analysis.continuation is None else analysis.continuation.requested,
-        "target": None if target is None or written else target.text,
-        "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
-        "words": options.words,
-        "truncate": analysis.tokens.truncated > 0,
-    }
+    others = (
+        model_settings(model)
+        | asdict(options)
+        | {
+            "chat": analysis.chat and (analysis.chat.file or "chat.json"),
+            "spans": [f"{span.name}={span.given}" for span in spans if span.given],
+            "audio": analysis.text if isinstance(analysis.tokens, Frames) else None,
+            "pair": analysis.pair,
+            "generate": None if analysis.continuation is None else analysis.continuation.requested,
+            "target": None if target is None or written else target.text,
+            "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
+            "truncate": analysis.tokens.truncated > 0,
+        }
+    )
     return [*model.model_options, *COMMANDS["heads"].typed(others)]
 
 
