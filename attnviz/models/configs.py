@@ -43,6 +43,9 @@ _OTHER_WEIGHTS = {
     "fusion_config": "would exchange modules of the model",
 }
 
+_DEQUANTISING = {"compressed-tensors": "CompressedTensorsConfig", "fp8": "FineGrainedFP8Config", "mxfp4": "Mxfp4Config"}
+"""Transformers' configs that dequantise, by ``quant_method``."""
+
 
 def read_config(folder: Path) -> Any:
     """The transformers config of a folder, without the implementation of attention; only config.json is read.
@@ -72,17 +75,6 @@ def quantised_as(folder: Path) -> str:
     return str(settings.get("quant_method")) if isinstance(settings, dict) else str(settings or "")
 
 
-def _how_to_dequantise(method: str) -> str:
-    """What to do about weights that are quantised by a method."""
-    config = {"compressed-tensors": "CompressedTensors", "fp8": "FineGrainedFP8", "mxfp4": "Mxfp4"}.get(method)
-    if config is None:
-        return "dequantise them with the lines in the guide, troubleshooting.md"
-    return (
-        f"dequantise them: AutoModelForCausalLM.from_pretrained(FOLDER, quantization_config={config}Config(dequantize="
-        "True)).save_pretrained(NEW, save_original_format=False), and save the tokenizer, too"
-    )
-
-
 def refuse_other_weights(folder: Path) -> None:
     """Refuse a config.json, or an adapter beside it, by which the model would have other weights than the checkpoint.
 
@@ -93,7 +85,13 @@ def refuse_other_weights(folder: Path) -> None:
     if method == "bitsandbytes" and importlib.util.find_spec(method) is None:
         raise CheckpointError(f"{folder} is quantised by bitsandbytes; type: pip install bitsandbytes accelerate")
     if method not in ("", "bitsandbytes"):
-        raise CheckpointError(f"{folder} has quantised weights ({method}), not run; {_how_to_dequantise(method)}.")
+        how, config = "with the lines in the guide, troubleshooting.md", _DEQUANTISING.get(method)
+        if config is not None:
+            how = (
+                f"AutoModelForCausalLM.from_pretrained(FOLDER, quantization_config={config}(dequantize=True))"
+                ".save_pretrained(NEW, save_original_format=False), and save the tokenizer, too"
+            )
+        raise CheckpointError(f"{folder} has quantised weights ({method}), not run; dequantise them: {how}.")
     for key, what in _OTHER_WEIGHTS.items():
         if content.get(key) is not None:
             raise CheckpointError(

@@ -24,7 +24,7 @@ def dequantised(module: Any, weight: Any) -> Tensor:
     """The numbers that a module's quantised weight stands for, in the number format that it multiplies them in."""
     if type(weight).__name__ == _EIGHT_BITS:
         scales = module.state.SCB if weight.SCB is None else weight.SCB  # the first pass moves them
-        return weight.data * scales[:, None].float() / 127
+        return weight.data * scales[:, None].float() / 127  # type: ignore[no-any-return]
     if type(weight).__name__ != _FOUR_BITS:
         return weight.dequantize()  # type: ignore[no-any-return]
     import bitsandbytes

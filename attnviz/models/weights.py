@@ -263,7 +263,7 @@ def _always() -> object:
     return None
 
 
-def _saved(model: nn.Module) -> dict[str, Tensor]:
+def _saved(model: nn.Module) -> dict[str, Any]:
     """What is saved of a model; of a quantised one its parameters, which bitsandbytes' state_dict() may spoil."""
     parameters = dict(model.named_parameters())
     return parameters if any(map(is_quantised, parameters.values())) else model.state_dict(keep_vars=True)
