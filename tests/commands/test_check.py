@@ -314,6 +314,7 @@ def test_a_file_of_what_the_heads_do_now_holds_and_fails_where_heads_have_change
     assert Path("ci/heads.toml").read_text(encoding="utf-8") == made
 
 
+@pytest.mark.draws
 def test_a_new_file_names_model_corpus_and_options_so_that_it_runs_from_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -44,6 +44,7 @@ def pairs(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("options", [{"receiver": "L2H1.k"}, {"receiver": "logits"}, {"self_repair": True}], ids=str)
 def test_batches_of_several_lengths_change_nothing_but_rounding(tmp_path, options):
     model, tokenizer = next_token_model()
@@ -87,6 +88,7 @@ def test_what_is_printed_fits_a_screen(options):
     assert len(titles) == 1 + bool(options.get("self_repair"))
 
 
+@pytest.mark.draws
 @needs_smollm2
 def test_the_parts_of_thirty_layers_sum_up_but_for_roundings_of_all_of_them():
     repair = attnviz.patch(**INDUCTION | {"model": "smollm2"}, select="L0H3", self_repair=True).heads[0].repair

@@ -231,6 +231,7 @@ def test_a_setting_that_the_relative_has_and_the_family_lacks_is_named(nemotron_
         attnviz.analyze("one two three", nemotron_folder)
 
 
+@pytest.mark.draws
 def test_the_commands_of_the_guide_run_as_written(mine, bert_folder, seed_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("my-seed").symlink_to(seed_folder)

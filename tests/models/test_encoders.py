@@ -123,6 +123,7 @@ def found_by(document: Any) -> Any:
     return [found_by(each) for each in document] if isinstance(document, list) else document
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(
     ("command", "sharing"),
     [
