@@ -12,6 +12,7 @@ from attnviz.commands.check.papers import mcdougall_2023, wu_2024
 from attnviz.errors import AttnvizError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
+from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import find_checkpoint
 from attnviz.texts.batches import SampledAttention
 from attnviz.trace.generation import drafted_greedily
@@ -37,13 +38,12 @@ def novel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # --- retrieval heads
 
-MATCH = [("token", "last", SHARP), ("last", "second last", SHARP)]
-
 
 @pytest.fixture(scope="module")
 def copier(tokenizer: Any) -> Checkpoint:
     """L1H1 looks for the token after the last two tokens' earlier copies, and writes it; L1H0 looks there alone."""
-    layers = [[before(1, "last"), before(2, "second last")], [Head(), Head(MATCH, write=[("token", "out", 1.0)])]]
+    match = [("token", "last", SHARP), ("last", "second last", SHARP)]
+    layers = [[before(1, "last"), before(2, "second last")], [Head(), Head(match, write=[("token", "out", 1.0)])]]
     return from_loaded(circuit_gpt2(["last", "second last"], layers, len(tokenizer), 300), tokenizer)
 
 
@@ -81,11 +81,10 @@ def test_scores_are_those_of_a_plain_loop(copier: Checkpoint, tokenizer: Any) ->
     assert {round((prompt.start - 5) / 200, 1) for prompt in asked} >= {0.1, 0.3, 0.5}
 
 
-def test_a_model_that_does_not_answer_has_no_retrieval_heads(tokenizer: Any, novel: Path) -> None:
-    """L1H0 and L1H1 look where the copier does, but write nothing."""
-    layers = [[before(1, "last"), before(2, "second last")], [Head(MATCH), Head(MATCH)]]
-    model = circuit_gpt2(["last", "second last"], layers, len(tokenizer), 300)
-    found = rows(from_loaded(model, tokenizer), "wu-2024", novel)
+@pytest.mark.draws
+def test_a_model_that_does_not_answer_has_no_retrieval_heads(novel: Path) -> None:
+    tiny, _ = open_checkpoint("tiny-gpt2", device="cpu")
+    found = rows(tiny, "wu-2024", novel)
     assert found["needles that the model finds"].measured == 0
     assert found["heads above 0.1"].measured == 0
     assert found["retrieval"].verdict == "cannot be decided"
