@@ -72,6 +72,7 @@ def test_the_effects_are_those_of_edited_weights_on_words_found_by_hand(kind: st
         assert difference.low is None  # 28 texts are too few
 
 
+@pytest.mark.draws
 def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     (model, tokenizer), path = KINDS[NEXT](), word_trees(tmp_path / "trees.conllu", 120)

@@ -190,6 +190,7 @@ def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path: Path) -
         result.page()
 
 
+@pytest.mark.draws
 @needs_minilm
 def test_every_head_with_a_role_has_a_card() -> None:
     stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile

@@ -40,6 +40,7 @@ def verdicts(check: attnviz.Check) -> list[str]:
     return [each.verdict for each in check.claims]
 
 
+@pytest.mark.draws
 def test_tiny_gpt2_has_its_heads_and_one_false_line_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     claims = [

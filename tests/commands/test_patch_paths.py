@@ -19,6 +19,7 @@ INDUCTION: dict[str, Any] = {
 }
 
 
+@pytest.mark.draws
 def test_two_runs_find_the_induction_circuit_of_tiny_gpt2():
     writers = attnviz.patch(**INDUCTION, receiver="logits")
     assert {str(head.id) for head in writers.heads[:4]} == {"L1H0", "L1H1", "L1H2", "L1H3"}

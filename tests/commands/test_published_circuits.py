@@ -59,6 +59,7 @@ def test_the_head_that_copies_the_needle_is_found_and_no_other(copier: Checkpoin
     assert found.exit_code == 0
 
 
+@pytest.mark.draws
 def test_scores_are_those_of_a_plain_loop(copier: Checkpoint, tokenizer: Any) -> None:
     model: Any = copier.whole
     model.set_attn_implementation("eager")

@@ -51,6 +51,7 @@ def test_induction_heads_appear_at_the_step_that_has_them(steps: list[Any]):
     assert found.contexts == 0
 
 
+@pytest.mark.draws
 def test_losses_are_those_of_a_plain_forward_pass(tmp_path: Path):
     model, tokenizer = sharp_gpt2(3, GPT2LMHeadModel, n_positions=512), gpt2_tokenizer()
     corpus = sentences(tmp_path / "long.txt", 700)

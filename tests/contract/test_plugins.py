@@ -97,6 +97,7 @@ def test_help_names_what_packages_declare_and_imports_none_of_it(mine):
     assert "spread" not in of_rollout
 
 
+@pytest.mark.draws
 def test_a_pattern_of_a_package_is_measured_judged_named_and_drawn(mine, bert_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     out = tmp_path / "out"
