@@ -124,6 +124,13 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(View, "render_files", written)
 
 
+@pytest.fixture
+def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where numbers on repeated random tokens are not looked at: 4 sequences in place of 32."""
+    for module in ("measures.repeats", "commands.profile.corpus_run", "commands.profile.training.measure"):
+        monkeypatch.setattr(f"attnviz.{module}.SEQUENCES", 4)
+
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell without job control
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -146,10 +153,10 @@ def saved_at_once(signals_heard: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 UNCOVERED = {f"test_{name}" for name in """
 ablation ablation_gradient ablation_views analysis attention benchmarks blocks blocks_of_commands cli comparison_figures
-coverage cross_commands every_family explain_figures fonts guide head_grid heads_views heatmap
-help processes known_truth legible lines outputs_figures packaging page page_browser
-pooling profile profile_figures profile_known_truth published quality results shipped_profile
-statistic_map style text_view tiles tiny_gpt2 tour two_texts verify wrong_attention
+coverage cross_commands every_family explain explain_figures explain_page families fonts guide head_grid heads_views
+heatmap help processes known_truth legible lines operations outputs_figures packaging page page_browser paths
+pooling profile profile_figures profile_known_truth published quality results shipped_profile sites
+statistic_map style tallies text_view tiles tiny_gpt2 tour two_texts verify wrong_attention
 """.split()}  # fmt: skip
 """Tests of drawing, of whole runs, of known truths and other implementations: judged by what comes out."""
 

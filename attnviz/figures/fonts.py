@@ -62,7 +62,12 @@ def base_families() -> list[str]:
 
 def _known() -> frozenset[str]:
     """Characters that need no other font."""
-    return _ISOLATES.union(*(_characters(_path_of(family)) for family in base_families()))
+    return _characters_of(tuple(base_families()))
+
+
+@cache
+def _characters_of(families: tuple[str, ...]) -> frozenset[str]:
+    return _ISOLATES.union(*(_characters(_path_of(family)) for family in families))
 
 
 @cache

@@ -73,6 +73,8 @@ def test_no_foreign_name_steers_the_terminal_or_is_a_format(place: Path, words: 
     assert NAME.search(done.output)
 
 
+@pytest.mark.draws
+@pytest.mark.usefixtures("few_repeats")
 def test_a_stored_profile_of_a_hostile_corpus_is_shown(place: Path):
     treebank(place / f"{HOSTILE}.conllu", 120)  # of fewer texts nothing is kept
     assert run("profile", f"{HOSTILE}.conllu", *GPT2, "--no-control", "--repeats").exit_code == 0

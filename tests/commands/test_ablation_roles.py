@@ -51,6 +51,7 @@ def by_hand(kind: str, trees: list[list[tuple[str, int, str]]], direction: str, 
     return sums
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("direction", ["dependent_to_head", "head_to_dependent"])
 @pytest.mark.parametrize("kind", [NEXT, MASKED, STATES])
 def test_the_effects_are_those_of_edited_weights_on_words_found_by_hand(kind: str, direction: str, tmp_path: Path):
@@ -71,6 +72,7 @@ def test_the_effects_are_those_of_edited_weights_on_words_found_by_hand(kind: st
         assert difference.low is None  # 28 texts are too few
 
 
+@pytest.mark.draws
 def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     (model, tokenizer), path = KINDS[NEXT](), word_trees(tmp_path / "trees.conllu", 120)
@@ -127,6 +129,7 @@ def test_on_repeats_the_second_copy_stands_beside_the_first():
     assert result.heads[0].damage["loss"].value == pytest.approx(float(found.mean()), abs=1e-10)
 
 
+@pytest.mark.draws
 def test_induction_heads_of_tiny_gpt2_are_needed_where_tokens_repeat_and_others_are_not():
     heads = ["L1", "L0H2", "L3H1", "L3H2"]
     result = attnviz.ablate(repeats=True, model="tiny-gpt2", device="cpu", curve=False, select=heads)

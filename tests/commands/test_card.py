@@ -47,6 +47,7 @@ def exchanges(card: Card) -> dict[Any, tuple[Any, ...]]:
     return {what: tuple(values) for what, *values in exchange_table(card).rows}
 
 
+@pytest.mark.draws
 def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def test_cards_of_induction_heads_have_their_partner_and_what_repeats_lose_witho
     assert previous.on_repeats is None  # its role is not one on repeats
 
 
+@pytest.mark.draws
 @needs_minilm
 def test_objects_need_not_need_the_head_that_tracks_them(tmp_path: Path) -> None:
     pytest.importorskip("conllu", reason="needs the extra profile")
@@ -188,6 +190,7 @@ def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path: Path) -
         result.page()
 
 
+@pytest.mark.draws
 @needs_minilm
 def test_every_head_with_a_role_has_a_card() -> None:
     stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
@@ -270,6 +273,7 @@ def test_examples_are_of_roles_that_pass_and_have_their_licence_on_the_page() ->
     assert "a.conllu: the licence of a.conllu." in data_of(licensed)["notes"]
 
 
+@pytest.mark.draws
 @needs_minilm
 def test_what_a_corpus_leaves_of_a_stored_profile_is_still_measured(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path / "texts.txt", 12)

@@ -40,6 +40,7 @@ def verdicts(check: attnviz.Check) -> list[str]:
     return [each.verdict for each in check.claims]
 
 
+@pytest.mark.draws
 def test_tiny_gpt2_has_its_heads_and_one_false_line_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     claims = [
@@ -314,6 +315,7 @@ def test_a_file_of_what_the_heads_do_now_holds_and_fails_where_heads_have_change
     assert Path("ci/heads.toml").read_text(encoding="utf-8") == made
 
 
+@pytest.mark.draws
 def test_a_new_file_names_model_corpus_and_options_so_that_it_runs_from_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -164,6 +164,7 @@ def test_hand_built_heads_compose_and_copy_in_closed_form() -> None:
     assert found.head("L1H1").copying == pytest.approx(0, abs=1e-3)  # it moves dimensions: all eigenvalues are 0
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("family", ["gpt2", "bert", "llama", "gemma2"])
 def test_copying_is_that_of_the_full_matrix(family: str) -> None:
     if family == "gpt2":

@@ -91,6 +91,7 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
     assert float(sink["mean"]) == content["heads"][9]["statistics"]["sink"]["mean"]
 
 
+@pytest.mark.draws
 @pytest.mark.usefixtures("undrawn")
 def test_two_hundred_rows_are_four_files_that_keep_ids_and_labels(run: Any):
     texts = [f"the {'cat ' * (number % 5)}ran" for number in range(200)]

@@ -75,6 +75,7 @@ def id_of(kind: str, model: Any, tokenizer: Any, name: str) -> int:
     return int(tokenizer(name, add_special_tokens=False)["input_ids"][0])
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("metric", ["logit_difference", "loss", "kl"])
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -278,6 +279,7 @@ def table(folder: Path, n: int = 40) -> tuple[Path, list[dict[str, str]]]:
     return path, rows
 
 
+@pytest.mark.draws
 def test_of_many_pairs_effects_are_of_the_mean_with_intervals_and_a_control(tmp_path: Path) -> None:
     model, tokenizer = copying_gpt2()
     path, rows = table(tmp_path)

@@ -19,6 +19,7 @@ INDUCTION: dict[str, Any] = {
 }
 
 
+@pytest.mark.draws
 def test_two_runs_find_the_induction_circuit_of_tiny_gpt2():
     writers = attnviz.patch(**INDUCTION, receiver="logits")
     assert {str(head.id) for head in writers.heads[:4]} == {"L1H0", "L1H1", "L1H2", "L1H3"}
@@ -44,6 +45,7 @@ def pairs(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("options", [{"receiver": "L2H1.k"}, {"receiver": "logits"}, {"self_repair": True}], ids=str)
 def test_batches_of_several_lengths_change_nothing_but_rounding(tmp_path, options):
     model, tokenizer = next_token_model()
@@ -87,6 +89,7 @@ def test_what_is_printed_fits_a_screen(options):
     assert len(titles) == 1 + bool(options.get("self_repair"))
 
 
+@pytest.mark.draws
 @needs_smollm2
 def test_the_parts_of_thirty_layers_sum_up_but_for_roundings_of_all_of_them():
     repair = attnviz.patch(**INDUCTION | {"model": "smollm2"}, select="L0H3", self_repair=True).heads[0].repair

@@ -59,6 +59,7 @@ def test_the_head_that_copies_the_needle_is_found_and_no_other(copier: Checkpoin
     assert found.exit_code == 0
 
 
+@pytest.mark.draws
 def test_scores_are_those_of_a_plain_loop(copier: Checkpoint, tokenizer: Any) -> None:
     model: Any = copier.whole
     model.set_attn_implementation("eager")
@@ -81,6 +82,7 @@ def test_scores_are_those_of_a_plain_loop(copier: Checkpoint, tokenizer: Any) ->
     assert {round((prompt.start - 5) / 200, 1) for prompt in asked} >= {0.1, 0.3, 0.5}
 
 
+@pytest.mark.draws
 def test_a_model_that_does_not_answer_has_no_retrieval_heads(novel: Path) -> None:
     tiny, _ = open_checkpoint("tiny-gpt2", device="cpu")
     found = rows(tiny, "wu-2024", novel)
@@ -92,6 +94,7 @@ def test_a_model_that_does_not_answer_has_no_retrieval_heads(novel: Path) -> Non
 # --- copy suppression
 
 
+@pytest.mark.draws
 @torch.no_grad()
 @pytest.mark.parametrize(("factor", "to", "share"), [(-0.04, "out", 1), (0.04, "out", 0), (-0.04, "other", 0)])
 def test_the_share_of_copy_suppression_is_all_of_a_head_that_does_nothing_else(

@@ -48,6 +48,7 @@ def circuit(tokenizer: Any) -> Any:
     return circuit_gpt2(["last", "found"], layers, len(tokenizer), 40)
 
 
+@pytest.mark.draws
 def test_heads_by_design_have_the_roles_and_no_others(tokenizer: Any) -> None:
     found = attnviz.check(model=from_loaded(circuit(tokenizer), tokenizer), published="wang-2022")
     held = {(each.claim.what.partition(":")[0], each.claim.head) for each in found.claims if each.verdict == "holds"}
@@ -57,6 +58,7 @@ def test_heads_by_design_have_the_roles_and_no_others(tokenizer: Any) -> None:
     assert found.exit_code == 0
 
 
+@pytest.mark.draws
 def test_without_the_task_each_role_is_one_undecided_row(tokenizer: Any) -> None:
     torch.manual_seed(3)
     config = GPT2Config(vocab_size=len(tokenizer), n_embd=48, n_layer=12, n_head=12, n_positions=40)

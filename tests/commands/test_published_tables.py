@@ -81,6 +81,7 @@ def successor_model() -> Any:
     return model
 
 
+@pytest.mark.draws
 def test_a_successor_head_is_found_and_without_the_first_network_it_is_not() -> None:
     model = successor_model()
     found = rows(from_loaded(model, word_tokenizer()), "gould-2023")
@@ -201,6 +202,7 @@ def test_texts_that_are_too_short_are_left_out_and_if_all_are_the_message_says_h
         rows(model, "gu-2024", sentences(tmp_path / "short.txt"))
 
 
+@pytest.mark.draws
 def test_what_only_later_texts_have_is_measured_though_the_untrained_copy_reads_the_first(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     long = texts(tmp_path / "long.txt", 1, 70).read_text(encoding="utf-8").strip()

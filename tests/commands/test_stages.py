@@ -82,6 +82,7 @@ def test_what_is_compared_and_where(family: str) -> None:
     assert first.checks["output"].place == ("input of encoder.layer.1" if family == "bert" else "input of h.1")
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(
     ("family", "changes"),
     [

@@ -27,6 +27,7 @@ def own_logits(model: Any, tokenizer: Any, *texts: str) -> torch.Tensor:
     return logits.double()
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_parts_sum_to_the_logits_of_a_token(kind: str, tmp_path: Path) -> None:
     model, tokenizer = sharp_classifier(kind, TOKENS)
@@ -136,6 +137,7 @@ QUESTION, CONTEXT = "who ran away ?", "the dog saw the cat and ran away ."
 IN_PAIRS = ("bert", *NEAREST, "modernbert", "gpt2")
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("kind", IN_PAIRS)
 def test_all_parts_sum_to_the_logits_of_start_and_end(kind: str, tmp_path: Path) -> None:
     model, tokenizer = sharp_classifier(kind, SPANS, num_labels=2, id2label=None, label2id=None)

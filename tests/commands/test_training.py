@@ -31,6 +31,7 @@ def steps() -> list[Any]:
     return [untrained_copy(trained, 5), trained]
 
 
+@pytest.mark.draws
 def test_induction_heads_appear_at_the_step_that_has_them(steps: list[Any]):
     found = attnviz.profile_training(steps)
     before, after = found.steps
@@ -50,6 +51,7 @@ def test_induction_heads_appear_at_the_step_that_has_them(steps: list[Any]):
     assert found.contexts == 0
 
 
+@pytest.mark.draws
 def test_losses_are_those_of_a_plain_forward_pass(tmp_path: Path):
     model, tokenizer = sharp_gpt2(3, GPT2LMHeadModel, n_positions=512), gpt2_tokenizer()
     corpus = sentences(tmp_path / "long.txt", 700)
@@ -66,6 +68,8 @@ def test_losses_are_those_of_a_plain_forward_pass(tmp_path: Path):
     assert found.untrained is None
 
 
+@pytest.mark.draws
+@pytest.mark.usefixtures("few_repeats")
 def test_an_interrupted_run_goes_on_with_the_next_step(
     steps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -86,6 +90,7 @@ def test_an_interrupted_run_goes_on_with_the_next_step(
         attnviz.profile_training(steps, unfinished=kept, seed=1)
 
 
+@pytest.mark.usefixtures("few_repeats")
 def test_weights_that_were_replaced_between_two_runs_are_not_taken_for_the_measured_ones(
     steps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

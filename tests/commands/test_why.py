@@ -199,6 +199,7 @@ def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> No
     assert residual_parts.source_name(second.branches[0][0]) == "position embedding"
 
 
+@pytest.mark.draws
 @needs_minilm
 def test_real_weights_and_half_precision() -> None:
     result = attnviz.why("The cat that I saw ran away", "minilm", head="L2H8", query="saw", depth=3)

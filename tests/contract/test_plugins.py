@@ -97,6 +97,7 @@ def test_help_names_what_packages_declare_and_imports_none_of_it(mine):
     assert "spread" not in of_rollout
 
 
+@pytest.mark.draws
 def test_a_pattern_of_a_package_is_measured_judged_named_and_drawn(mine, bert_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     out = tmp_path / "out"
@@ -231,6 +232,7 @@ def test_a_setting_that_the_relative_has_and_the_family_lacks_is_named(nemotron_
         attnviz.analyze("one two three", nemotron_folder)
 
 
+@pytest.mark.draws
 def test_the_commands_of_the_guide_run_as_written(mine, bert_folder, seed_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("my-seed").symlink_to(seed_folder)

@@ -244,6 +244,7 @@ def written(tree, comment, others):
     return "".join(lines) + "\n"
 
 
+@pytest.mark.draws
 @settings(max_examples=30)
 @given(
     st.lists(st.tuples(trees(), COMMENTS, st.booleans()), min_size=1, max_size=4),

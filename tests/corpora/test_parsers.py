@@ -104,6 +104,7 @@ def test_an_english_pipeline_is_preferred_and_a_broken_one_is_skipped(installed:
     assert tried == ["en_core_web_sm", "en_other", "de_small"]
 
 
+@pytest.mark.draws
 @needs_parser
 def test_the_installed_english_pipeline_is_found_and_read_from_a_folder_and_follows_a_sentence(tmp_path: Path):
     text = "The cat saw the dog."

@@ -60,6 +60,7 @@ def first(profile):
     return next(each for each in profile.examples if each.role.startswith("syntactic:"))
 
 
+@pytest.mark.draws
 def test_examples_of_a_head_are_printed_without_a_corpus(profile, saved):
     of = first(profile)
     done = show(saved, "--show", of.id, "--top", 0)

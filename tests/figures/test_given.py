@@ -22,6 +22,7 @@ TOKENS = "[CLS] the cat that i saw ran away [SEP]".split()
 WEIGHTS = (3 * torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(0))).softmax(-1)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(
     "given",
     [WEIGHTS, WEIGHTS.numpy(), WEIGHTS.tolist(), tuple(layer[None] for layer in WEIGHTS), WEIGHTS.half(),
@@ -44,6 +45,7 @@ def test_weights_are_saved_as_an_analysis_is(tmp_path: Path):
     assert (document["verification"]["passed"], document["verification"]["level"]) == (False, 0)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("shape", [(9, 9), (3, 9, 9), (2, 3, 9, 9)])
 def test_every_picture_says_that_it_is_not_verified(shape: tuple[int, ...]):
     drawing = attnviz.draw(torch.full(shape, 1 / 9), TOKENS, name="mine")

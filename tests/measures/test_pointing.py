@@ -86,6 +86,7 @@ def test_the_head_that_points_to_the_rarest_token_gets_the_role(tmp_path: Path) 
     assert example.best[0].key.text.startswith("w6") or example.best[0].key.text.startswith("w7")
 
 
+@pytest.mark.draws
 def test_a_list_says_which_token_is_the_rarest_and_a_run_of_another_list_is_not_resumed(tmp_path: Path) -> None:
     heads = [lambda query: [4], lambda query: [2], LOOKS_AT["broad"]]
     model = from_loaded(hand_built_bert([heads], vocab_size=len(many_words_tokenizer())), many_words_tokenizer())

@@ -100,6 +100,7 @@ KINDS: list[tuple[str, Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(("base", "model_class", "settings"), KINDS)
 def test_patterns_are_those_with_the_adapter_beside_the_weights(bases, tmp_path, base, model_class, settings):
     beside = adapted(bases / base, model_class, tmp_path / "mine", **settings)
@@ -354,6 +355,7 @@ def run(*words: object) -> str:
     return ran.stdout
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("command", ["heads", "explain", "outputs", "rollout", "ablate", "profile"])
 def test_every_command_takes_an_adapter_and_names_it(bases, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)

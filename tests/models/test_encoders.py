@@ -167,6 +167,7 @@ def found_by(document: Any) -> Any:
     return [found_by(each) for each in document] if isinstance(document, list) else document
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(
     ("command", "sharing"),
     [
@@ -302,6 +303,7 @@ def test_a_masked_lm_head_is_no_sum_of_parts_for_its_own_reason(kind):
 # --- BERT's nearest relatives
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pair", [None, "a dog"])
 def test_the_input_of_the_first_layer_follows_from_the_tables(kind, pair):
@@ -313,6 +315,7 @@ def test_the_input_of_the_first_layer_follows_from_the_tables(kind, pair):
     assert kept[1].checks["output"].error < 1e-13
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("width", [20, 32])
 def test_embeddings_of_electra_are_projected_where_they_are_narrower(width):
     checkpoint = checkpoint_of("electra", embedding_size=width)

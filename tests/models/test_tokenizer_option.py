@@ -61,6 +61,7 @@ def test_a_name_is_no_tokenizer_of_a_model_in_memory() -> None:
         attnviz.analyze(TEXT, sharp_gpt2(), tokenizer="words")
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(
     "words",
     [

@@ -20,11 +20,9 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.profile import corpus_run
 from attnviz.judge.rules import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, LEAST_TYPES
 from attnviz.language.universal import RELATIONS, SUBTYPES
-from attnviz.measures import repeats
 from attnviz.measures.patterns import PATTERNS
 from attnviz.models.families import ARCHITECTURES
 from attnviz.options import COMMANDS as TABLE
@@ -169,14 +167,13 @@ def missing(shown: str, printed: str) -> list[str]:
 @needs_parser
 @pytest.mark.usefixtures("undrawn")  # every view of every command is drawn in test_results
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_run_as_written_and_print_what_is_shown(command, place, monkeypatch):
+def test_commands_run_as_written_and_print_what_is_shown(command, place, request):
     words, said = typed(command)
     kind = words[0]
     if "--adapter" in words:
         pytest.importorskip("peft", reason="needs the extra adapters (peft)")
     if "--repeats" in words and ("minilm" in words or not COMMANDS[command]):  # numbers are not shown
-        for module in (repeats, corpus_run):
-            monkeypatch.setattr(module, "SEQUENCES", 4)
+        request.getfixturevalue("few_repeats")
     if kind != "models" and "--show" not in words:
         words += ["--device", "cpu"] * ("--device-map" not in words) + ["--figures", "none"] * (
             not DRAWS.search(command)

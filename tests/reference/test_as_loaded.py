@@ -195,6 +195,7 @@ def test_values_that_are_not_finite_are_an_error(registered):
 # --- half precision
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_half_precision_stays_far_below_its_tolerance(family, dtype):

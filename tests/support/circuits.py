@@ -64,14 +64,14 @@ def before(steps: int, to: str, factor: float = 1.0) -> Head:
 def circuit_gpt2(
     parts: Sequence[str], layers: Sequence[Sequence[Head]], vocabulary: int, n_positions: int = 256, gain: float = 20.0
 ) -> Any:
-    """The model; ``gain`` is the length of the unembedding's rows."""
+    """The model; ``gain`` is the length of the unembedding's rows. Its networks add nothing."""
     names = ["token", "position", "out", *parts]
     n_heads, d_model = max(map(len, layers)), WIDTH * len(names)
     d_model += -d_model % n_heads
     place = {name: slice(at * WIDTH, (at + 1) * WIDTH) for at, name in enumerate(names)}
     config = GPT2Config(
         vocab_size=vocabulary, n_embd=d_model, n_layer=len(layers), n_head=n_heads, n_positions=n_positions,
-        bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
+        n_inner=1, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
     )  # fmt: skip
     model: Any = GPT2LMHeadModel(config).eval()
     table = codes(vocabulary, 1)

@@ -65,16 +65,16 @@ class GradientTally:
 
         Layers are run again one by one from the last, so that memory is that of one.
         """
-        model = self._checkpoint
+        model, of_gates = self._checkpoint, list[Tensor]()
         if not model.architecture.resumable:
             return self._of_all_layers(kept, gradient)
-        of_gates: list[Tensor] = []
+        layers = model.modules
         for layer in reversed(range(model.n_layers)):
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()
                 gate = gradient.new_ones(len(gradient), self._n_heads[layer], requires_grad=True)
                 with removal.gated_heads(model, {layer: gate}):
-                    after = removal.run_block(model.modules[layer].block, kept, layer, hidden)
+                    after = removal.run_block(layers[layer].block, kept, layer, hidden)
                 if layer == model.n_layers - 1:
                     after = model.architecture.final_states(model.model, after)
             try:
