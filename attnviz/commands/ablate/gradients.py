@@ -66,7 +66,7 @@ class GradientTally:
         Layers are run again one by one from the last, so that memory is that of one.
         """
         model = self._checkpoint
-        if not model.architecture.resumable:
+        if not model.architecture.resumable or model.other_layers:
             return self._of_all_layers(kept, gradient)
         of_gates: list[Tensor] = []
         for layer in reversed(range(model.n_layers)):

@@ -162,6 +162,9 @@ def rollout(
     opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
     refuse_words(checkpoint, words=words)
+    if checkpoint.other_layers:
+        instead = "attnviz outputs and attnviz ablate measure what its heads do"
+        raise UsageError(f"rollout follows attention, but not all layers of this model mix tokens by it; {instead}.")
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1

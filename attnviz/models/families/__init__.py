@@ -7,13 +7,13 @@ import torch
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
-from attnviz.models.families import bert_gpt2, encoder_decoder, encoders, llama, neox, olmo
+from attnviz.models.families import bert_gpt2, encoder_decoder, encoders, hybrids, llama, neox, olmo
 from attnviz.models.families.base import Architecture, NormKind
 from attnviz.plugins import Registry
 
 _NATIVE: dict[str, Architecture] = {
     kind.name: kind()
-    for module in (bert_gpt2, encoder_decoder, encoders, llama, neox, olmo)
+    for module in (bert_gpt2, encoder_decoder, encoders, hybrids, llama, neox, olmo)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Architecture) and hasattr(kind, "name")
 }
@@ -109,7 +109,7 @@ _STREAMS = f"it has four residual streams, and layers that share keys and values
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("deberta", "deberta-v2"), _CONTENT),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
-    **dict.fromkeys(("falcon_h1", "granitemoehybrid", "jamba", "lfm2", "qwen3_next"), _LAYERS),
+    **dict.fromkeys(("falcon_h1", "qwen3_next"), _LAYERS),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
     "paligemma": f"it reads a prompt both ways, behind an image. {_TOWER}",
@@ -135,4 +135,6 @@ def commands_of(architecture: Architecture) -> dict[str, str | None]:
     parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
     if architecture.encoder_commands or architecture.language_task == "Model":  # an encoder-decoder, or no predictions
         parts["patch"] = None
+    if architecture.mixer_at:
+        parts["rollout"] = None
     return parts if architecture.explained else parts | {"explain": None}
