@@ -6,7 +6,6 @@ import pytest
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId, all_heads, head_named, one_stack, select_heads
 
-
 STACK = one_stack(range(6), 12)
 
 

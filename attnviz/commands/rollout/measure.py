@@ -15,7 +15,7 @@ from attnviz.commands.rollout.matrices import (
     rows_apart,
     summed_norms,
 )
-from attnviz.errors import UsageError
+from attnviz.errors import ArchitectureError, UsageError
 from attnviz.measures.patterns import allowed_units
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
 from attnviz.models.tokens import Positions, find_positions, merge_pattern, merge_subwords
@@ -163,8 +163,8 @@ def rollout(
     checkpoint = opened.encoder
     refuse_words(checkpoint, words=words)
     if checkpoint.other_layers:
-        instead = "attnviz outputs and attnviz ablate measure what its heads do"
-        raise UsageError(f"rollout follows attention, but not all layers of this model mix tokens by it; {instead}.")
+        what = f"not all layers of this {checkpoint.architecture.name!r} mix tokens by it"
+        raise ArchitectureError(f"rollout follows attention, but {what}; attnviz ablate measures what its heads do.")
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1
