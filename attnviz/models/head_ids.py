@@ -23,10 +23,7 @@ FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
 
 @dataclass(frozen=True)
 class Stack:
-    """One of the stacks of attention layers in an encoder-decoder: encoder, decoder or cross-attention; or all layers.
-
-    See :func:`one_stack`.
-    """
+    """Attention layers: in an encoder-decoder its encoder, decoder or cross-attention; else all that attend."""
 
     letter: str  # of ids: E, D, X; L of other models
     name: str

@@ -31,8 +31,7 @@ def sites_of(
     """Sites of all or some layers, by layer and name, most of these as in :class:`attnviz.trace.recorder.LayerRecord`.
 
     ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
-    applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out: those
-    that do not attend have ``arguments`` alone.
+    applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
     """
     pre_norm, sites = checkpoint.architecture.pre_norm, dict[tuple[int, str], Site]()
     for layer, of in zip((*checkpoint.layers, *checkpoint.other_layers), checkpoint.modules, strict=True):

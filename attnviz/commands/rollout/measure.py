@@ -163,8 +163,8 @@ def rollout(
     checkpoint = opened.encoder
     refuse_words(checkpoint, words=words)
     if checkpoint.other_layers:
-        what = f"not all layers of this {checkpoint.architecture.name!r} mix tokens by it"
-        raise ArchitectureError(f"rollout follows attention, but {what}; attnviz ablate measures what its heads do.")
+        what = f"not all layers of {checkpoint.architecture.name!r} mix tokens by it"
+        raise ArchitectureError(f"rollout follows attention, but {what}; attnviz ablate measures its heads.")
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1

@@ -100,8 +100,6 @@ _TOWER = (
     "Its text model alone, which then reads what precedes alone: tower = model.model.language_model; "
     "tower.config.use_bidirectional_attention = False; tower.save_pretrained(FOLDER), and the tokenizer, too"
 )
-_GATED = f"what its heads give is multiplied by a gate, and some of its layers do not attend. {_DRAWN}"
-_BESIDE = f"its layers attend and run a state-space mixer side by side. {_DRAWN}"
 _LATENT = f"its queries, keys and values are made of shared, narrower vectors (MLA). {_DRAWN}"
 _CONTENT = f"its scores also depend on content and relative position together. {_DRAWN}"
 _CHUNKS = f"it attends within chunks of the text, and scales queries by their position. {_DRAWN}"
@@ -110,8 +108,8 @@ _STREAMS = f"it has four residual streams, and layers that share keys and values
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("deberta", "deberta-v2"), _CONTENT),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
-    "falcon_h1": _BESIDE,
-    "qwen3_next": _GATED,
+    "falcon_h1": f"its layers attend and run a state-space mixer side by side. {_DRAWN}",
+    "qwen3_next": f"what its heads give is multiplied by a gate, and some of its layers do not attend. {_DRAWN}",
     **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
     "paligemma": f"it reads a prompt both ways, behind an image. {_TOWER}",
