@@ -1,6 +1,7 @@
 """Maps of all heads: layers × heads, coloured by a number, with the numbers in the cells."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from attnviz.figures.page import (
     written,
 )
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.models.head_ids import number_of
 
 _CELL = (0.42, 0.25)
 _AXES, _BAR, _NAME = 0.35, 0.55, 0.2
@@ -39,6 +41,7 @@ class HeadMap(ColourScale):
     """One map: a number of every head and its colour scale; an empty ``bar`` for no colour bar."""
 
     values: Array  # [n_layers, n_heads]; NaN, which is hatched, where not measurable
+    layers: Sequence[int]
     name: str = ""  # above the map; empty for none
     # [n_layers][n_heads], written instead of the values; may have several lines
     texts: tuple[tuple[str, ...], ...] = ()
@@ -169,7 +172,9 @@ def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cel
     heads = range(0, n_heads, math.ceil(max(14, widest) * PIXEL / width))
     layers = range(0, n_layers, math.ceil(13 * PIXEL / height))
     ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=outer_ink(style, "xtick.color"))
-    ax.set_yticks(layers, [str(layer) for layer in layers], fontsize=7, color=outer_ink(style, "ytick.color"))
+    ax.set_yticks(
+        layers, [str(number_of(each.layers[row])) for row in layers], fontsize=7, color=outer_ink(style, "ytick.color")
+    )
     ax.tick_params(length=0, pad=3)
     ink = outer_ink(style, "axes.labelcolor")
     ax.set_xlabel("head", fontsize=8, color=ink, labelpad=2)

@@ -30,7 +30,7 @@ from attnviz.models.encoding import (
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
-from attnviz.models.head_ids import LayerId, Stack
+from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, number_of, numbers_in_words, one_stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
@@ -115,8 +115,9 @@ class Checkpoint:
 
     @property
     def modules(self) -> list[LayerModules]:
-        """The modules of each of the :attr:`layers`."""
-        return self.architecture.modules(self.model)[: self.n_layers]
+        """The modules of each of the :attr:`layers`, and of :attr:`other_layers`."""
+        modules = self.architecture.modules(self.model)
+        return modules[: self.n_layers] if self.encoder_only else modules
 
     @property
     def classifier(self) -> Classifier | None:
@@ -175,22 +176,43 @@ class Checkpoint:
         return self.architecture.stacks(self.config)[: 1 if self.encoder_only else None]
 
     @property
+    def kinds(self) -> Sequence[Stack]:
+        """The stacks of an encoder-decoder; of other models one of all layers that attend."""
+        return self.stacks or [one_stack(self.architecture.attending(self.config), self.n_heads)]
+
+    @property
     def layers(self) -> Sequence[int]:
-        """The attention layers by number; in an encoder-decoder :class:`LayerId` numbers through all stacks."""
-        return [layer for stack in self.stacks for layer in stack.layers] or range(self.n_layers)
+        """The attention layers by number; in an encoder-decoder :class:`LayerId` numbers through all stacks.
+
+        Where some layers do not attend, :class:`NumberedLayer` of those that do.
+        """
+        return [layer for kind in self.kinds for layer in kind.layers]
+
+    @property
+    def other_layers(self) -> Sequence[int]:
+        """The layers that do not attend, counted after those that do."""
+        numbers = self.architecture.not_attending(self.config)
+        return [NumberedLayer(self.n_layers + index, number) for index, number in enumerate(numbers)]
+
+    @property
+    def every_layer(self) -> Sequence[int]:
+        """All layers as they run, also those that do not attend; of a decoder self- and cross-attention by turns."""
+        return sorted((*self.layers, *self.other_layers), key=lambda each: (not is_of_source(each), number_of(each)))
 
     @property
     def n_layers(self) -> int:
         """Attention layers; in an encoder-decoder those of all stacks."""
-        return self.stacks[0].n_layers if self.encoder_only else self.architecture.n_layers(self.config)
+        return sum(kind.n_layers for kind in self.kinds)
 
-    def check_layer(self, layer: object) -> None:
-        """Raise UsageError unless an int that is an attention layer."""
-        last = self.n_layers - 1
+    def layer_of(self, layer: object) -> int:
+        """The attention layer with this number; one of :attr:`layers` is itself. UsageError if there is none."""
+        by_index = self.stacks or isinstance(layer, NumberedLayer)
+        known = {int(each) if by_index else number_of(each): each for each in self.layers}
         if not is_whole(layer):
-            raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {as_found(layer)}.")
-        if not 0 <= layer <= last:
-            raise UsageError(f"the model {self.name} has no layer {layer}: expected one from 0 to {last}.")
+            raise UsageError(f"expected a layer as a whole number, {numbers_in_words(known)}, found {as_found(layer)}.")
+        if layer not in known:
+            raise UsageError(f"the model {self.name} has no layer {layer}: expected {numbers_in_words(known)}.")
+        return known[layer]
 
     @property
     def n_heads(self) -> int:
@@ -421,6 +443,7 @@ def load_checkpoint(
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
     build = partial(_built, source, architecture, config, weights, dtype, device_map, attention)
     whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, adapted, of_adapter)
+    notes += architecture.notes(bare.config)
     loaded = Checkpoint(
         source.title,
         source.revision,
@@ -467,6 +490,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head, classifier = architecture.language_head(model), classifier_of(architecture, model)
     tokenizer, notes = without_sampling(tokenizer)
+    notes += architecture.notes(base.config)
     return Checkpoint(
         str(name),
         None,

@@ -1,7 +1,7 @@
 """Ids of heads and layers, and selections of heads."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,22 +23,28 @@ FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
 
 @dataclass(frozen=True)
 class Stack:
-    """One of the stacks of attention layers in an encoder-decoder: encoder, decoder or cross-attention."""
+    """Attention layers: in an encoder-decoder its encoder, decoder or cross-attention; else all that attend."""
 
-    letter: str  # of ids: E, D, X
+    letter: str  # of ids: E, D, X; L of other models
     name: str
     first: int  # index of its first layer among all attention layers of the model
     n_layers: int
     n_heads: int  # in each of its layers
+    own: tuple[int, ...] = ()  # the layers of a model that is no encoder-decoder
 
     def layer(self, number: int) -> "LayerId":
         """One of its layers, counted from 0."""
         return LayerId(self, number)
 
     @property
-    def layers(self) -> "list[LayerId]":
+    def layers(self) -> Sequence[int]:
         """All its layers."""
-        return [self.layer(number) for number in range(self.n_layers)]
+        return self.own or [self.layer(number) for number in range(self.n_layers)]
+
+    @property
+    def by_number(self) -> dict[int, int]:
+        """Its layers by their numbers."""
+        return {number_of(layer): layer for layer in self.layers}
 
     @property
     def heads(self) -> "list[HeadId]":
@@ -63,6 +69,45 @@ class LayerId(int):
 
     def __reduce__(self) -> tuple[type["LayerId"], tuple[Stack, int]]:
         return LayerId, (self.stack, self.number)
+
+
+class NumberedLayer(int):
+    """A layer of a model in which some do not attend: an int, its index after those that attend; prints as its number.
+
+    Those that attend are counted first, so that an array has a row for each of them.
+    """
+
+    number: int
+
+    def __new__(cls, index: int, number: int) -> "NumberedLayer":
+        """The layer with this index, and this number in the model."""
+        layer = super().__new__(cls, index)
+        layer.number = number
+        return layer
+
+    def __repr__(self) -> str:
+        return str(self.number)
+
+    def __reduce__(self) -> tuple[type["NumberedLayer"], tuple[int, int]]:
+        return NumberedLayer, (int(self), self.number)
+
+
+def number_of(layer: int) -> int:
+    """The number of a layer in the model, or in its stack."""
+    return layer.number if isinstance(layer, LayerId | NumberedLayer) else layer
+
+
+def one_stack(numbers: Sequence[int], n_heads: int) -> Stack:
+    """The attention of a model that is no encoder-decoder, from the numbers of the layers that attend."""
+    every = range(len(numbers))
+    layers = every if list(numbers) == list(every) else map(NumberedLayer, every, numbers)
+    return Stack("L", "", 0, len(numbers), n_heads, tuple(layers))
+
+
+def numbers_in_words(numbers: Iterable[int]) -> str:
+    """``0 to 5``; of layers of which others lie between ``1, 3``."""
+    listed = sorted(numbers)
+    return f"0 to {listed[-1]}" if listed == list(range(len(listed))) else ", ".join(map(str, listed))
 
 
 def is_of_source(layer: int) -> bool:
@@ -101,7 +146,7 @@ class HeadId(NamedTuple):
         return cls(int(match[2]), int(match[3]))
 
 
-def head_named(head: object, n_layers: int, n_heads: int, others: str = "", stacks: Sequence[Stack] = ()) -> HeadId:
+def head_named(head: object, stacks: Sequence[Stack], others: str = "") -> HeadId:
     """One head of a model from ``L2H8``, ``2.8`` or a HeadId (a pair of numbers); with several stacks ``X2H8``.
 
     ``others`` names alternatives for the message, and ends in ``or``.
@@ -109,20 +154,21 @@ def head_named(head: object, n_layers: int, n_heads: int, others: str = "", stac
     Raises:
         UsageError: it names no head, or one that the model lacks.
     """
-    kinds = stacks or [Stack("L", "", 0, n_layers, n_heads)]
     if isinstance(head, tuple) and [is_whole(number) for number in head] == [True, True]:
         head = HeadId(*head)
     match = _ONE_HEAD.fullmatch(str(head).strip()) if isinstance(head, str | HeadId) else None
     letter = match[1].upper() or "L" if match else ""
-    stack = next((each for each in kinds if each.letter == letter), None)
+    stack = next((each for each in stacks if each.letter == letter), None)
     if match is None or stack is None:
-        expected = f"{others} a head such as {_examples(kinds)}".strip()
+        expected = f"{others} a head such as {_examples(stacks)}".strip()
         raise UsageError(f"expected {expected}, found {as_found(head)}.")
     layer, number = int(match[2]), int(match[3])
-    if layer >= stack.n_layers or number >= stack.n_heads:
-        first, last = (f"{letter}{at}H{of}" for at, of in ((0, 0), (stack.n_layers - 1, stack.n_heads - 1)))
-        raise UsageError(f"the model has no head {letter}{layer}H{number}; it has {first} to {last}.")
-    return HeadId(stack.layer(layer) if stacks else layer, number)
+    layers = stack.by_number
+    if layer not in layers or number >= stack.n_heads:
+        first, last = (f"{letter}{at}H{of}" for at, of in ((min(layers), 0), (max(layers), stack.n_heads - 1)))
+        where = f", in the layers that attend: {numbers_in_words(layers)}" if max(layers) >= len(layers) else ""
+        raise UsageError(f"the model has no head {letter}{layer}H{number}; it has {first} to {last}{where}.")
+    return HeadId(layers[layer], number)
 
 
 def all_heads(n_layers: int, n_heads: int) -> list[HeadId]:
@@ -130,9 +176,7 @@ def all_heads(n_layers: int, n_heads: int) -> list[HeadId]:
     return [HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads)]
 
 
-def select_heads(
-    selections: str | HeadId | Iterable[str | HeadId], n_layers: int, n_heads: int, stacks: Sequence[Stack] = ()
-) -> list[HeadId]:
+def select_heads(selections: str | HeadId | Iterable[str | HeadId], stacks: Sequence[Stack]) -> list[HeadId]:
     """The heads that any of the selections names, in the model's order; all heads without selections.
 
     A selection is one of ``L2H8``, ``2.8``, ``L2``, ``L0-3``, ``L*H8`` (commas join several), or a HeadId; a list
@@ -143,10 +187,8 @@ def select_heads(
     """
     parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
     if not parts:
-        return [head for stack in stacks for head in stack.heads] or all_heads(n_layers, n_heads)
-    kinds = stacks or [Stack("L", "", 0, n_layers, n_heads)]
-    chosen = sorted({head for part in parts for head in _heads_of(part, kinds)})
-    return chosen if stacks else [HeadId(int(layer), head) for layer, head in chosen]
+        return [head for stack in stacks for head in stack.heads]
+    return sorted({head for part in parts for head in _heads_of(part, stacks)})
 
 
 def selection_texts(selections: object) -> list[str]:
@@ -189,9 +231,9 @@ def _heads_of(part: str, stacks: Sequence[Stack]) -> list[HeadId]:
     stack = next((each for each in stacks if each.letter == letter), None)
     if match is None or stack is None or (match["again"] or letter).upper() != letter or part.upper() == "L":
         raise UsageError(f"cannot read the selection {part!r}: {_forms(stacks)}.")
-    layers = _span("layer", match["l1"] or "*", match["l2"], stack.n_layers, part)
-    heads = _span("head", match["h1"] or "*", match["h2"], stack.n_heads, part)
-    return [HeadId(stack.layer(layer), head) for layer in layers for head in heads]
+    layers = _span("layer", match["l1"] or "*", match["l2"], stack.by_number, part)
+    heads = _span("head", match["h1"] or "*", match["h2"], range(stack.n_heads), part)
+    return [HeadId(stack.by_number[layer], head) for layer in layers for head in heads]
 
 
 def _forms(stacks: Sequence[Stack]) -> str:
@@ -208,13 +250,16 @@ def _examples(stacks: Sequence[Stack]) -> str:
     return "L2H8 or 2.8" if stacks[0].letter == "L" else ", ".join(f"{stack.letter}0H0" for stack in stacks)
 
 
-def _span(kind: str, first: str, last: str | None, count: int, part: str) -> range:
+def _span(kind: str, first: str, last: str | None, numbers: Collection[int], part: str) -> Collection[int]:
+    """Those of some numbers, in order, that a selection names."""
     if first == "*":
-        return range(count)
+        return numbers
     low = int(first)
     high = low if last is None else int(last)
     if low > high:
         raise UsageError(f"the selection {part!r} runs backwards: expected {kind}s {high}-{low}.")
-    if high >= count:
-        raise UsageError(f"the selection {part!r} names {kind} {high}, but the model has {kind}s 0 to {count - 1}.")
-    return range(low, high + 1)
+    chosen = [number for number in numbers if low <= number <= high]
+    if not chosen or high > max(numbers):
+        has = f"{kind}s {numbers_in_words(numbers)}{'' if max(numbers) < len(numbers) else ' that attend'}"
+        raise UsageError(f"the selection {part!r} names {kind} {high}, but the model has {has}.")
+    return chosen

@@ -130,14 +130,16 @@ def check_parts(architecture: Architecture, model: Any) -> None:
     names = ("weight", "bias") if architecture.linear_biases else ("weight",)
     try:
         layers = architecture.modules(model)
-        if len(layers) != (expected := architecture.n_layers(model.config)):
+        n_attending = len(architecture.attending(model.config))
+        if len(layers) != (expected := n_attending + len(architecture.not_attending(model.config))):
             raise ValueError(f"its config has {expected} layers, the model {len(layers)}")
         for number, layer in enumerate(layers):
             for module in layer.linear_maps:
                 if missing := [name for name in names if getattr(module, name, None) is None]:
                     path = next(path for path, each in model.named_modules() if each is module)
                     raise ValueError(f"{path} has no {missing[0]}")
-            architecture.parameters(model, number)
+            if number < n_attending:
+                architecture.parameters(model, number)
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise ArchitectureError(
             f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "

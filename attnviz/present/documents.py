@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import OutputError
-from attnviz.models.head_ids import LayerId
+from attnviz.models.head_ids import LayerId, number_of
 from attnviz.models.wording import rounded
 from attnviz.present.latex import latex
 
@@ -46,8 +46,9 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "architecture": model.architecture.name,
         "revision": model.revision,
         "weights_sha256": model.weights_sha256,
-        "n_layers": model.n_layers,
+        "n_layers": len(model.every_layer),
         "n_heads": model.n_heads,
+        **({"attending_layers": list(map(number_of, model.layers))} if model.other_layers else {}),
         **({"stacks": stacks} if stacks else {}),
         **({"part": "encoder"} if model.encoder_only else {}),
         "d_model": model.d_model,
@@ -58,9 +59,10 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
     }
 
 
-def stack_entry(layer: int | None) -> dict[str, Any]:
-    """Kind of attention and layer number within it, of an encoder-decoder; else empty."""
-    return {"stack": layer.stack.name, "layer": layer.number} if isinstance(layer, LayerId) else {}
+def layer_entry(layer: int | None) -> dict[str, Any]:
+    """The number of a layer; of an encoder-decoder that within its kind of attention, and this kind."""
+    entry = {"layer": None if layer is None else number_of(layer)}
+    return entry | {"stack": layer.stack.name} if isinstance(layer, LayerId) else entry
 
 
 def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
@@ -107,8 +109,7 @@ def verification_entry(
         "row_tolerance": verification.tolerance.row,
         "layers": [
             {
-                "layer": check.layer,
-                **stack_entry(check.layer),
+                **layer_entry(check.layer),
                 "pattern_error": check.pattern_error,
                 **{name: getattr(check, name) if verification.level else None for name in _OF_OUTPUTS},
                 "row_error": check.row_error,

@@ -421,12 +421,12 @@ class OfHeads(Generic[E]):
     def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[E]:
         """The entries of the selected heads (``L2H8``, ``L2``, ``L*H8``, …), in the order of ``heads``; default all."""
         model = self.checkpoint
-        chosen = set(select_heads(selections, model.n_layers, model.n_heads, model.stacks))
+        chosen = set(select_heads(selections, model.kinds))
         return [entry for entry in self.heads if entry.id in chosen]
 
     def head(self, head: str | HeadId) -> E:
         """The entry of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``."""
-        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads, stacks=self.checkpoint.stacks)
+        wanted = head_named(head, self.checkpoint.kinds)
         return next(entry for entry in self.heads if entry.id == wanted)
 
     @cached_property

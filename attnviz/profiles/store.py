@@ -22,7 +22,7 @@ from attnviz.judge.roles import Role, role_key
 from attnviz.locks import lock, unlock
 from attnviz.measures.estimates import Interval
 from attnviz.measures.tallies import OFFSETS
-from attnviz.models.head_ids import HeadId, Stack, head_named
+from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
 from attnviz.profiles.examples import RoleExamples, stored_examples, text_or_none
@@ -248,7 +248,9 @@ def _from_document(document: Any, path: Path, shipped: bool) -> StoredProfile:
     stacks = tuple(  # a profile is of the encoder alone
         Stack(each["letter"], each["name"], 0, each["n_layers"], each["n_heads"]) for each in model.get("stacks") or ()
     )
-    head = partial(head_named, n_layers=int(model["n_layers"]), n_heads=int(model["n_heads"]), stacks=stacks)
+    numbers = model.get("attending_layers") or range(int(model["n_layers"]))
+    stacks = stacks or (one_stack(numbers, int(model["n_heads"])),)
+    head = partial(head_named, stacks=stacks)
     roles = dict[HeadId, tuple[Role, ...]]()
     for entry in document["roles"]:
         role = _role(head(entry["id"]), entry)

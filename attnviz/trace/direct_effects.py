@@ -191,7 +191,7 @@ def direct_effects(
             moves; the whole model returns other logits; or the model was changed.
     """
     checkpoint, tolerance = verified.checkpoint, verified.verification.tolerance.output
-    tokens, _ = verified.tokens_of(written.layers[0])
+    tokens, _ = verified.tokens_of(next(layer for layer in written.layers if checkpoint.modules[layer].attends))
     head, classifier = checkpoint.prediction_head, checkpoint.class_head
     assert head is not None
     state = written.sites[None, "final"][position]
@@ -275,7 +275,9 @@ def _place(layers: Sequence[int], part: PartEffect) -> tuple[int, int]:
     """Where a part comes in a table: embeddings, layers in running order, and the final norm."""
     if part.layer is None:
         return (len(layers) if part.name == "final norm bias" else -1), 0
-    return layers.index(part.layer), ("attention bias", "norm bias", "feed-forward").index(part.name)
+    return layers.index(part.layer), ("attention bias", "mixer", "norm bias", "feed-forward", "experts").index(
+        part.name
+    )
 
 
 def _two(best: Sequence[int], answer: int | None, foil: int | None) -> tuple[int, int]:

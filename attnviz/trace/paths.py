@@ -24,7 +24,7 @@ from torch import Tensor
 from attnviz.arguments import as_found
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, all_heads, head_named, select_heads
+from attnviz.models.head_ids import HeadId, head_named, select_heads
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.trace.contributions import check_total
@@ -57,8 +57,8 @@ class Receiver:
             UsageError: a selection cannot be read, or names a head that does not write before.
         """
         n_layers = checkpoint.n_layers if self.head is None else self.head.layer
-        before = all_heads(n_layers, checkpoint.n_heads)
-        chosen = select_heads(selections, checkpoint.n_layers, checkpoint.n_heads) if selections else before
+        before = [head for head in select_heads((), checkpoint.kinds) if head.layer < n_layers]
+        chosen = select_heads(selections, checkpoint.kinds) if selections else before
         late = [head for head in chosen if head not in before]
         if late or not chosen:
             sender = late[0] if late else "any head"
@@ -82,7 +82,7 @@ def receiver_named(name: str, checkpoint: Checkpoint) -> Receiver:
             f"expected the end of a path such as L2H1.q, L2H1.k, L2H1.v (queries, keys or values of a head) or logits, "
             f"found {as_found(name)}."
         )
-    return Receiver(head_named(head, checkpoint.n_layers, checkpoint.n_heads), reads.lower())
+    return Receiver(head_named(head, checkpoint.kinds), reads.lower())
 
 
 def why_no_paths(checkpoint: Checkpoint) -> str:
@@ -167,7 +167,7 @@ def check_unchanged(checkpoint: Checkpoint, base: KeptPass, final: Tensor, what:
 
 def last_stream(checkpoint: Checkpoint, base: KeptPass) -> Tensor:
     """The residual stream after the last layer of a kept pass, [rows, n, d_model]."""
-    last = checkpoint.n_layers - 1
+    last = checkpoint.every_layer[-1]
     return run_block(checkpoint.modules[last].block, base, last, base.calls[last][0][0])
 
 

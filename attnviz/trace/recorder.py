@@ -34,7 +34,6 @@ from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.memory import TENSORS_OF_A_BLOCK
 from attnviz.models.checkpoint import EAGER_IN_BLOCKS, Checkpoint
 from attnviz.models.families.base import LayerModules, heads_apart
-from attnviz.models.head_ids import LayerId
 from attnviz.models.weights import all_finite
 from attnviz.reference.positions import Rotary, apply_rotary
 from attnviz.trace.taps import Site, at_site, sites_of, taps
@@ -491,7 +490,7 @@ def record_attention(
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         result = checkpoint.running(**inputs, use_cache=False)
-    if visited != _in_run_order(checkpoint.layers):
+    if visited != [layer for layer in checkpoint.every_layer if layer in checkpoint.layers]:
         raise VerificationError(
             f"expected one attention pattern from each of {checkpoint.n_layers} layers, in order, "
             f"found them from layers [{', '.join(map(str, visited))}]; nothing can be verified against this model."
@@ -669,15 +668,6 @@ def not_finite(what: str, dtype: str) -> VerificationError:
         f"The model's own {what} has values that are not finite in {dtype}; a wider --dtype may help. Nothing was "
         "written."
     )
-
-
-def _in_run_order(layers: Sequence[int]) -> list[int]:
-    """The layers as they run: the encoder's, then a decoder's self-attention and cross-attention by turns."""
-
-    def turn(layer: int) -> tuple[bool, int, int]:
-        return (layer.stack.letter != "E", layer.number, layer) if isinstance(layer, LayerId) else (False, layer, layer)
-
-    return sorted(layers, key=turn)
 
 
 @contextmanager

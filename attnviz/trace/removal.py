@@ -129,7 +129,8 @@ def resume(
     values = kept.o_proj[layer].repeat(copies, 1, 1) if weighted is None else weighted
     with _attention_known(layers[layer], values):
         hidden = run_block(layers[layer].block, kept, layer, hidden, copies)
-    for later in range(layer + 1, len(layers)):
+    every = checkpoint.every_layer
+    for later in every[every.index(layer) + 1 :]:
         hidden = run_block(layers[later].block, kept, later, hidden, copies)
     return checkpoint.architecture.final_states(checkpoint.model, hidden)
 

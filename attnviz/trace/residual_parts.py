@@ -19,7 +19,7 @@ from torch import Tensor
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import classification_class
 from attnviz.models.families.base import position_rows
-from attnviz.models.head_ids import HeadId, LayerId
+from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
 from attnviz.models.wording import visible
@@ -58,10 +58,8 @@ def why_no_effects(checkpoint: Checkpoint) -> str:
 
 def layers_of_stream(checkpoint: Checkpoint) -> list[int]:
     """Layers that write into one residual stream, in running order: of an encoder-decoder that of the logits."""
-    if checkpoint.encoder_only:
-        return list(checkpoint.layers)
-    layers = [layer for layer in checkpoint.layers if not isinstance(layer, LayerId) or layer.stack.letter != "E"]
-    return sorted(layers, key=lambda layer: layer.number if isinstance(layer, LayerId) else layer)
+    every = list(checkpoint.every_layer)
+    return [layer for layer in every if not is_of_source(layer)] or every
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,10 +165,13 @@ class WrittenParts:
             if (number + 1) % per_block == 0:
                 if not architecture.pre_norm:
                     yield from self._through(reading, first, "feed_forward_norm")
-                network = self.sites[first, "network"][:, None]
-                yield Term((("feed-forward", first),), network, factor * reading.weight[None], reading.scale)
+                for name in modules[first].writers:
+                    written = self.sites[first, name][:, None]
+                    yield Term(((name, first),), written, factor * reading.weight[None], reading.scale)
             if not architecture.pre_norm:
                 yield from self._through(reading, layer, "attention_norm")
+            if not modules[layer].attends:
+                continue
             parameters = architecture.parameters(checkpoint.model, layer)
             of_output = _Reading(factor * reading.weight, reading.scale)
             if modules[layer].attention_output_norm is not None:
@@ -259,8 +260,9 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
         sites[None, "embedding_norm"] = Site(embedding_norm, "input")
     for layer in layers:
         of = modules[layer]
-        sites[layer, "weighted"] = Site(of.o_proj, "input", of)
-        sites[layer, "network"] = Site(of.feed_forward_output_norm or of.network_output, "output", of)
+        sites |= {(layer, name): Site(module, "output", of) for name, module in of.writers.items()}
+        if of.attends:
+            sites[layer, "weighted"] = Site(of.o_proj, "input", of)
         for name in ("attention_norm", "attention_output_norm", "feed_forward_norm"):
             if (norm := getattr(of, name)) is not None:
                 sites[layer, name] = Site(norm, "input", of)

@@ -47,7 +47,7 @@ class Repair:
         direct, total: what the answer's logit less the foil's loses, [rows]: by the head's own output alone, and when
             all after it runs.
         norm: what the final norm's other scale adds, [rows].
-        changes: by later head, or ``("feed-forward", layer)``, what its direct effect gains, [rows].
+        changes: by later head, or ``("feed-forward", layer)`` and the like, what its direct effect gains, [rows].
     """
 
     head: HeadId
@@ -142,10 +142,11 @@ class _Reading:
     def _sites_after(self, layer: int) -> dict[tuple[int, str], Site]:
         """Where heads and networks after a layer's heads write, and the stream that the final norm reads."""
         sites: dict[tuple[int, str], Site] = {(_END, "stream"): Site(self._final_norm, "input")}
-        for later in range(layer, self._checkpoint.n_layers):
+        every = self._checkpoint.every_layer
+        for later in every[every.index(layer) :]:
             of = self._checkpoint.modules[later]
-            sites[later, "network"] = Site(of.feed_forward_output_norm or of.network_output, "output", of)
-            if later > layer:
+            sites |= {(later, name): Site(module, "output", of) for name, module in of.writers.items()}
+            if later != layer and of.attends:
                 sites[later, "heads"] = Site(of.o_proj, "input", of)
         return sites
 
@@ -155,8 +156,8 @@ class _Reading:
         factor, changes = checkpoint.architecture.residual_multiplier(checkpoint.config), dict[Source, Tensor]()
         for (layer, kind), values in seen.items():
             gained = factor * (values - values[0])
-            if kind == "network":
-                changes["feed-forward", layer] = (gained * self._gradient).sum(-1)
+            if kind != "heads":
+                changes[kind, layer] = (gained * self._gradient).sum(-1)
                 continue
             if layer not in self._by_head:
                 weight = checkpoint.architecture.parameters(checkpoint.model, layer).output_weight.double()
@@ -169,7 +170,8 @@ class _Reading:
     def _check(self, head: HeadId, whole: Tensor, parts: Tensor) -> None:
         """Raise VerificationError unless the parts sum to the change of the stream, but for its roundings."""
         spread = (self._gradient * self._stream).norm(dim=-1)
-        written = 2 * (self._checkpoint.n_layers - head.layer)
+        every = self._checkpoint.every_layer
+        written = 2 * (len(every) - every.index(head.layer))
         rounding = _ROUNDINGS * written**0.5 * torch.finfo(self._base.final.dtype).eps * spread
         limit = self._checkpoint.tolerance.output * torch.maximum(whole.abs(), parts.abs()) + rounding
         if not bool(((whole - parts).abs() <= limit).all()):

@@ -34,7 +34,7 @@ def sites_of(
     applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
     """
     pre_norm, sites = checkpoint.architecture.pre_norm, dict[tuple[int, str], Site]()
-    for layer, of in zip(checkpoint.layers, checkpoint.modules, strict=True):
+    for layer, of in zip((*checkpoint.layers, *checkpoint.other_layers), checkpoint.modules, strict=True):
         if layers is not None and layer not in layers:
             continue
         entered, norm = of.sum_input(pre_norm), of.after_attention(pre_norm)
@@ -49,9 +49,11 @@ def sites_of(
             "summed": (of.block, "output") if of.parallel else (entered, "input"),
             "normed": (entered, "input" if norm is None else "output"),
         }
-        if of.parallel:
-            at["network_output"] = of.feed_forward_output_norm or of.network_output, "output"
         at["end"] = at["summed" if of.parallel else "normed"]
+        if not of.attends:
+            at = {"arguments": at["arguments"]}
+        elif of.parallel:
+            at["network_output"] = of.feed_forward_output_norm or of.network_output, "output"
         sites |= {(layer, name): Site(*at[name], of) for name in names if name in at}
     return sites
 

@@ -49,18 +49,18 @@ def found(checkpoint) -> Any:
     ],
 )
 def test_a_selection_names_the_kind(selection, expected):
-    assert [str(head) for head in select_heads(selection, 7, 4, STACKS)] == expected.split()
+    assert [str(head) for head in select_heads(selection, STACKS)] == expected.split()
 
 
 def test_a_head_of_a_stack_has_the_place_of_its_layer_and_its_own_name():
-    head = head_named("X1H0", 7, 4, stacks=STACKS)
+    head = head_named("X1H0", STACKS)
     assert (head.layer, str(head), head.file_stem, str(HeadId(6, 0))) == (6, "X1H0", "X01H00", "L6H0")
-    assert head_named(head, 7, 4, stacks=STACKS) == head
+    assert head_named(head, STACKS) == head
     layer = pickle.loads(pickle.dumps(STACKS[2].layer(1)))
     assert (type(layer), layer, str(layer)) == (LayerId, 6, "X1")
     for given in ("L0H1", "X", (0, 1), "E0"):
         with pytest.raises(UsageError, match="X0H0"):
-            head_named(given, 7, 4, stacks=STACKS)
+            head_named(given, STACKS)
 
 
 def test_the_decoder_reads_the_target_one_later(checkpoint):

@@ -159,7 +159,9 @@ def test_a_width_of_heads_is_taken_from_the_config_if_the_family_reads_it(
     assert any("wide, d_model is 64" in note for note in found.notes) == wide
 
 
-@pytest.mark.parametrize(("model_type", "reason"), [("jamba", "layers do not attend"), ("deberta", "attnviz.draw")])
+@pytest.mark.parametrize(
+    ("model_type", "reason"), [("qwen3_next", "layers do not attend"), ("deberta", "attnviz.draw")]
+)
 def test_the_reason_is_told_where_it_is_known(tmp_path, model_type, reason):
     assert reason in read(tmp_path, model_type=model_type).reason
 

@@ -31,7 +31,16 @@ from tests.support.families import (
     padded,
     verified,
 )
-from tests.support.llamas import LIKE_DEEPSEEK, OF_LATENTS, ROPE, WINDOW, WINDOWED, WINDOWED_THROUGHOUT, WITH_IMAGES
+from tests.support.llamas import (
+    HYBRID,
+    LIKE_DEEPSEEK,
+    OF_LATENTS,
+    ROPE,
+    WINDOW,
+    WINDOWED,
+    WINDOWED_THROUGHOUT,
+    WITH_IMAGES,
+)
 from tests.support.models import save_checkpoint
 from tests.support.recorded import verified_batch
 from tests.support.relatives import KINDS, TWO_TOWERS, sharp
@@ -200,7 +209,11 @@ def test_a_checkpoint_is_read_with_its_head_and_its_sizes_are_told(family, tmp_p
     assert (known.level, known.architecture) == (4, checkpoint.architecture.name)
     assert (known.d_model, known.d_head) == (checkpoint.d_model, checkpoint.d_head)
     assert known.parameters == sum(parameter.numel() for parameter in bare.parameters())
-    parts = {part for layer in checkpoint.modules for part in (*layer.projections, layer.o_proj, *layer.head_norms)}
+    parts = {
+        part
+        for layer in checkpoint.modules[: checkpoint.n_layers]
+        for part in (*layer.projections, layer.o_proj, *layer.head_norms)
+    }
     counted = sum(parameter.numel() for part in parts for parameter in part.parameters())
     if family in OF_LATENTS:  # their narrower vectors, too
         parts = {layer.pattern for layer in checkpoint.modules}
@@ -317,6 +330,7 @@ def test_what_heads_write_sums_to_outputs_and_logits(family):
     named = dict.fromkeys(("llama", "gpt_oss", *OF_LATENTS), of_attention) | {"stablelm": of_norm}
     named |= dict.fromkeys(("phimoe", "gpt_neox", "starcoder2"), of_attention + of_norm)
     named |= {"phi": of_attention + of_norm + of_head, "gemma2": ("unembedding (not linear)",)}
+    named |= dict.fromkeys(HYBRID, ("mixer",)) | {"granitemoehybrid": ("mixer", "experts")}
     assert names == set(named.get(family, ()))
 
 

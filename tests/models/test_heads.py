@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from attnviz.errors import UsageError
-from attnviz.models.head_ids import HeadId, all_heads, head_named, select_heads
+from attnviz.models.head_ids import HeadId, all_heads, head_named, one_stack, select_heads
+
+STACK = one_stack(range(6), 12)
 
 
 def names(*selections: str, n_layers: int = 6, n_heads: int = 12) -> list[str]:
-    return [str(head) for head in select_heads(selections, n_layers, n_heads)]
+    return [str(head) for head in select_heads(selections, [one_stack(range(n_layers), n_heads)])]
 
 
 def test_heads_print_sort_and_are_read_again():
@@ -21,7 +23,7 @@ def test_heads_print_sort_and_are_read_again():
     forms = "L2H8", "l2h8", "2.8", "L2.8", "2H8", " L2H8 ", "L02H08"
     assert {HeadId.parse(text) for text in forms} == {HeadId(2, 8)}
     given = (*forms, HeadId(2, 8), (2, 8), HeadId(np.int64(2), np.int64(8)))
-    assert {head_named(each, 6, 12) for each in given} == {HeadId(2, 8)}
+    assert {head_named(each, [STACK]) for each in given} == {HeadId(2, 8)}
 
 
 @pytest.mark.parametrize(
@@ -46,9 +48,9 @@ def test_selection_in_every_form(selections, expected):
 
 
 def test_one_selection_may_stand_without_a_list_and_a_head_id_for_its_text():
-    assert select_heads("L1H2", 6, 12) == select_heads(["L1H2"], 6, 12) == [HeadId(1, 2)]
-    assert select_heads("L1H2,L0H3", 6, 12) == [HeadId(0, 3), HeadId(1, 2)]
-    assert select_heads(HeadId(1, 2), 6, 12) == select_heads([HeadId(1, 2)], 6, 12) == [HeadId(1, 2)]
+    assert select_heads("L1H2", [STACK]) == select_heads(["L1H2"], [STACK]) == [HeadId(1, 2)]
+    assert select_heads("L1H2,L0H3", [STACK]) == [HeadId(0, 3), HeadId(1, 2)]
+    assert select_heads(HeadId(1, 2), [STACK]) == select_heads([HeadId(1, 2)], [STACK]) == [HeadId(1, 2)]
 
 
 LONG = "L0H" + "9" * 5000
@@ -65,17 +67,17 @@ REFUSED = [
     *((names, text, "layers 0 to 5") for text in ("L6H0", "L6", "L0-6", "L2H8,L6H0")),
     *((names, text, "heads 0 to 11") for text in ("L0H12", "2.12", "L*H12")),
     *((names, text, "backwards") for text in ("L3-1", "L2H5-3")),
-    *((lambda each: select_heads(each, 6, 12), each, "expected a list") for each in (5, None, 1.5, True)),
+    *((lambda each: select_heads(each, [STACK]), each, "expected a list") for each in (5, None, 1.5, True)),
     *(
-        (lambda each: select_heads(each, 6, 12), each, "among them")
+        (lambda each: select_heads(each, [STACK]), each, "among them")
         for each in ([5], [None], (1, 8), [(1, 8)], [b"L1H8"], b"L1", ["L1", 2])
     ),
     *(
-        (lambda each: head_named(each, 6, 12), each, "expected a head")
+        (lambda each: head_named(each, [STACK]), each, "expected a head")
         for each in ("map", "L2", None, 5, ["L2H8"], (2,), (2, 8, 1), (2.0, 8), (True, 8), HeadId(-1, 0), (0, -1))
     ),
     *(
-        (lambda each: head_named(each, 6, 12), each, "L0H0 to L5H11")
+        (lambda each: head_named(each, [STACK]), each, "L0H0 to L5H11")
         for each in ("L6H0", "0.12")
     ),
 ]  # fmt: skip

@@ -117,6 +117,7 @@ def heads_in_another_order(p: HeadParameters) -> HeadParameters:
     )
 
 
+ROTATED = tuple(family for family in LLAMAS if family != "jamba")
 BIASED = ("llama", "gpt_oss", "qwen2", "qwen2_moe", "phimoe", "gpt_neox", "starcoder2", "phi")
 ALTERNATING = ("qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3", "gpt_oss")
 
@@ -127,12 +128,12 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "scaled scores": (("opt", "esm", "gpt_neo"), lambda p: replace(p, scale=0.5)),
     "unscaled queries": (("opt", "esm", "whisper:D", "whisper:X"), lambda p: replace(p, query_scale=1.0)),
     "RoPE base": (
-        LLAMAS,
+        ROTATED,
         lambda p: rotary(frequencies=default_frequencies(2 * len(p.rotary.frequencies), 5000.0) if p.rotary else None)(
             p
         ),
     ),
-    "RoPE factor": (LLAMAS, rotary(factor=1.05)),
+    "RoPE factor": (ROTATED, rotary(factor=1.05)),
     "another base in half of a head": (("modernbert", "esm"), rotary(frequencies=torch.logspace(0, -1, 4))),
     "no temperature of YaRN": (OF_LATENTS, lambda p: replace(p, scale=p.query.weight.shape[-1] ** -0.5)),
     "the first part of a head rotated": (OF_LATENTS, rotary(at_end=False)),
@@ -142,7 +143,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "no bias of the latent of keys": (("deepseek_v2", "minicpm3"), in_latents("key", bias=None)),
     "no bias of the latent of values": (("deepseek_v3",), in_latents("value", bias=None)),
     "another epsilon of the latent": (("deepseek_v3",), in_latents("key", norm=1e-2)),
-    "no RoPE": ((*LLAMAS, "falcon", "gptj", "modernbert", "esm", "nomic_bert"), without("rotary")),
+    "no RoPE": ((*ROTATED, "falcon", "gptj", "modernbert", "esm", "nomic_bert"), without("rotary")),
     "RoPE of a whole head": (PARTLY_ROTATED, all_rotary(8, 10000.0)),
     "RoPE not interleaved": ((*INTERLEAVED, "gptj"), rotary(interleaved=False)),
     "RoPE interleaved": (("esm",), rotary(interleaved=True)),
@@ -294,9 +295,14 @@ def keys_of_the_target(x: Tensor, source: Tensor, parameters: HeadParameters) ->
 
 
 STEPS: dict[str, tuple[tuple[str, ...], Any, str, Any]] = {
-    "RoPE off by one": (SHARED, attention, "apply_rotary", queries_one_further),
+    "RoPE off by one": (
+        tuple(each for each in SHARED if each in ROTATED),
+        attention,
+        "apply_rotary",
+        queries_one_further,
+    ),
     "RoPE interleaved": (
-        tuple(family for family in LLAMAS if family not in INTERLEAVED),
+        tuple(family for family in ROTATED if family not in INTERLEAVED),
         attention,
         "apply_rotary",
         interleaved,

@@ -40,6 +40,9 @@ _GRANITE |= {"logits_scaling": 8.0}
 _BY_TYPE = {"full_attention": _YARN, "sliding_attention": _PLAIN}
 _OLMO3_ROPE = {kind: settings | {"rope_theta": 500000.0} for kind, settings in _BY_TYPE.items()}
 _GPT_OSS_ROPE = _YARN | {"rope_theta": 150000.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False}
+_JAMBA = {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 5, "mamba_d_state": 4, "mamba_dt_rank": 2}
+_MAMBA2 = {"layer_types": ["linear_attention", "full_attention"], "mamba_n_heads": 4, "mamba_d_state": 4}
+_MAMBA2 |= {"mamba_chunk_size": 8, "shared_intermediate_size": 24}
 _PHI_MOE = _IN_WINDOW | {"attention_bias": True, "num_local_experts": 5, "router_jitter_noise": 0.3}
 
 _LATENTS = {"q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
@@ -83,6 +86,9 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "minicpm3": ("MiniCPM3", _LATENTS | {"scale_depth": 0.7, "dim_model_base": 8, "initializer_range": 0.02}),
     "cohere": ("Cohere", {"use_qk_norm": True}),
     "cohere2": ("Cohere2", _ALTERNATES),
+    "jamba": ("Jamba", _JAMBA),
+    "lfm2": ("Lfm2", {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8}),
+    "granitemoehybrid": ("GraniteMoeHybrid", _GRANITE | _MAMBA2 | _TWO_EXPERTS | {"position_embedding_type": "rope"}),
 }
 
 
@@ -227,6 +233,8 @@ SHARED = tuple(family for family in FAMILIES if family not in (*UNSHARED, *OF_LA
 IN_PARALLEL = ("gpt_neox", "phi", "cohere", "cohere2")
 PARTLY_ROTATED = ("phi3", "gpt_neox", "stablelm", "phi", "glm", "glm4")
 INTERLEAVED = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "cohere", "cohere2", "glm", "glm4")
+HYBRID = ("jamba", "lfm2", "granitemoehybrid")
+"""Families in which the second layer alone attends."""
 
 
 def llama_config(family: str, **changes: Any) -> Any:

@@ -65,10 +65,10 @@ class GradientTally:
 
         Layers are run again one by one from the last, so that memory is that of one.
         """
-        model, of_gates = self._checkpoint, list[Tensor]()
-        if not model.architecture.resumable:
+        model = self._checkpoint
+        if not model.architecture.resumable or model.other_layers:
             return self._of_all_layers(kept, gradient)
-        layers = model.modules
+        layers, of_gates = model.modules, list[Tensor]()
         for layer in reversed(range(model.n_layers)):
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()

@@ -119,8 +119,8 @@ class Ablation(Result):
 
     def head(self, head: str | HeadId) -> HeadEffect:
         """Effect of removing one head; UsageError where it was not removed."""
-        stacks, removed = self.checkpoint.stacks, {each.id: each for each in self.heads}
-        wanted = head_named(head, 0, 0, stacks=stacks) if stacks else HeadId.parse(str(head))
+        removed = {each.id: each for each in self.heads}
+        wanted = head_named(head, self.checkpoint.kinds)
         if wanted not in removed:
             raise UsageError(f"head {wanted} was not removed; {len(removed)} other heads were.")
         return removed[wanted]
@@ -218,7 +218,7 @@ def ablate(
     kind = kind_of(checkpoint, sources.texts, wanted=label is not None or label_column is not None)
     if roles:
         sources = replace(sources, texts=tuple(texts_with_roles(checkpoint, sources.texts, kind, repeats, seed)))
-    heads = select_heads(options["select"], checkpoint.n_layers, checkpoint.n_heads, checkpoint.stacks)
+    heads = select_heads(options["select"], checkpoint.kinds)
     if together and len(heads) < 2:
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     layers = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)] if curve else []

@@ -13,7 +13,7 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import amount, counted, error, percent, quoted, visible
-from attnviz.present.documents import model_entry, stack_entry, verification_entry
+from attnviz.present.documents import layer_entry, model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name
@@ -145,8 +145,7 @@ def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> d
 
 def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
     return {
-        "layer": effect.layer,
-        **stack_entry(effect.layer),
+        **layer_entry(effect.layer),
         "heads": [str(head) for head in effect.heads],
         **{metric.name: _effect_entry(effect, metric.name) for metric in result.metrics},
     }

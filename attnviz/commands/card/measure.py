@@ -117,7 +117,7 @@ class Cards(Result):
     def card(self, head: str | HeadId) -> Card:
         """The card of one head; UsageError if it has none."""
         model = self.checkpoint
-        wanted = head_named(head, model.n_layers, model.n_heads, stacks=model.stacks)
+        wanted = head_named(head, model.kinds)
         for each in self.cards:
             if each.head == wanted:
                 return each
@@ -209,8 +209,7 @@ def cards(
         raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
     once = cache(warn or (lambda _: None))  # a text may be left out of several measurements
     checkpoint, found = open_checkpoint(model, **opening)
-    sizes = checkpoint.n_layers, checkpoint.n_heads
-    named = {head_named(name, *sizes, stacks=checkpoint.stacks): name for name in names}
+    named = {head_named(name, checkpoint.kinds): name for name in names}
     chosen = list(named)
     patched = {} if patch is None else _patched(checkpoint, Path(patch))
     of_text = None if corpus is not None or source is None else str(source)

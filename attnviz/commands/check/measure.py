@@ -218,7 +218,7 @@ def _profile(checkpoint: Checkpoint, corpus: Sequence[str | Path], repeats: bool
 
 def _id(claim: Claim, model: Checkpoint) -> HeadId:
     with placed(claim.at):
-        return head_named(claim.head, model.n_layers, model.n_heads, stacks=model.stacks)
+        return head_named(claim.head, model.kinds)
 
 
 def _held(

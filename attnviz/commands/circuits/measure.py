@@ -184,7 +184,7 @@ class _Layers:
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, self._modules = checkpoint, checkpoint.modules
+        self._checkpoint, self._modules = checkpoint, checkpoint.modules[: checkpoint.n_layers]
         self._pre_norm, self.rotary = checkpoint.architecture.pre_norm, False
         before = [each.attention_norm if self._pre_norm else None for each in self._modules]
         self._norms = [None if norm is None else checkpoint.norm(norm) for norm in before]

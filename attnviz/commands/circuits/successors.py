@@ -112,7 +112,10 @@ def _single_tokens(tokenizer: Any, words: list[str]) -> dict[int, int]:
 
 def effective_embeddings(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
     """What the first layer's network makes of the embeddings of tokens, [n, d_model], in float32 at least."""
-    tables, modules = checkpoint.architecture.embeddings(checkpoint.model), checkpoint.modules[0]
+    tables, modules = (
+        checkpoint.architecture.embeddings(checkpoint.model),
+        checkpoint.modules[checkpoint.every_layer[0]],
+    )
     rows = tables.of_words(ids.to(tables.words.device))
     for module in (tables.norm, tables.project, modules.after_attention(checkpoint.architecture.pre_norm)):
         rows = rows if module is None else module(rows)

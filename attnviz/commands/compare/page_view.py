@@ -59,7 +59,7 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
         "sides": [f"{name}: {side}" for name, side in zip("AB", result.side_names, strict=True)],
         "axes": axes,
         "end": end,
-        "rows": [f"L{layer}" for layer in range(model.n_layers)],
+        "rows": [HeadId(layer, 0).layer_name for layer in model.layers],
         "columns": model.n_heads,
         "statistics": list(_statistics(result)),
         "heads": [
@@ -100,7 +100,7 @@ def _entry(result: Comparison, head: HeadDifference) -> dict[str, Any]:
     query, key = result.ends(head)
     return {
         "id": str(head.id),
-        "row": head.id.layer,
+        "row": int(head.id.layer),
         "column": head.id.head,
         "label": visible(head.labels),
         "short": visible(brief_name(shorter(head.label_after))),

@@ -1,12 +1,9 @@
 """Names of the two sides and of what they share, above tables and figures and in captions."""
 
-from collections.abc import Sequence
-from itertools import groupby
-
 from attnviz.commands.compare.corpus.measure import CorpusComparison
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
-from attnviz.models.wording import amount, counted, quoted, rounded, shortened_token
+from attnviz.models.wording import amount, counted, layers_in_words, quoted, rounded, shortened_token
 from attnviz.present.figure_context import capital
 
 LONGEST_LABEL = 24
@@ -41,20 +38,12 @@ def answer(result: Comparison) -> str:
     which = "every head" if len(moved) == n else f"{len(moved)} of {counted(n, 'head')}"
     n_labels = sum(head.label_changed for head in result.heads)
     parts = [
-        f"{_layers(same, names)} identical" if same else "",
-        f"{which} of {_layers(other, names)} moved",
+        f"{layers_in_words(same, names)} identical" if same else "",
+        f"{which} of {layers_in_words(other, names)} moved",
         f"most {moved[0].id}, {_distance(moved[0].distance)} of at most {result.furthest:.2f}",
         f"{counted(n_labels, 'label') if n_labels else 'no label'} changed",
     ]
     return f"{capital('; '.join(filter(None, parts)))}."
-
-
-def _layers(at: Sequence[int], names: Sequence[str]) -> str:
-    """``layers 0–2 and 5``, of places among the names of all layers."""
-    runs = [[each for _, each in run] for _, run in groupby(enumerate(at), lambda each: each[1] - each[0])]
-    spans = [names[run[0]] if len(run) == 1 else f"{names[run[0]]}–{names[run[-1]]}" for run in runs]
-    said = " and ".join(filter(None, [", ".join(spans[:-1]), spans[-1]]))
-    return f"{'layer' if len(at) == 1 else 'layers'} {said}"
 
 
 def _distance(value: float) -> str:

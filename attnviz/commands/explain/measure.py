@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnviz.commands.explain.followed_row import FollowedRow, row_of
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
-from attnviz.errors import UsageError
+from attnviz.errors import ArchitectureError, UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
@@ -136,6 +136,11 @@ def explain(
             that is not there.
     """
     checkpoint, _ = open_checkpoint(model, encoder_decoders=False, **opening)
+    if not checkpoint.architecture.explained:
+        family = checkpoint.architecture.name
+        raise ArchitectureError(
+            f"explain recomputes whole layers, but not those of {family!r}; attnviz heads takes it."
+        )
     followed = _followed(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one
@@ -152,11 +157,11 @@ def explain(
 def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
     """The layer to explain and the head to follow; default the first of each."""
     if layer is not None:
-        checkpoint.check_layer(layer)
+        checkpoint.layer_of(layer)
     number = str(head).strip() if isinstance(head, str | int) and not isinstance(head, bool) else ""
     if head is None or re.fullmatch("[0-9]{1,6}", number):
         head = HeadId(layer or 0, int(number or 0))
-    named = head_named(head, checkpoint.n_layers, checkpoint.n_heads, "the number of a head, such as 3, or")
+    named = head_named(head, checkpoint.kinds, "the number of a head, such as 3, or")
     if layer is not None and named.layer != layer:
         raise UsageError(f"--head {named} is not in the layer that --layer names, {layer}; leave one of them out.")
     return named

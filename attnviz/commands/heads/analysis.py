@@ -226,15 +226,18 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return name if self.stack is None else f"{name}-{self.stack.name}"
 
     @property
+    def layers(self) -> Sequence[int]:
+        """The layers of a part of an encoder-decoder or of a model of one kind."""
+        return (self.stack or self.checkpoint).layers
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Layers, and heads in each, of a part of an encoder-decoder or of a model of one kind."""
-        stack = self.stack or self.checkpoint
-        return stack.n_layers, stack.n_heads
+        return len(self.layers), (self.stack or self.checkpoint).n_heads
 
     def context_of(self, layer: int) -> TextContext:
         """The context of a layer's heads: of its kind of attention, and with a window that is shorter than the text."""
-        self.checkpoint.check_layer(layer)
-        return self.contexts.get(layer, self.context)
+        return self.contexts.get(self.checkpoint.layer_of(layer), self.context)
 
     @cached_property
     def optional(self) -> list[str]:
@@ -340,6 +343,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         A block is its first query and [n_heads, rows, n_keys], float32 or wider, on the CPU; keys after the last of
         them are hidden from all its queries.
         """
+        layer = self.checkpoint.layer_of(layer)
         context, merge, first = self.context_of(layer), None, 0
         if self.corrected:
             whole = replace(self, without_sinks=False, corrected=False).layer_patterns(layer, heads)

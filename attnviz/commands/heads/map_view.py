@@ -43,11 +43,11 @@ def _plan(analysis: Analysis, statistic: str) -> HeadMapPlan:
 
 def _values(analysis: Analysis, statistic: str) -> Array:
     """Values [n_layers, n_heads], NaN for None, and for layers without attention."""
-    values = np.full(analysis.shape, np.nan)
+    values, layers = np.full(analysis.shape, np.nan), list(analysis.layers)
     for head in analysis.heads:
         value = head.statistics.get(statistic)
         if value is not None:
-            values[int(head.id.layer_name[1:]), head.id.head] = value
+            values[layers.index(head.id.layer), head.id.head] = value
     return values
 
 
@@ -62,7 +62,7 @@ def _map(analysis: Analysis, statistic: str) -> tuple[HeadMap, str, tuple[str, .
     name, _, unit = statistic_meaning(analysis, statistic)
     unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
     top = (max(uniform or 0.0, float(measured.max(initial=0.0))) if unbounded else 0.0) or 1.0
-    several = len({analysis.context_of(layer).window for layer in range(analysis.shape[0])}) > 1
+    several = len({analysis.context_of(layer).window for layer in analysis.layers}) > 1
     mean = " (mean of layers)" if several else ""
     whose = f" ({analysis.stack.name})" if analysis.stack else ""
     reference, alone = None, list[str]()
@@ -78,7 +78,11 @@ def _map(analysis: Analysis, statistic: str) -> tuple[HeadMap, str, tuple[str, .
         hatched = "; ".join(filter(None, [hatched, "hatched layers: without attention"]))
     bar = f"{name} ({unit or '0–1'})" if len(measured) else ""
     norm = Normalize(0, top, clip=True)
-    return HeadMap(values, _name_of(analysis), norm=norm, bar=bar, reference=reference), hatched, tuple(alone)
+    return (
+        HeadMap(values, analysis.layers, _name_of(analysis), norm=norm, bar=bar, reference=reference),
+        hatched,
+        tuple(alone),
+    )
 
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
@@ -99,8 +103,8 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
 
     If layers have windows, the mean over the layers.
     """
-    layers = analysis.checkpoint.n_layers if analysis.windowed else 1
-    values = [analysis.context_of(layer).uniform.get(statistic) for layer in range(layers)]
+    layers = analysis.checkpoint.layers if analysis.windowed else analysis.checkpoint.layers[:1]
+    values = [analysis.context_of(layer).uniform.get(statistic) for layer in layers]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

@@ -438,7 +438,8 @@ def profile_of(
     """The stored profile of these weights, if any; ``warn`` is called for one that cannot be used."""
     if source is None or checkpoint.stacks:
         return None
-    shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
+    n_layers = len(checkpoint.every_layer)
+    shape = model_shape(checkpoint.architecture.name, n_layers, checkpoint.n_heads, checkpoint.d_model)
     return find_profile(source, shape, warn or _WARN)
 
 

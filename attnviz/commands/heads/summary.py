@@ -10,7 +10,7 @@ from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_o
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import BOTH, UNNAMED, Verdict
 from attnviz.measures.patterns import SINK
-from attnviz.present.documents import stack_entry
+from attnviz.present.documents import layer_entry
 from attnviz.present.fields import Field, entry, pick
 from attnviz.present.published import role_name, role_numbers
 
@@ -109,7 +109,7 @@ def _of_kind(found: Sequence[tuple[str, Verdict | Role]], kind: str) -> list[flo
 
 def _layer_entry(layer: int, kinds_of_heads: Sequence[Sequence[str]]) -> dict[str, Any]:
     counts = {kind: sum(kind in kinds for kinds in kinds_of_heads) for kind in LABEL_KINDS}
-    return {"layer": layer, **stack_entry(layer), **counts}
+    return {**layer_entry(layer), **counts}
 
 
 def _kind_entry(kind: str, heads: Sequence[HeadFindings]) -> dict[str, Any]:

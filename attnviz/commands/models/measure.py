@@ -372,14 +372,15 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
     model = replace(model, parameters=total, reason=reason, origins=origins)
     if architecture is None:
         return model
-    notes = list(model.notes)
+    notes = [*model.notes, *architecture.notes(config)]
     if unused := first_position(architecture, config):
         notes.append(
             f"of {model.positions} positions {unused} are for no token: they are counted from pad_token_id + 1"
         )
         model, origins["positions"] = replace(model, positions=config.max_position_embeddings - unused), "derived"
     layers = architecture.modules(architecture.base_model(empty))
-    in_attention = torch.nn.ModuleList(part for layer in layers for part in (layer.pattern, layer.o_proj))
+    attending = [layer for layer in layers if layer.attends]
+    in_attention = torch.nn.ModuleList(part for layer in attending for part in (layer.pattern, layer.o_proj))
     norms = torch.nn.ModuleList(layer.attention_norm for layer in layers if layer.attention_norm is not None)
     weights = set(in_attention.parameters()) - set(norms.parameters())  # ALBERT's attention has its norm inside
     try:

@@ -11,7 +11,7 @@ from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadOutputs
 from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed
-from attnviz.present.documents import stack_entry, target_entry, text_entry, verification_entry
+from attnviz.present.documents import layer_entry, target_entry, text_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, notes, target_note, verification_line
@@ -25,6 +25,8 @@ _PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14
 _OF_LAYERS = {
     "attention bias": "b_O of all layers",
     "feed-forward": "feed-forward networks",
+    "experts": "experts",
+    "mixer": "mixers of layers that do not attend",
     "norm bias": "biases of norms",
 }
 
@@ -51,7 +53,7 @@ def _content(result: HeadOutputs, _: ViewOptions) -> dict[str, Any]:
         "verification": {**sum_errors, "logits": logits},
         **target_entry(result.target),
         "layers": [
-            {name: getattr(layer, name) for name in of_layers} | stack_entry(layer.layer) for layer in result.layers
+            {name: getattr(layer, name) for name in of_layers} | layer_entry(layer.layer) for layer in result.layers
         ],
         "effects": effects and _effects_entry(effects),
         "end_effects": result.end_effects and _effects_entry(result.end_effects),
@@ -66,7 +68,7 @@ def _effects_entry(effects: DirectEffects) -> dict[str, Any]:
         "foil": effects.foil and asdict(effects.foil),
         "actual": effects.actual and asdict(effects.actual),
         "classes": [asdict(each) for each in effects.classes],
-        "parts": [asdict(part) | stack_entry(part.layer) for part in effects.parts],
+        "parts": [asdict(part) | layer_entry(part.layer) for part in effects.parts],
     }
 
 

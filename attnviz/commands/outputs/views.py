@@ -195,7 +195,8 @@ def _effects(
     values = values.reshape(len(layers), -1)
     top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
     norm, colours = Normalize(-top, top, clip=True), style.diverging_map()
-    return HeadMap(values, norm=norm, bar=bar, colours=colours, name=split.boundary or _letter(part), beside=beside)
+    name = split.boundary or _letter(part)
+    return HeadMap(values, layers, norm=norm, bar=bar, colours=colours, name=name, beside=beside)
 
 
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)

@@ -39,7 +39,7 @@ from attnviz.commands.patch.repairs import MeanRepairs, SelfRepair
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, select_heads, selection_texts
+from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.wording import amount, counted
 from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
@@ -137,7 +137,8 @@ class Patching(Result):
 
     def head(self, head: str | HeadId) -> PatchEffect:
         """Effect of patching one head; UsageError where it was not patched."""
-        wanted, patched = HeadId.parse(str(head)), {each.id: each for each in self.heads}
+        patched = {each.id: each for each in self.heads}
+        wanted = head_named(head, self.checkpoint.kinds)
         if wanted not in patched:
             raise UsageError(f"head {wanted} was not patched; {counted(len(patched), 'other head')} were.")
         return patched[wanted]
@@ -233,7 +234,7 @@ def patch(
     checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
     path = _path(checkpoint, options)
     if path is None:
-        heads = select_heads(options["select"], checkpoint.n_layers, checkpoint.n_heads)
+        heads = select_heads(options["select"], checkpoint.kinds)
     else:
         heads = path.senders(checkpoint, options["sender"])
         options["receiver"] = str(path)

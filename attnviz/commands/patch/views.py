@@ -35,6 +35,7 @@ def _plan_effects(result: Patching, choices: ViewOptions) -> Iterator[HeadMapPla
         maps=(
             HeadMap(
                 values,
+                model.layers,
                 norm=Normalize(-top, top, clip=True),
                 bar="effect, share of the difference",
                 colours=choices.style.diverging_map(),

@@ -102,7 +102,7 @@ class Profile(Result):
     def passed_roles(self) -> dict[HeadId, list[Role]]:
         """Roles that each head passes, by error reduction; heads without roles included."""
         model = self.checkpoint
-        return judged.passed_by_head(self.roles, select_heads((), model.n_layers, model.n_heads, model.stacks))
+        return judged.passed_by_head(self.roles, select_heads((), model.kinds))
 
     def role(self, id: HeadId, name: str, direction: str = "") -> Role | None:
         """A head's verdict for a role, by default in its better direction; None where the role does not occur."""

@@ -12,7 +12,7 @@ from attnviz.figures.families import UNNAMED, Family, brief_name, family_of_labe
 from attnviz.judge.roles import Role, role_key
 from attnviz.measures.chats import LOOKBACK, SHARE
 from attnviz.measures.tallies import OFFSETS
-from attnviz.models.head_ids import HeadId, all_heads
+from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.wording import counted, visible
 from attnviz.page.page import colours_entry, short_float, statistic_entry
 from attnviz.present import statistics
@@ -82,7 +82,7 @@ def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
     name = role_name(roles[0].role, None) if roles else UNNAMED.name
     return {
         "id": str(head),
-        "row": head.layer,
+        "row": int(head.layer),
         "column": head.head,
         "label": name,
         "short": brief_name(name),
@@ -99,7 +99,7 @@ def family_of(roles: Sequence[Role]) -> Family:
 
 
 def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
-    heads = all_heads(profile.checkpoint.n_layers, profile.checkpoint.n_heads)
+    heads = select_heads((), profile.checkpoint.kinds)
 
     def column(key: str, title: str, reading: str, uniform: float | None, values: dict[HeadId, float]) -> Any:
         numbers = (values.get(head, math.nan) for head in heads)

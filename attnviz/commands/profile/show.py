@@ -49,10 +49,10 @@ def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[Role
             f"the profile {profile.path} has no examples: expected one of a corpus, with --examples above 0; make it "
             "again with attnviz profile CORPUS."
         )
-    roles, wanted, model = {each.role for each in examples}, [relation_named(name) for name in wanted], profile.model
+    roles, wanted = {each.role for each in examples}, [relation_named(name) for name in wanted]
     named = [name for name in wanted if any(name in _names(role) for role in roles)]
     selections = [name for name in wanted if name not in named]
-    heads = select_heads(selections, model["n_layers"], model["n_heads"], profile.stacks)
+    heads = select_heads(selections, profile.stacks)
     of_heads = [each for each in examples if each.id in heads]
     chosen = [each for each in of_heads if not named or not _names(each.role).isdisjoint(named)]
     if not chosen:
@@ -148,8 +148,7 @@ def role_tables(profile: StoredProfile, top: int) -> Iterator[RenderableType]:
     """The roles of ``top`` heads, 0 for all, and what they were measured on."""
     from attnviz.commands.profile.report import by_head
 
-    sizes = profile.model["n_layers"], profile.model["n_heads"]
-    roles = {head: profile.of(head) for head in select_heads((), *sizes, profile.stacks)}
+    roles = {head: profile.of(head) for head in select_heads((), profile.stacks)}
     control = any(role.untrained is not None for of_head in roles.values() for role in of_head)
     yield by_head(roles, top, "--json", control=control)
     yield notes(*(f"{name}: {measured_on(part)}." for name, part in profile.parts.items()))

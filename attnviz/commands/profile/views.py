@@ -169,7 +169,8 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
     title += f"{sum(map(bool, passed))} of {len(passed)} have one"
     clearest = "Clearest: the largest error reduction, specific roles first, sink last; +2: two further roles."
     each = HeadMap(
-        values, norm=Normalize(0, len(drawn) - 1), bar="", colours=ListedColormap([family.colour for family in drawn]),
+        values, profile.checkpoint.layers, norm=Normalize(0, len(drawn) - 1), bar="",
+        colours=ListedColormap([family.colour for family in drawn]),
         texts=tuple(tuple(texts[row : row + shape[1]]) for row in range(0, len(texts), shape[1])),
         legend=tuple(handles),
     )  # fmt: skip

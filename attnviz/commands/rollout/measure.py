@@ -15,7 +15,7 @@ from attnviz.commands.rollout.matrices import (
     rows_apart,
     summed_norms,
 )
-from attnviz.errors import UsageError
+from attnviz.errors import ArchitectureError, UsageError
 from attnviz.measures.patterns import allowed_units
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
 from attnviz.models.tokens import Positions, find_positions, merge_pattern, merge_subwords
@@ -162,6 +162,9 @@ def rollout(
     opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
     refuse_words(checkpoint, words=words)
+    if checkpoint.other_layers:
+        what = f"not all layers of {checkpoint.architecture.name!r} mix tokens by it"
+        raise ArchitectureError(f"rollout follows attention, but {what}; attnviz ablate measures its heads.")
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1

@@ -127,7 +127,7 @@ def why(
     opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
     ids = answer_ids(checkpoint, answer, foil)
-    chosen = head_named(head, checkpoint.n_layers, checkpoint.n_heads, stacks=checkpoint.stacks)
+    chosen = head_named(head, checkpoint.kinds)
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     units = merge_subwords(tokens, words=False)
     last = max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)

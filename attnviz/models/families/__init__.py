@@ -7,13 +7,13 @@ import torch
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
-from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, llama, neox, olmo
+from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, neox, olmo
 from attnviz.models.families.base import Architecture, NormKind
 from attnviz.plugins import Registry
 
 _NATIVE: dict[str, Architecture] = {
     kind.name: kind()
-    for module in (bert_gpt2, deepseek, encoder_decoder, encoders, llama, neox, olmo)
+    for module in (bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, neox, olmo)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Architecture) and hasattr(kind, "name")
 }
@@ -102,14 +102,14 @@ _TOWER = (
     "Its text model alone, which then reads what precedes alone: tower = model.model.language_model; "
     "tower.config.use_bidirectional_attention = False; tower.save_pretrained(FOLDER), and the tokenizer, too"
 )
-_LAYERS = f"some of its layers do not attend. {_DRAWN}"
 _BIASES = f"biases are added outside of its maps; DeBERTa v3 ('deberta-v2') is reproduced. {_DRAWN}"
 _CHUNKS = f"it attends within chunks of the text, and scales queries by their position. {_DRAWN}"
 _STREAMS = f"it has four residual streams, and layers that share keys and values. {_DRAWN}"
 
 REFUSED: dict[str, str] = {
     "deberta": _BIASES,
-    **dict.fromkeys(("falcon_h1", "granitemoehybrid", "jamba", "lfm2", "qwen3_next"), _LAYERS),
+    "falcon_h1": f"its layers attend and run a state-space mixer side by side. {_DRAWN}",
+    "qwen3_next": f"what its heads give is multiplied by a gate, and some of its layers do not attend. {_DRAWN}",
     **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
     "paligemma": f"it reads a prompt both ways, behind an image. {_TOWER}",
@@ -136,4 +136,6 @@ def commands_of(architecture: Architecture) -> dict[str, str | None]:
         return dict.fromkeys(COMMANDS) | {"heads": parts["heads"]}
     if architecture.encoder_commands or architecture.language_task == "Model":  # an encoder-decoder, or no predictions
         parts["patch"] = None
+    if architecture.mixer_at:
+        parts["rollout"] = None
     return parts if architecture.explained else parts | {"explain": None}

@@ -12,6 +12,7 @@ from attnviz.errors import ArchitectureError
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import outlier_threshold
+from attnviz.models.wording import layers_in_words
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, Scoring, upcast
 from attnviz.reference.positions import Rotary
 
@@ -67,7 +68,9 @@ class LayerModules:
             Transformer"); ``up_proj`` itself where one map gives both side by side; None without a gate.
         activation: that of the gate.
         routed: the network's experts; None of a network that is the same for each token.
+        experts: of a network whose output is added to that of the other one (Granite hybrid); None without one.
         parallel: whether the network reads the block's input, as the attention does (Wang & Komatsuzaki 2021, "GPT-J").
+        attends: whether the layer attends; else its mixer of tokens stands in the place of attention and W_O.
         run, n_runs: of modules that run several times in a pass (ALBERT): which run is this layer, and of how many.
     """
 
@@ -87,7 +90,9 @@ class LayerModules:
     gate: nn.Module | None = None
     activation: nn.Module | None = None
     routed: RoutedModules | None = None
+    experts: nn.Module | None = None
     parallel: bool = False
+    attends: bool = True
     run: int = 0
     n_runs: int = 1
 
@@ -98,10 +103,18 @@ class LayerModules:
         return network  # type: ignore[no-any-return]
 
     @property
+    def writers(self) -> dict[str, nn.Module]:
+        """By the name of the part, the modules that return what is added to the residual stream, but for heads."""
+        mixer = None if self.attends else self.attention_output_norm or self.output
+        network = self.feed_forward_output_norm or self.network_output
+        modules = {"mixer": mixer, "feed-forward": network, "experts": self.experts}
+        return {name: module for name, module in modules.items() if module is not None}
+
+    @property
     def linear_maps(self) -> tuple[nn.Module, ...]:
         """All linear maps; of experts the router and the shared one's."""
         router = None if self.routed is None else self.routed.router
-        every = (*self.projections, self.o_proj, self.up_proj, self.down_proj, router)
+        every = (*self.projections, self.o_proj if self.attends else None, self.up_proj, self.down_proj, router)
         return tuple(module for module in every if module is not None)
 
     def after_attention(self, pre_norm: bool) -> nn.Module | None:
@@ -201,6 +214,7 @@ class Architecture:
     next_steps: tuple[str | nn.Module, ...] = ()  # of the head for next sentence prediction
     # names of a layer's modules, see :meth:`layer_modules`
     attention_at: str = "self_attn"
+    mixer_at: str = ""  # what mixes tokens in the layers that do not attend; empty where all layers do
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     head_norm_names: tuple[str, ...] = ("q_norm", "k_norm")
     heads_first: bool = False  # whether the input of these norms is [batch, n_heads, n, d_head]
@@ -293,9 +307,22 @@ class Architecture:
         """The stacks of an encoder-decoder; empty for other models."""
         return ()
 
-    def n_layers(self, config: Any) -> int:
-        """The attention layers of a model, of all its stacks."""
-        return sum(stack.n_layers for stack in self.stacks(config)) or int(config.num_hidden_layers)
+    def attending(self, config: Any) -> Sequence[int]:
+        """The numbers of the layers that attend; in an encoder-decoder of all stacks, one after the other."""
+        return range(sum(stack.n_layers for stack in self.stacks(config)) or int(config.num_hidden_layers))
+
+    def not_attending(self, config: Any) -> list[int]:
+        """The numbers of the layers that do not attend, in a model in which some do not."""
+        attending = self.attending(config)
+        return [number for number in range(int(config.num_hidden_layers)) if number not in attending]
+
+    def notes(self, config: Any) -> tuple[str, ...]:
+        """Which layers do not attend, if any, in a sentence."""
+        others = self.not_attending(config)
+        if not others:
+            return ()
+        named = layers_in_words(others, list(map(str, range(others[-1] + 1))))
+        return (f"{named.capitalize()} {'does' if len(others) == 1 else 'do'} not attend.",)
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
         """Numbers of query heads and of key-value heads of a layer."""
@@ -343,17 +370,29 @@ class Architecture:
         return head
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
-        """The modules of each layer, first layer first."""
-        return [self.layer_modules(layer) for layer in self.declared("layers_at", base_model)]
+        """The modules of each layer, first layer first; those that do not attend last."""
+        return [self.layer_modules(layer) for layer in self._layers(base_model)]
 
     def modules_of(self, base_model: nn.Module, layer: int) -> LayerModules:
         """The modules of one layer."""
-        return self.layer_modules(self.declared("layers_at", base_model)[layer])
+        return self.layer_modules(self._layers(base_model)[layer])
+
+    def _layers(self, base_model: Any) -> Sequence[Any]:
+        """The layers, those that do not attend last."""
+        layers, others = self.declared("layers_at", base_model), self.not_attending(base_model.config)
+        numbers = sorted(range(len(layers)), key=lambda number: number in others) if others else range(len(layers))
+        return [layers[number] for number in numbers]
 
     def layer_modules(self, layer: Any) -> LayerModules:
-        """The modules of one layer, of which the attention returns (output after W_O, pattern)."""
-        attention, network = (self.declared(at, layer) for at in ("attention_at", "network_at"))
-        *projections, o_proj = (self.declared("projection_names", attention, name) for name in self.projection_names)
+        """The modules of one layer, of which the attention returns (output after W_O, pattern).
+
+        A layer that does not attend has its mixer of tokens in their place.
+        """
+        mixer = getattr(layer, self.mixer_at, None) if self.mixer_at else None
+        attention = self.declared("attention_at", layer) if mixer is None else mixer
+        network = self.declared("network_at", layer)
+        names = self.projection_names if mixer is None else ()
+        *projections, o_proj = [self.declared("projection_names", attention, name) for name in names] or [mixer]
         routed = self.routed_modules(network) if hasattr(network, "experts") else None
         shared = getattr(network, "shared_expert", None) or getattr(network, "shared_experts", None)
         dense = network if routed is None else shared
@@ -379,6 +418,7 @@ class Architecture:
             activation=activation,
             routed=routed,
             parallel=self.parallel or getattr(layer, "use_parallel_residual", False),
+            attends=mixer is None,
         )
 
     def routed_modules(self, network: Any) -> RoutedModules:

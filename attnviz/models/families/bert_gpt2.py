@@ -1,5 +1,6 @@
 """BERT (Devlin et al. 2019) and its relatives, GPT-2 and its successors, under transformers' names: layer norms."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -89,9 +90,9 @@ class Albert(Bert, name="albert", prefix="Albert"):
             if getattr(config, setting) < 1:
                 raise not_reproduced(self.name, setting, getattr(config, setting), "at least one")
 
-    def n_layers(self, config: Any) -> int:
+    def attending(self, config: Any) -> Sequence[int]:
         """Each of ``num_hidden_layers`` is a run of a group of ``inner_group_num`` layers."""
-        return int(config.num_hidden_layers * config.inner_group_num)
+        return range(config.num_hidden_layers * config.inner_group_num)
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer: layers are dealt to the groups in as many stretches."""

@@ -334,7 +334,7 @@ def refuse_rope(config: Any, partial: bool) -> None:
 
 def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
     """Settings by type of layer; under '' those of all layers."""
-    settings: dict[str, Any] = config.rope_parameters
+    settings: dict[str, Any] = getattr(config, "rope_parameters", {})  # Jamba has no positions
     return settings if all(isinstance(value, dict) for value in settings.values()) else {"": settings}
 
 

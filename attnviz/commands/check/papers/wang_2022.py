@@ -17,7 +17,7 @@ from attnviz.judge.roles import ERROR_RATE
 from attnviz.measures.bootstrap import named_generator, text_weights
 from attnviz.measures.estimates import proportion_evidence
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.models.head_ids import HeadId, all_heads
+from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.wording import counted
 from attnviz.profiles.published import heads_of_paper
 from attnviz.progress import tell
@@ -98,7 +98,7 @@ class IndirectObjects:
     def __init__(self, run: PaperRun, checkpoint: Checkpoint, inputs: PairedInputs) -> None:
         self._options, self._checkpoint, self._inputs = run.options, checkpoint, inputs
         n = len(inputs.clean)
-        self.heads = all_heads(checkpoint.n_layers, checkpoint.n_heads)
+        self.heads = select_heads((), checkpoint.kinds)
         self.falls = self.falls_to(Receiver(None, ""))
         shape = n, checkpoint.n_layers, checkpoint.n_heads
         self.to_object, self.to_subject, self.to_second = torch.zeros(3, *shape, dtype=torch.float64)

@@ -1,0 +1,57 @@
+"""Hybrids: decoders of the Llama kind in which only some layers attend; the others mix tokens in another way."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from attnviz.models.families.base import LayerModules
+from attnviz.models.families.llama import Granite, Llama
+from attnviz.reference.positions import Rotary
+
+
+class Hybrid(Llama):
+    """Layers of the type ``full_attention`` attend; all have the same norms and kind of network."""
+
+    explained = False
+
+    def attending(self, config: Any) -> Sequence[int]:
+        """By the config's ``layer_types``."""
+        return [number for number, kind in enumerate(config.layer_types) if kind == "full_attention"]
+
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
+        """None where the model has none."""
+        return None if getattr(base_model, "rotary_emb", None) is None else super().rotary(base_model, layer, d_head)
+
+
+class Jamba(Hybrid, name="jamba", prefix="Jamba"):
+    """Lieber et al. 2024: Mamba (Gu & Dao 2023) in most layers, no positions; experts in some layers."""
+
+    mixer_at = "mamba"
+    network_at = "feed_forward"
+    norm_names = ("input_layernorm", None, "pre_ff_layernorm", None)
+    final_norm_at = "final_layernorm"
+
+
+class Lfm2(Hybrid, name="lfm2", prefix="Lfm2"):
+    """Liquid AI 2025: short convolutions in most layers; queries and keys are normed a head at a time."""
+
+    mixer_at = "conv"
+    projection_names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    head_norm_names = ("q_layernorm", "k_layernorm")
+    norm_names = ("operator_norm", None, "ffn_norm", None)
+    network_at = "feed_forward"
+    network_names = ("w3", "w1", None, "w2")
+    final_norm_at = "embedding_norm"
+    epsilon_setting = "norm_eps"
+
+
+class GraniteHybrid(Granite, Hybrid, name="granitemoehybrid", prefix="GraniteMoeHybrid"):
+    """Granite Team 2025, "Granite 4.0": Mamba 2 (Dao & Gu 2024) in most layers; experts beside a network for all."""
+
+    mixer_at = "mamba"
+    network_at = "shared_mlp"
+    network_names = ("input_linear", "input_linear", "activation", "output_linear")
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """With the experts."""
+        return replace(super().layer_modules(layer), experts=layer.block_sparse_moe)

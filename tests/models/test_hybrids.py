@@ -1,0 +1,55 @@
+"""Models of which some layers do not attend: heads keep the numbers of their layers."""
+
+import json
+
+import pytest
+
+import attnviz
+from attnviz.errors import UsageError
+from attnviz.models.families import ARCHITECTURES
+from tests.support.families import TEXT, checkpoint_of
+from tests.support.llamas import HYBRID
+
+KINDS = ["conv", "full_attention", "conv", "full_attention", "conv"]
+
+
+@pytest.fixture(scope="module")
+def lfm2():
+    return checkpoint_of("lfm2", num_hidden_layers=5, layer_types=KINDS)
+
+
+def test_heads_are_numbered_as_in_the_model_and_the_other_layers_said(lfm2):
+    result = attnviz.analyze(TEXT, lfm2, syntax=False)
+    assert [str(head.id) for head in result.heads] == [f"L{layer}H{head}" for layer in (1, 3) for head in range(4)]
+    assert "Layers 0, 2 and 4 do not attend." in result.notes
+    assert str(result.select("L3H2")[0].id) == str(result.head("3.2").id) == "L3H2"
+    assert len(result.select("L0-3H1")) == 2
+    document = json.loads(json.dumps(result.document()))
+    assert (document["model"]["n_layers"], document["model"]["attending_layers"]) == (5, [1, 3])
+    assert {head["layer"] for head in document["heads"]} == {1, 3}
+    assert [check["layer"] for check in document["verification"]["layers"]] == [1, 3]
+    assert result.layer_patterns(3).equal(result.attention()[1])
+
+
+@pytest.mark.parametrize("selection", ["L0H1", "L2", "L4-4", "L7"])
+def test_a_layer_that_does_not_attend_has_no_heads(lfm2, selection):
+    result = attnviz.analyze(TEXT, lfm2, syntax=False)
+    with pytest.raises(UsageError, match="1, 3 that attend"):
+        result.select(selection)
+    with pytest.raises(UsageError, match="1, 3"):
+        result.layer_patterns(2)
+
+
+def test_a_pass_resumed_at_a_layer_runs_the_mixers_after_it_and_parts_of_all_layers_sum(lfm2):
+    result = attnviz.ablate_heads([TEXT], lfm2, method="zero")  # compares resumed passes with whole ones
+    assert {str(head.id)[:2] for head in result.heads} == {"L1", "L3"}
+    effects = attnviz.head_outputs(TEXT, lfm2).effects
+    assert {str(part.layer) for part in effects.parts if part.name == "mixer"} == {"0", "2", "4"}
+
+
+@pytest.mark.parametrize("family", HYBRID)
+def test_a_layer_taken_for_one_without_attention_fails(family, monkeypatch):
+    """The model attends there, but is not expected to; and the other way round."""
+    monkeypatch.setattr(ARCHITECTURES[family], "attending", lambda _: [0], raising=False)
+    with pytest.raises(attnviz.errors.AttnvizError):
+        attnviz.analyze(TEXT, checkpoint_of(family), syntax=False)
