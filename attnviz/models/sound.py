@@ -44,7 +44,8 @@ class Frames(Tokens):
         firsts = range(0, self.n_heard, math.ceil(self.n_heard / _MOST_INTERVALS))
         ends = [*firsts, self.n_heard, *[len(self)] * (self.n_heard < len(self))]
         groups = tuple(tuple(range(*each)) for each in pairwise(ends))
-        labels, padding = (tuple(names[group[0]] for group in groups) for names in (self.labels, self.special))
+        labels = tuple(self.labels[group[0]] for group in groups)
+        padding = tuple(self.special[group[0]] for group in groups)
         return Positions("interval", labels, padding, padding, groups)
 
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:

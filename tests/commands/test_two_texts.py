@@ -129,7 +129,7 @@ def test_every_part_has_its_own_texts_and_patterns(found):
     assert [len(part.heads) for part in found.parts] == [8, 12, 12]
     assert [part.pattern(part.heads[0].id).shape for part in found.parts] == [(n, n), (m, m), (m, n)]
     assert (decoder.units.labels[0], cross.keys.labels[-1]) == ("<pad>", "</s>")
-    assert (encoder.figure_context.texts, cross.figure_context.sizes) == ((SOURCE,), (n, m))
+    assert (encoder.figure_context.texts, cross.figure_context.sizes) == ((SOURCE,), (f"{n} tokens", f"{m} tokens"))
     own = whole_pattern(found.verified, found.head("X1H2").id.layer)[0, 2]
     torch.testing.assert_close(found.pattern("X1H2"), own)
     assert found.head("X1H2").alignment == tuple(own.argmax(-1).tolist())

@@ -35,6 +35,7 @@ from tests.support.encoder_decoders import saved
 from tests.support.llamas import cached_smollm2, sharp_llama
 from tests.support.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
 from tests.support.relatives import RELATIVES, roberta_tokenizer, sharp
+from tests.support.sounds import sharp_whisper, tone, whisper_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "examples" / "guide"
@@ -98,6 +99,9 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     pythia = save_checkpoint(sharp_llama("gpt_neox"), gpt2_tokenizer(), folder / "pythia")
     hub = {"bert-base-uncased": bert_folder, "roberta-base": roberta, "Helsinki-NLP/opus-mt-en-de": marian}
     hub["EleutherAI/pythia-70m"] = pythia
+    heard = whisper_tokenizer()
+    hub["openai/whisper-tiny"] = save_checkpoint(sharp_whisper(heard), heard, folder / "whisper")
+    tone(folder / "speech.wav")
     for name, source in hub.items():
         snapshot = folder / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / ("0" * 40)
         snapshot.parent.mkdir(parents=True)

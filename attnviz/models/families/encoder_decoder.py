@@ -24,7 +24,7 @@ from attnviz.reference.positions import bucketed_bias
 class EncoderDecoder(Architecture, ABC):
     """Two texts: the encoder reads the source, the decoder the target, which attends to itself and to the source."""
 
-    head_weights = ("lm_head", "final_logits_bias", "classification_head", "qa_outputs")
+    head_weights: tuple[str, ...] = ("lm_head", "final_logits_bias", "classification_head", "qa_outputs")
     old_buffers: tuple[str, ...] = ("coder.version", "embed_positions.weight", "embed_positions.weights")
     epsilon_setting: str | float = 1e-5
     activation_setting = "activation_function"
@@ -189,7 +189,8 @@ class Whisper(MBart, name="whisper", prefix="Whisper"):
     """Radford et al. 2022: mBART whose encoder reads sound, without biases of keys; queries are scaled, not scores."""
 
     reads_sound = True
-    head_weights = language_steps = ("proj_out",)
+    head_weights: tuple[str, ...] = ("proj_out",)
+    language_steps = ("proj_out",)
     linear_biases = False
     scales_queries = True
     first_row = 0
