@@ -70,6 +70,7 @@ def _prepare() -> None:
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for what it cannot show
     os.environ["MPLBACKEND"] = "agg"  # the only one that is needed, whatever the user's is
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else it tells of a folder that it cannot write to
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # else it tells in each pass that it rounds
 
 
 def _say(message: str) -> None:

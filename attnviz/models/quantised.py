@@ -52,11 +52,21 @@ def formats_of(model: nn.Module) -> dict[str, torch.dtype]:
     return dict(_format_of(*pair) for pair in pairs if is_quantised(pair[1]))
 
 
+def has_gradient(model: nn.Module) -> bool:
+    """Whether torch can differentiate its maps; not what bitsandbytes does with 4 bits on CPUs with AVX512-BF16."""
+    return not any(_is_packed(module, getattr(module, "weight", None)) for module in model.modules())
+
+
+def _is_packed(module: Any, weight: Any) -> bool:
+    on_cpu = type(weight).__name__ == _FOUR_BITS and weight.device.type == "cpu"
+    return on_cpu and getattr(module, "support_avx512bf16_for_cpu", False)
+
+
 def _format_of(module: Any, weight: Any) -> tuple[str, torch.dtype]:
     words, dtype = f"the format {type(weight).__name__}", weight.dtype
     if type(weight).__name__ == _FOUR_BITS:
-        packed = weight.device.type == "cpu" and getattr(module, "support_avx512bf16_for_cpu", False)
-        words, dtype = f"4 bits ({weight.quant_type})", torch.bfloat16 if packed else module.compute_dtype
+        dtype = torch.bfloat16 if _is_packed(module, weight) else module.compute_dtype
+        words = f"4 bits ({weight.quant_type})"
     elif type(weight).__name__ == _EIGHT_BITS:
         words, dtype = "8 bits (LLM.int8())", torch.float16
     elif getattr(weight, "act_quant_kwargs", None) or getattr(module, "activation_qtype", None):

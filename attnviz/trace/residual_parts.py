@@ -49,9 +49,10 @@ def why_no_effects(checkpoint: Checkpoint) -> str:
         return "Direct effects are not given: the encoder of an encoder-decoder makes no logits."
     if checkpoint.language_head is None:
         saved_as = visible((getattr(checkpoint.config, "architectures", None) or ["the model"])[0])
+        family = checkpoint.architecture
         return (
             f"Direct effects are not given: {saved_as} has no head for tokens or classes; expected a checkpoint saved "
-            f"as {checkpoint.architecture.language_class} or {classification_class(checkpoint.architecture)}."
+            f"as {family.language_class}{family.head_setting} or {classification_class(family)}."
         )
     return ""
 

@@ -55,3 +55,12 @@ def test_a_layer_taken_for_one_without_attention_fails(family, monkeypatch):
     monkeypatch.setattr(ARCHITECTURES[family], "attending", lambda _: [0], raising=False)
     with pytest.raises(attnviz.errors.AttnvizError):
         attnviz.analyze(TEXT, checkpoint_of(family), syntax=False)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("granitemoehybrid", {"num_local_experts": 0, "num_experts_per_tok": 0}), ("jamba", {"num_experts": 1})],
+)
+def test_a_hybrid_without_experts_is_verified(family, changes):
+    """Whatever its config says of the experts that a token takes."""
+    assert len(attnviz.analyze(TEXT, checkpoint_of(family, **changes), syntax=False).heads) == 4

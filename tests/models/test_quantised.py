@@ -2,17 +2,19 @@
 
 import copy
 import importlib.util
+from contextlib import nullcontext
 
 import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, BitsAndBytesConfig, GPT2LMHeadModel
 
 import attnviz
-from attnviz.errors import ArchitectureError, VerificationError
+from attnviz.errors import ArchitectureError, UsageError, VerificationError
 from attnviz.models import offloading
 from attnviz.models.families import base
 from attnviz.models.offloading import parameter_of
 from attnviz.models.opening import open_checkpoint
+from attnviz.models.quantised import has_gradient
 from attnviz.present.tables import verification_line
 from attnviz.reference.attention import linear
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
@@ -148,3 +150,6 @@ def test_other_commands_read_dequantised_weights(folders, name):
     )
     attnviz.head_outputs(TEXT, model, tokenizer=tokenizer)
     attnviz.explain(TEXT, model, tokenizer=tokenizer)
+    with nullcontext() if has_gradient(model) else pytest.raises(UsageError, match="--no-gradient"):
+        attnviz.ablate(TEXT, model, tokenizer=tokenizer, curve=False)
+    attnviz.ablate(TEXT, model, tokenizer=tokenizer, curve=False, gradient=False)

@@ -44,6 +44,7 @@ from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.quantised import has_gradient
 from attnviz.models.wording import counted
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
@@ -215,6 +216,8 @@ def ablate(
         sources = read_sources(items, limit, None if contrast else options["label"], contrast, columns)
     checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
+    if gradient and not has_gradient(checkpoint.model):
+        raise UsageError("weights of 4 bits have no gradient on this CPU: expected --no-gradient (gradient=False).")
     kind = kind_of(checkpoint, sources.texts, wanted=label is not None or label_column is not None)
     if roles:
         sources = replace(sources, texts=tuple(texts_with_roles(checkpoint, sources.texts, kind, repeats, seed)))

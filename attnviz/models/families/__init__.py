@@ -8,7 +8,7 @@ import torch
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
 from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, neox, olmo
-from attnviz.models.families.base import Architecture, NormKind
+from attnviz.models.families.base import DRAWN, Architecture, NormKind
 from attnviz.plugins import Registry
 
 _NATIVE: dict[str, Architecture] = {
@@ -81,11 +81,13 @@ def _refuse_out_of_range(config: Any) -> None:
     """Refuse numbers on which the model's own forward pass, or the reference, would fail."""
     settings = config.to_dict()
     n_experts = (
-        settings.get("num_local_experts") or settings.get("num_experts") or settings.get("n_routed_experts") or math.inf
+        settings.get("num_local_experts") or settings.get("num_experts") or settings.get("n_routed_experts") or 0
     )
     n_tokens = max(settings.get("decoder_vocab_size") or 0, config.vocab_size)
     ranges: dict[str, tuple[int, Any]] = {name: (0, 1) for name in settings if "drop" in name}
-    ranges |= {"num_key_value_heads": (1, math.inf), "num_experts_per_tok": (1, n_experts)}
+    ranges["num_key_value_heads"] = 1, math.inf
+    if n_experts > (config.model_type == "jamba"):  # a Jamba with one has none
+        ranges["num_experts_per_tok"] = 1, n_experts
     ranges["decoder_start_token_id"] = 0, n_tokens - 1
     for name, (least, most) in ranges.items():
         value = settings.get(name)
@@ -94,26 +96,20 @@ def _refuse_out_of_range(config: Any) -> None:
             raise ArchitectureError(f"the config has {name}={value!r}; expected a number from {least}{upto}.")
 
 
-_DRAWN = (
-    "In Python attnviz.draw(output.attentions, TOKENS) draws what such a model returns with output_attentions=True and "
-    'attn_implementation="eager", unverified'
-)
-_TOWER = (
-    "Its text model alone, which then reads what precedes alone: tower = model.model.language_model; "
-    "tower.config.use_bidirectional_attention = False; tower.save_pretrained(FOLDER), and the tokenizer, too"
-)
-_BIASES = f"biases are added outside of its maps; DeBERTa v3 ('deberta-v2') is reproduced. {_DRAWN}"
-_CHUNKS = f"it attends within chunks of the text, and scales queries by their position. {_DRAWN}"
-_STREAMS = f"it has four residual streams, and layers that share keys and values. {_DRAWN}"
+_CHUNKS = "it attends within chunks of the text, and scales queries by their position"
+_STREAMS = "it has four residual streams, and layers that share keys and values"
 
-REFUSED: dict[str, str] = {
-    "deberta": _BIASES,
-    "falcon_h1": f"its layers attend and run a state-space mixer side by side. {_DRAWN}",
-    "qwen3_next": f"what its heads give is multiplied by a gate, and some of its layers do not attend. {_DRAWN}",
+_REASONS = {
+    "deberta": "biases are added outside of its maps; DeBERTa v3 ('deberta-v2') is reproduced",
+    "falcon_h1": "its layers attend and run a state-space mixer side by side",
+    "qwen3_next": "what its heads give is multiplied by a gate, and some of its layers do not attend",
     **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
-    "paligemma": f"it reads a prompt both ways, behind an image. {_TOWER}",
+    "paligemma": "it reads a prompt both ways, behind an image. Its text model alone, which then reads what precedes "
+    "alone: tower = model.model.language_model; tower.config.use_bidirectional_attention = False; "
+    "tower.save_pretrained(FOLDER), and the tokenizer, too",
 }
+REFUSED: dict[str, str] = {name: f"{why}. {DRAWN}" for name, why in _REASONS.items()}
 """Architectures that are not reproduced, with the reason and what to do instead."""
 
 
@@ -121,7 +117,7 @@ def instead_of(model_type: object) -> str:
     """The end of a message about an architecture that is not reproduced: why, or those that are."""
     if isinstance(model_type, str) and model_type in REFUSED:
         return f": {REFUSED[model_type]}"
-    return f"; expected one of: {', '.join(sorted(ARCHITECTURES))}"
+    return f"; expected one of: {', '.join(sorted(ARCHITECTURES))}. {DRAWN}"
 
 
 COMMANDS = tuple("heads compare outputs ablate patch rollout profile explain why circuits card".split())

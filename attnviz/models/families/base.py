@@ -18,6 +18,11 @@ from attnviz.reference.positions import Rotary
 PositionBias = Callable[[int, int, int], Tensor]
 """See :class:`attnviz.reference.attention.Scoring`."""
 
+DRAWN = (
+    "In Python attnviz.draw(output.attentions, TOKENS) draws what such a model returns with output_attentions=True and "
+    'attn_implementation="eager", unverified'
+)
+
 NormKind = Literal["layer", "layer, 1 + w", "rms", "rms, 1 + w", "rms, rounded once"]
 
 
@@ -196,6 +201,7 @@ class Architecture:
     name: str  # the ``model_type`` of transformers' config: ``bert``, ``gpt2``
     class_prefix: str  # prefix of the names of its model classes: ``Bert``, ``GPT2``
     language_task: str = "ForCausalLM"  # suffix of the name of its class with a language-modelling head
+    head_setting: str = ""  # what a config needs so that this head is read, behind the name of the class
     layers_at: str = "layers"  # path of the layers in the bare model, or in each of its stacks
     # path, in the bare model, of the text model of one that also reads images; empty for others
     text_tower_at: str = ""
@@ -592,7 +598,8 @@ def heads_apart(fused: Tensor, n_heads: int, n_shared: int) -> Tensor:
 def not_reproduced(kind: str, setting: str, value: object, expected: str) -> ArchitectureError:
     """The error about a setting that the reference attention does not reproduce."""
     return ArchitectureError(
-        f"this {kind} has {setting}={value!r}, which the reference attention does not reproduce; expected {expected}."
+        f"this {kind} has {setting}={value!r}, which the reference attention does not reproduce; expected {expected}. "
+        f"{DRAWN}."
     )
 
 

@@ -180,6 +180,7 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
     )
     segments = False
     bypassing = "forward"
+    head_setting = ', for published weights of v3 with "legacy": false in config.json,'
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
         """Refuse also embeddings that are narrower than the layers."""
