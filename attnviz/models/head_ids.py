@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from attnviz.arguments import as_found, is_whole, relation_named
@@ -104,10 +105,20 @@ def one_stack(numbers: Sequence[int], n_heads: int) -> Stack:
     return Stack("L", "", 0, len(numbers), n_heads, tuple(layers))
 
 
-def numbers_in_words(numbers: Iterable[int]) -> str:
-    """``0 to 5``; of layers of which others lie between ``1, 3``."""
+def numbers_in_words(kind: str, numbers: Iterable[int]) -> str:
+    """``layers 0 to 5``; of layers of which others lie between ``layers 1, 3``, of one ``layer 0``."""
     listed = sorted(numbers)
-    return f"0 to {listed[-1]}" if listed == list(range(len(listed))) else ", ".join(map(str, listed))
+    named = f"0 to {listed[-1]}" if 0 < listed[-1] < len(listed) else ", ".join(map(str, listed))
+    return f"{kind}{'' if len(listed) == 1 else 's'} {named}"
+
+
+def layers_in_words(layers: Sequence[int]) -> str:
+    """``layers 0–2 and 5``, of layers in order."""
+    following = groupby(enumerate(layers), lambda each: (each[1] - each[0], number_of(each[1]) - each[0]))
+    runs = [[str(layer) for _, layer in run] for _, run in following]
+    spans = [run[0] if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
+    said = " and ".join(filter(None, [", ".join(spans[:-1]), spans[-1]]))
+    return f"layer{'' if len(layers) == 1 else 's'} {said}"
 
 
 def is_of_source(layer: int) -> bool:
@@ -166,7 +177,7 @@ def head_named(head: object, stacks: Sequence[Stack], others: str = "") -> HeadI
     layers = stack.by_number
     if layer not in layers or number >= stack.n_heads:
         first, last = (f"{letter}{at}H{of}" for at, of in ((min(layers), 0), (max(layers), stack.n_heads - 1)))
-        where = f", in the layers that attend: {numbers_in_words(layers)}" if max(layers) >= len(layers) else ""
+        where = f", in {numbers_in_words('layer', layers)}" if max(layers) >= len(layers) else ""
         raise UsageError(f"the model has no head {letter}{layer}H{number}; it has {first} to {last}{where}.")
     return HeadId(layers[layer], number)
 
@@ -260,6 +271,7 @@ def _span(kind: str, first: str, last: str | None, numbers: Collection[int], par
         raise UsageError(f"the selection {part!r} runs backwards: expected {kind}s {high}-{low}.")
     chosen = [number for number in numbers if low <= number <= high]
     if not chosen or high > max(numbers):
-        has = f"{kind}s {numbers_in_words(numbers)}{'' if max(numbers) < len(numbers) else ' that attend'}"
+        where = "heads in " if kind == "layer" else ""
+        has = f"{where}{numbers_in_words(kind, numbers)}"
         raise UsageError(f"the selection {part!r} names {kind} {high}, but the model has {has}.")
     return chosen

@@ -2,8 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable
 
 from attnviz.printable import ISOLATES, escaped
 
@@ -39,14 +38,6 @@ def shortened_token(token: str, longest: int) -> str:
 def counted(n: int, unit: str) -> str:
     """A count with its noun in the plural: ``1 token``, ``9 tokens``, ``2,001 tokens``."""
     return f"{n:,} {unit}{'' if n == 1 else 's'}"
-
-
-def layers_in_words(at: Sequence[int], names: Sequence[str]) -> str:
-    """``layers 0–2 and 5``, of places among the names of all layers."""
-    runs = [[each for _, each in run] for _, run in groupby(enumerate(at), lambda each: each[1] - each[0])]
-    spans = [names[run[0]] if len(run) == 1 else f"{names[run[0]]}–{names[run[-1]]}" for run in runs]
-    said = " and ".join(filter(None, [", ".join(spans[:-1]), spans[-1]]))
-    return f"{'layer' if len(at) == 1 else 'layers'} {said}"
 
 
 def ordinal(number: int) -> str:

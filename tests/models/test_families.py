@@ -58,7 +58,7 @@ def patched(family: str, _: Path) -> Any:
     headed = model(family, headed=True)
     mask = "" if headed.architecture.causal or headed.stacks else headed.tokenizer.mask_token
     clean, corrupt = ("A C D", "C A D") if family == "esm" else ("the cat saw the dog", "the dog saw the cat")
-    return attnviz.patch(f"{clean} {mask}", headed, corrupt=f"{corrupt} {mask}", select="L0")
+    return attnviz.patch(f"{clean} {mask}", headed, corrupt=f"{corrupt} {mask}", select="L1")
 
 
 RUN: dict[str, Callable[[str, Path], Any]] = {

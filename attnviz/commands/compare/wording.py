@@ -3,7 +3,8 @@
 from attnviz.commands.compare.corpus.measure import CorpusComparison
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
-from attnviz.models.wording import amount, counted, layers_in_words, quoted, rounded, shortened_token
+from attnviz.models.head_ids import layers_in_words
+from attnviz.models.wording import amount, counted, quoted, rounded, shortened_token
 from attnviz.present.figure_context import capital
 
 LONGEST_LABEL = 24
@@ -32,14 +33,13 @@ def answer(result: Comparison) -> str:
     moved = [head for head in result.heads if not head.rounding]
     touched = {head.id.layer for head in moved}
     layers = sorted({head.id.layer for head in result.heads})
-    names = [str(layer) for layer in layers]
-    same, other = ([at for at, layer in enumerate(layers) if (layer in touched) == has] for has in (False, True))
+    same, other = ([layer for layer in layers if (layer in touched) == has] for has in (False, True))
     n = sum(head.id.layer in touched for head in result.heads)
     which = "every head" if len(moved) == n else f"{len(moved)} of {counted(n, 'head')}"
     n_labels = sum(head.label_changed for head in result.heads)
     parts = [
-        f"{layers_in_words(same, names)} identical" if same else "",
-        f"{which} of {layers_in_words(other, names)} moved",
+        f"{layers_in_words(same)} identical" if same else "",
+        f"{which} of {layers_in_words(other)} moved",
         f"most {moved[0].id}, {_distance(moved[0].distance)} of at most {result.furthest:.2f}",
         f"{counted(n_labels, 'label') if n_labels else 'no label'} changed",
     ]

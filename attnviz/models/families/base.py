@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.head_ids import Stack
+from attnviz.models.head_ids import Stack, layers_in_words
 from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import outlier_threshold
-from attnviz.models.wording import layers_in_words
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, Scoring, upcast
 from attnviz.reference.positions import Rotary
 
@@ -319,10 +318,8 @@ class Architecture:
     def notes(self, config: Any) -> tuple[str, ...]:
         """Which layers do not attend, if any, in a sentence."""
         others = self.not_attending(config)
-        if not others:
-            return ()
-        named = layers_in_words(others, list(map(str, range(others[-1] + 1))))
-        return (f"{named.capitalize()} {'does' if len(others) == 1 else 'do'} not attend.",)
+        does = "does" if len(others) == 1 else "do"
+        return (f"{layers_in_words(others).capitalize()} {does} not attend.",) if others else ()
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
         """Numbers of query heads and of key-value heads of a layer."""
