@@ -124,11 +124,7 @@ def _check_form(texts: Sequence[str], n_models: int) -> None:
 
 
 def _sources(run: Run, without_adapter: bool) -> "list[Source]":
-    """Find the models, each with its revision; ``without_adapter`` first that without its adapter.
-
-    Raises:
-        UsageError: there are revisions, but not one for each model.
-    """
+    """Find the models, each with its revision; ``without_adapter`` first that without its adapter."""
     from attnviz.models.sources import with_tokenizer
 
     names, revisions = run.options["model"] or (None,), run.options["revision"]

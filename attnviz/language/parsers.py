@@ -242,10 +242,7 @@ def _vocabulary(pipeline: str) -> frozenset[str]:
 
 
 def _common_words(language: str) -> frozenset[str]:
-    """The stop words of a language, in parts without apostrophes; empty where spaCy has none.
-
-    They are read from their file alone, since importing spaCy's French takes seconds.
-    """
+    """The stop words of a language, from their file alone: importing spaCy's French takes seconds."""
     file = Path(_spacy().__file__).parent / "lang" / language / "stop_words.py"
     words = run_path(str(file))["STOP_WORDS"] if file.is_file() else ()
     return frozenset(part for word in words for part in _WORD.findall(word.lower()))

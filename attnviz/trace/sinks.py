@@ -55,10 +55,7 @@ def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
 
 
 def _received(patterns: Tensor, windows: Sequence[int | None]) -> Tensor:
-    """Mean attention to each key from the later queries that see it, of patterns [n_layers, n_heads, n, n].
-
-    0 for keys with too few such queries. ``windows`` are those of the layers.
-    """
+    """Mean attention to each key from the later queries that see it, of patterns [n_layers, n_heads, n, n]."""
     n, device = patterns.shape[-1], patterns.device
     seen_from = torch.tensor([window or n + 1 for window in windows], device=device)[:, None, None]
     positions = torch.arange(n, device=device)

@@ -137,10 +137,7 @@ def _pooling(part: Comparison, style: Style) -> tuple[int, int]:
 def _pooled_differences(
     result: Comparison, heads: Iterable[HeadDifference], factor: Callable[[Comparison], int]
 ) -> Iterator[tuple[HeadDifference, Array]]:
-    """Yield heads in the model's order, each with its pooled B - A; a layer is recomputed once.
-
-    Of every ``factor`` × ``factor`` differences, by the head's part, the one furthest from 0 is kept.
-    """
+    """Yield heads in the model's order, each with its pooled B - A; a layer is recomputed once."""
     for layer, group in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
         of_layer = list(group)
         part = result.part_of(of_layer[0])

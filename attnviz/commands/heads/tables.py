@@ -340,11 +340,7 @@ def _counts(
     always: Collection[str],
     otherwise: str,
 ) -> str:
-    """``2 local · 0 syntactic · …``, if ``whole`` with the clearest head of each kind in brackets.
-
-    A head counts once for each kind of what was found of it. The kinds ``always`` stand even where no head is of them;
-    heads of no kind are ``otherwise``.
-    """
+    """``2 local · 0 syntactic · …``, if ``whole`` with the clearest head of each kind in brackets."""
     by_kind: dict[str, list[tuple[float, HeadFindings, str]]] = {kind: [] for kind in (*_ALWAYS, *LABEL_KINDS)}
     for head, found in heads:
         for kind in dict.fromkeys(kind_of(name) for name, _ in found):
@@ -366,10 +362,7 @@ def _counts(
 def _rows(
     heads: Sequence[HeadFindings], chosen: int, most: int, names: Collection[str]
 ) -> list[tuple[str, HeadFindings]]:
-    """The first ``chosen`` heads with their kinds; for 0 those to look at, up to ``most``.
-
-    ``names`` are labels and roles that selected heads: their kinds stand first.
-    """
+    """The first ``chosen`` heads with their kinds, those of ``names`` first; for 0 up to ``most`` to look at."""
     if not chosen:
         return heads_to_look_at(heads, most)
     return [(", ".join(_kinds_anywhere(head, names)), head) for head in heads[:chosen]]
@@ -424,10 +417,7 @@ def _dashless(judged: Verdict | Role | None) -> float | str:
 
 
 def _in_words(heads: Sequence[HeadFindings]) -> str:
-    """What the relations are that these heads find: ``obj: object→verb; det: determiner→noun``; or ''.
-
-    Of a relation that they find in both directions each stands with its arrow, as in the table.
-    """
+    """What the relations are that these heads find: ``obj: object→verb; det: determiner→noun``; or ''."""
     verdicts = [
         (head.labelled.verdict.name, head.labelled.verdict.direction) for head in heads if head.labelled.verdict
     ]

@@ -228,11 +228,7 @@ def _fewer_heatmaps(analysis: Analysis, choices: ViewOptions) -> ViewOptions:
 
 
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan the means of each layer's heads and of all; of an encoder-decoder those of each kind of attention.
-
-    A mean hides what its heads do: twelve heads that each look elsewhere have the mean of one that looks everywhere.
-    So the picture says that no head need look like it.
-    """
+    """Plan the means of each layer's heads and of all; of an encoder-decoder those of each kind of attention."""
     analysis, choices = _as_drawn(analysis, choices)
     for part in analysis.parts_of(choices.select):
         yield _mean(part, choices)
@@ -285,11 +281,7 @@ def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
 
 
 def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> list[Array]:
-    """Mean over these heads of each layer, and over all of them, pooled, float64.
-
-    The latter is the only pattern of a long text in memory as a whole: its largest weights are known when the last
-    layer has been added.
-    """
+    """Mean over these heads of each layer, and over all of them, pooled, float64."""
     n_queries, n_keys, means = len(shown.units), len(shown.keys), list[Array]()
     total = np.zeros((n_queries, n_keys))
     for layer, heads in of_layers.items():
