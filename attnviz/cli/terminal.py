@@ -82,7 +82,7 @@ def read_text(text: str) -> str:
         if not text.strip():
             raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
         refuse_folder(text)
-        if _names_file(text):
+        if not re.search(r"\s", text) and (Path(text).suffix in _OF_TEXTS or is_file(text)):
             seems = "" if is_file(text) else "which looks like "
             raise TextError(
                 f"TEXT is {text!r}, {seems}the name of a file; expected a sentence. For the file as one text, write - "
@@ -110,11 +110,6 @@ def refuse_folder(text: str) -> None:
             f"TEXT is {text!r}, the name of a folder; expected a sentence, or a file in it. For that word, write - and "
             "the text on standard input."
         )
-
-
-def _names_file(text: str) -> bool:
-    """Whether a text is a single word that names a file, or looks like it."""
-    return not re.search(r"\s", text) and (Path(text).suffix in _OF_TEXTS or is_file(text))
 
 
 def decoded(name: str, text: str) -> str:

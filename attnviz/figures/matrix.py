@@ -185,11 +185,6 @@ def scale_end(value: float) -> float:
     return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if top >= value), 1.0)
 
 
-def pooled_for(n: int, inches: float) -> int:
-    """Positions per cell, so that each cell of a matrix of n positions and a width in inches has a pixel."""
-    return max(1, math.ceil(n / (inches * DPI)))
-
-
 def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
     """Pool every block of ``factor`` rows and ``across`` columns (default as many) to the value furthest from 0.
 

@@ -65,7 +65,7 @@ def load_tokenizer(source: Source) -> Any:
 
 def without_sampling(tokenizer: Any) -> tuple[Any, tuple[str, ...]]:
     """A tokenizer that always divides a text alike, a copy if need be, and a note if one was."""
-    if not _is_random(tokenizer):
+    if not any(getattr(part, name, None) for part in _models(tokenizer) for name in _SAMPLING):
         return tokenizer, ()
     with calling_transformers("the tokenizer divides texts at random, and no copy without that can be made"):
         steady = copy.deepcopy(tokenizer)
@@ -81,10 +81,6 @@ def without_sampling(tokenizer: Any) -> tuple[Any, tuple[str, ...]]:
 def _models(tokenizer: Any) -> list[Any]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return [getattr(backend, "model", None), *(getattr(tokenizer, name, None) for name in ("spm_source", "spm_target"))]
-
-
-def _is_random(tokenizer: Any) -> bool:
-    return any(getattr(part, name, None) for part in _models(tokenizer) for name in _SAMPLING)
 
 
 def unknown_id(tokenizer: Any) -> int | None:

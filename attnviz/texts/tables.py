@@ -348,9 +348,10 @@ def _object(place: Place, item: object) -> Mapping[str, Any]:
     return item
 
 
-def is_stored(path: Path) -> bool:
-    """Whether this folder holds what the library datasets has saved, or parquet files."""
-    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json")) or any(path.glob("*.parquet"))
+def is_table_folder(path: Path) -> bool:
+    """Whether it is a folder that the library datasets has saved, or with parquet files."""
+    saved = any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    return path.is_dir() and (saved or any(path.glob("*.parquet")))
 
 
 def table_files(path: Path) -> list[Path]:

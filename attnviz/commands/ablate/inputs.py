@@ -37,12 +37,11 @@ from attnviz.texts.reading import (
     Parser,
     Text,
     check_columns,
-    is_table_folder,
     open_corpus,
     read_texts,
     ready,
 )
-from attnviz.texts.tables import Columns
+from attnviz.texts.tables import Columns, is_table_folder
 from attnviz.trace.direct_effects import named_ids
 from attnviz.trace.generation import target_tokens
 

@@ -156,13 +156,12 @@ def _dress(ax: Axes, style: Style) -> None:
         axis.label.set(size=7.5, color=outer_ink(style, "axes.labelcolor"))
 
 
-def _one_head(result: Ablation) -> str:
-    return "one head alone was removed" if len(result.heads) == 1 else ""
-
-
 def _no_curve(result: Ablation) -> str:
-    why = "the selected heads were removed as one set" if result.together is not None else "no curve was asked for"
-    return "" if result.curve is not None else _one_head(result) or why
+    if result.curve is not None:
+        return ""
+    if len(result.heads) == 1:
+        return "one head alone was removed"
+    return "the selected heads were removed as one set" if result.together is not None else "no curve was asked for"
 
 
 HEADS = Drawing(_plan_heads, _heads_figure)

@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import family_of, page_data
 from attnviz.commands.profile.report import best_role, largest_guess
-from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, counted_families
+from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
@@ -161,8 +161,14 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
     texts = [_names(of_head) for of_head in passed]
     frame = choices.style.greys.frame
     handles = [
-        Patch(facecolor="none" if family is UNNAMED else family.colour, edgecolor=frame, linewidth=PIXEL, label=label)
-        for family, label in counted_families(families)
+        Patch(
+            facecolor="none" if family is UNNAMED else family.colour,
+            edgecolor=frame,
+            linewidth=PIXEL,
+            label=f"{family.name} ({families.count(family)})",
+        )
+        for family in FAMILIES
+        if family in families
     ]
     source = profile.source()
     title = f"{profile.checkpoint.short_name}: the clearest role of every head, "
