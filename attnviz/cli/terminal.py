@@ -126,8 +126,7 @@ def _decode(name: str, data: bytes, advice: str) -> str:
         raise TextError(f"{name} is not valid UTF-8: {found}; {advice}") from error
 
 
-_printed_to: list[TextIO | None] = []
-"""Standard output, while it is for results alone."""
+_printed_to: list[TextIO | None] = []  # standard output, while it is for results alone
 
 
 @contextmanager

@@ -28,8 +28,7 @@ from attnviz.models.wording import counted
 LEAST_KNOWN = 2 / 3
 """Least share of known words at which a text is parsed."""
 
-_SIGN_WEIGHT = 3
-"""Unknown words that a sign of program code counts as."""
+_SIGN_WEIGHT = 3  # unknown words that a sign of program code counts as
 
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+")  # Thai, Lao, Chinese, Japanese: characters
 _ADDRESS = re.compile(r"://|www\.|@")

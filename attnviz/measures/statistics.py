@@ -50,11 +50,9 @@ SCALARS = live(REGISTRY, lambda: (
 ))  # fmt: skip
 """All statistics of every head but :data:`TYPES`, which only labels need."""
 
-_HALF = 0.5
-"""A head shows a pattern from a token if its mean over the token's positions is above this."""
+_HALF = 0.5  # a head shows a pattern from a token if its mean over the token's positions is above this
 
-_MOST_RUNS = 8
-"""Most stretches of keys whose maxima are taken one by one."""
+_MOST_RUNS = 8  # most stretches of keys whose maxima are taken one by one
 
 DIAGONALITY = "diagonality"
 """The statistic of cross-attention alone, where statistics of positions within one text are None."""
@@ -134,8 +132,7 @@ class PairWeights:
         return self.of_pairs.nbytes + sum(factors.nbytes for factors, _ in self.to_choose.values())
 
 
-_BLOCK_BYTES = 128 * 2**20
-"""Bytes of a block of uniform attention."""
+_BLOCK_BYTES = 128 * 2**20  # bytes of a block of uniform attention
 
 
 @dataclass(frozen=True)
@@ -404,8 +401,7 @@ class _Block:
         return self.largest.nbytes * (self.on_pairs.shape[-1] + 4 + len(self.chosen) + self.plan.inverted.shape[-1])
 
 
-_MOST_PENDING = 2**26
-"""Bytes of blocks that are kept before they are summed."""
+_MOST_PENDING = 2**26  # bytes of blocks that are kept before they are summed
 
 
 class HeadStatistics:

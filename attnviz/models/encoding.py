@@ -27,8 +27,7 @@ from attnviz.models.words import (
     word_numbers,
 )
 
-_SHOWN = 100
-"""Characters of a text that a message may show."""
+_SHOWN = 100  # characters of a text that a message may show
 
 _SAMPLING = ("dropout", "nbest_size", "alpha", "_enable_sampling")
 """Settings of tokenizers (BPE, Unigram, SentencePiece) by which they divide a text at random."""

@@ -186,8 +186,7 @@ def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
         )
 
 
-_MOST = 200
-"""Characters of the names of columns in a note."""
+_MOST = 200  # characters of the names of columns in a note
 
 
 def unread_columns(corpora: Iterable[Corpus]) -> list[str]:

@@ -24,11 +24,9 @@ _CONTRAST = _ANSWER, _FOIL = "answer", "foil"
 _MESSAGES = "messages"
 """Names of columns that are found without an option, in lower case."""
 
-_SAMPLED = 20
-"""Rows in which a column of words is looked for."""
+_SAMPLED = 20  # rows in which a column of words is looked for
 
-_MOST_LISTED = 10
-"""Columns that a message names."""
+_MOST_LISTED = 10  # columns that a message names
 
 _FORMAT = "expected a table of texts"
 

@@ -20,8 +20,7 @@ from attnviz.trace.recorder import LayerRecord, not_finite, refuse_not_finite
 INPUTS = ("queries", "keys", "values")
 """What is compared before the patterns."""
 
-_SURE = 1.5
-"""Multiple of the scale's limit at which an error is detected even if rounding hides part of it."""
+_SURE = 1.5  # multiple of the scale's limit at which an error is detected even if rounding hides part of it
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,7 @@ _STEP, _CURVED = 1e-2, 2e-2
 """Of the finite difference: the step along the parts as a share of the final state's length, and the largest error as a
 share of what all parts add, absolute. What bends in such a step is of third order, below 1e-3 of it."""
 
-_AT_ONCE = 32
-"""Heads whose logits are computed at a time."""
+_AT_ONCE = 32  # heads whose logits are computed at a time
 
 
 @dataclass(frozen=True)

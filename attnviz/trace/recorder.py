@@ -38,8 +38,7 @@ from attnviz.models.weights import all_finite
 from attnviz.reference.positions import Rotary, apply_rotary
 from attnviz.trace.taps import Site, at_site, sites_of, taps
 
-_EAGER = "eager_attention_forward"
-"""Name of the eager attention function in each of transformers' modeling files."""
+_EAGER = "eager_attention_forward"  # name of the eager attention function in each of transformers' modeling files
 
 _OF_PROCESSOR, _OF_GPU = 48 * 2**20, 2**30
 """Default bytes of a block of rows: small enough for a processor's cache; on a GPU large, so that it has enough to do,
@@ -584,8 +583,7 @@ def _eager(attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[Lay
         yield
 
 
-_active: list[_BlockAttention] = []
-"""The attention of each running pass, outermost first."""
+_active: list[_BlockAttention] = []  # the attention of each running pass, outermost first
 
 
 def _unregister() -> None:

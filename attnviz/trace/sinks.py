@@ -26,8 +26,7 @@ _MAJORITY = 0.5
 _SEARCHED = 64
 """Tokens of a text among which sinks are searched: later ones do not change a decoder's attention to these."""
 
-_LEAST_QUERIES = 4
-"""Fewest later queries for a mean."""
+_LEAST_QUERIES = 4  # fewest later queries for a mean
 
 
 def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:

@@ -46,8 +46,7 @@ from attnviz.texts.runs import read_frequencies
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 
-_WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")
-"""Roles that random tokens alone can show."""
+_WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")  # roles that random tokens alone can show
 
 
 CLAIMED = 10

@@ -257,8 +257,7 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
         yield from relations_left_out(analysis, choices)
 
 
-_LONG_TEXT = 100
-"""Tokens from which on the view ``text`` is recommended over ``lines``."""
+_LONG_TEXT = 100  # tokens from which on the view ``text`` is recommended over ``lines``
 
 SPEC = CommandSpec(
     content=_content,

@@ -16,8 +16,7 @@ from attnviz.page.page import short_float
 from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.tables import RowTable, glued, left_out, listed_of
 
-_STRONGEST = 3
-"""Heads that a row of the terminal's table names."""
+_STRONGEST = 3  # heads that a row of the terminal's table names
 
 _NUMBERS = "share", "uniform", "per_token", "last", "last_uniform"
 

@@ -296,14 +296,11 @@ def _windows_note(analysis: Analysis) -> str:
     )
 
 
-_ALWAYS = (*MISSION, SINK)
-"""Kinds that are counted even where no head is of them."""
+_ALWAYS = (*MISSION, SINK)  # kinds that are counted even where no head is of them
 
-_FARTHEST, _UNLIMITED = 3, 99
-"""Heads that attend farthest; and rows of a table that has no limit."""
+_FARTHEST, _UNLIMITED = 3, 99  # heads that attend farthest; and rows of a table that has no limit
 
-_Row = tuple[Analysis, str, HeadFindings]
-"""A part of the model, the kind that a head is listed for, and the head."""
+_Row = tuple[Analysis, str, HeadFindings]  # a part of the model, the kind that a head is listed for, and the head
 
 
 def _headline(part: Analysis, heads: Sequence[HeadFindings], whole: bool) -> Iterator[Text]:

@@ -29,8 +29,7 @@ from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
 
-_FEW = 12
-"""Most heads of an overview that names their tokens."""
+_FEW = 12  # most heads of an overview that names their tokens
 
 _TILE, _FULL_NAMES = 1.6, {"all": "all layers", "selected": "all selected"}
 _COVERED = 0.995

@@ -12,8 +12,7 @@ from attnviz.errors import UsageError
 
 _SHAPES = "[n_layers, n_heads, n, n], [n_layers, batch, n_heads, n, n], [n_heads, n, n] or [n, n]"
 
-_ROUNDING = 1e-2
-"""How far above 1 a row may sum, in half precision."""
+_ROUNDING = 1e-2  # how far above 1 a row may sum, in half precision
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,9 @@ SAMPLED_TEXTS = 500
 _STEPS = 10_000
 """Weights are rounded to four decimals, since those of two batches of different length differ by rounding."""
 
-_FAINTEST = _STEPS // 100
-"""The least weight of a miss."""
+_FAINTEST = _STEPS // 100  # the least weight of a miss
 
-_SPARE = 4
-"""Further examples kept, since some turn out to be duplicates."""
+_SPARE = 4  # further examples kept, since some turn out to be duplicates
 
 
 def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleExamples, ...]:
@@ -162,11 +160,9 @@ class _Seen(NamedTuple):
         return scores.masked_fill(ranks < best[texts], -1)
 
 
-_Role = tuple[str, str | None]
-"""Name and direction of a role."""
+_Role = tuple[str, str | None]  # name and direction of a role
 
-_Kept = tuple[TopExamples, TopExamples]
-"""Hits and misses."""
+_Kept = tuple[TopExamples, TopExamples]  # hits and misses
 
 
 class _Search:

@@ -148,8 +148,7 @@ def _blues(style: Style) -> tuple[str, str]:
     return to_hex(style.colour_map()(0.75)), to_hex(style.colour_map()(0.4))
 
 
-_NAME_WIDTH = 86
-"""Largest width of a name in the map of roles, in pixels."""
+_NAME_WIDTH = 86  # largest width of a name in the map of roles, in pixels
 
 
 def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]:

@@ -16,8 +16,7 @@ from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.trace.residual_parts import Source
 
-_SIDE = 8
-"""Sources of a side with a row or column of their own."""
+_SIDE = 8  # sources of a side with a row or column of their own
 
 _SHORT = "FF: feed-forward network; b: bias, b_O: that of attention."
 """What :func:`short_name` shortens."""

@@ -100,8 +100,7 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
         yield notes(*_MEANINGS)
 
 
-_FEW = 6
-"""Heads on the first screen."""
+_FEW = 6  # heads on the first screen
 
 _MEANINGS = (
     "Label: the one that most texts give the head, each by itself, and in how many. Score: of the pattern behind "
