@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.page import PIXEL
 from attnviz.figures.style import DPI, MISSED_DASHES, Style, outer_ink
+from attnviz.models.wording import signed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,6 +153,11 @@ def hundredths(value: float) -> str:
     """A weight for a cell: ``.93``, ``1``; '' below 0.005."""
     shown = round(100 * value)
     return "" if not shown else "1" if shown == 100 else f".{shown:02d}"
+
+
+def signed_hundredths(value: float) -> str:
+    """A difference for a cell: ``+0.31``; '' below 0.005."""
+    return signed(value) if abs(value) >= 0.005 else ""
 
 
 def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:

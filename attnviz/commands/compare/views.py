@@ -13,7 +13,7 @@ from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
-from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
+from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed_hundredths
 from attnviz.figures.style import Style
 from attnviz.models.wording import counted, shortened_token, signed
 from attnviz.present.figure_context import FigureContext, capital, caption_of
@@ -124,7 +124,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
             pooled=pooled,
             colours=style.diverging_map(),
             outlines=() if head.rounding else (Outline((query_cell,) * 2, (key_cell,) * 2),),
-            forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
+            forms=(signed_hundredths, lambda value: signed_hundredths(value).replace("0.", ".")),
             signed=True,
         )
 
@@ -147,11 +147,6 @@ def _pooled_differences(
             for each, rows in zip(pooled, b.double() - a.double(), strict=True):
                 each.add(first, rows)
         yield from ((head, each.cells) for head, each in zip(of_layer, pooled, strict=True))
-
-
-def _in_cell(value: float) -> str:
-    """``+0.31``; '' for what rounds to zero."""
-    return signed(value) if abs(value) >= 0.005 else ""
 
 
 def _end(heads: Sequence[HeadDifference]) -> float:

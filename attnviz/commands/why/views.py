@@ -10,7 +10,7 @@ from torch import Tensor
 from attnviz.commands.why.measure import Account
 from attnviz.commands.why.report import REST, short_name
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure
-from attnviz.figures.matrix import Array, Labels
+from attnviz.figures.matrix import Array, Labels, signed_hundredths
 from attnviz.models.wording import rounded, signed
 from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
@@ -52,13 +52,8 @@ def _plan_sources(result: Account, choices: ViewOptions) -> Iterator[HeatmapPlan
         bar="part of the difference of scores",
         colours=choices.style.diverging_map(),
         signed=True,
-        forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
+        forms=(signed_hundredths, lambda value: signed_hundredths(value).replace("0.", ".")),
     )
-
-
-def _in_cell(value: float) -> str:
-    """``+0.31``; '' for what rounds to zero."""
-    return signed(value) if abs(value) >= 0.005 else ""
 
 
 def _largest(
