@@ -114,7 +114,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             why_log,
             about.pooled(pooled),
             _LEARNED if analysis.context.learned_sinks else "",
-            alone=(colours_in_words(style, "1", "the largest weight of each head"), corpus),
+            alone=(colours_in_words(style, "the largest weight of each head"), corpus),
         ),
         title=f"{about.model}: {count}",
         roles=roles,
@@ -193,7 +193,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 pairs and f"{pairs}, {relations_note(analysis)}",
                 first=f"{about.model} on {about.text_line}",
                 alone=(
-                    colours_in_words(style, "1", f"the head's largest weight, {most:.2g}"),
+                    colours_in_words(style, f"the head's largest weight, {most:.2g}"),
                     "weights of at least 0.005 are written in the cells" if written else "",
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
