@@ -85,7 +85,8 @@ OF_THE_COMMAND_LINE = (
     "target_language",
     "each_line",
     "show",
-    "chat",  # instead of a text
+    "audio",  # instead of a text
+    "chat",
     "plugin",  # which is run before
 )
 USES = {

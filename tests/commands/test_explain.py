@@ -63,7 +63,7 @@ def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
 def test_every_step_has_a_formula_without_blanks_and_stands_in_the_document(family: str, llamas: Any) -> None:
     result = {"bert": of_bert, "gpt2": of_gpt2}[family]() if family in ("bert", "gpt2") else llamas[family]
     text, content = result.report(80, verbose=True), result.document()
-    assert all(step_of(result, name).title in text for name in result.stages)
+    assert all(f"{at:2d}  {step_of(result, name).title}" in text for at, name in enumerate(result.stages, 1))
     assert text.count("✓") == len(result.stages.checks)
     assert "{" not in text
     assert [stage["name"] for stage in content["stages"]] == list(result.stages)

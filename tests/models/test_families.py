@@ -18,6 +18,7 @@ from attnviz.errors import ArchitectureError
 from attnviz.models.families import ARCHITECTURES, COMMANDS
 from attnviz.present.tables import plain_text
 from tests.support.families import ENCODER_DECODERS, checkpoint_of
+from tests.support.sounds import tone
 
 TEXT = "the cat saw the dog"
 ROUNDING = 5e-4
@@ -34,6 +35,12 @@ model = cache(checkpoint_of)
 
 def target(family: str) -> dict[str, str]:
     return {"target": "a dog"} if family in ENCODER_DECODERS else {}
+
+
+def analyzed(family: str, folder: Path) -> Any:
+    if family == "whisper":
+        return attnviz.analyze(audio=tone(folder / "tone.wav"), model=model(family), **target(family))
+    return attnviz.analyze(TEXT, model(family), syntax=False, **target(family))
 
 
 def compared(family: str, _: Path) -> Any:
@@ -55,7 +62,7 @@ def patched(family: str, _: Path) -> Any:
 
 
 RUN: dict[str, Callable[[str, Path], Any]] = {
-    "heads": lambda family, _: attnviz.analyze(TEXT, model(family), syntax=False, **target(family)),
+    "heads": analyzed,
     "compare": compared,
     "outputs": lambda family, _: attnviz.head_outputs(TEXT, model(family), **target(family)),
     "ablate": lambda family, _: attnviz.ablate(TEXT, model(family), curve=False, **target(family)),

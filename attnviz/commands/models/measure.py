@@ -371,7 +371,7 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
     model = replace(model, parameters=total, reason=reason, origins=origins)
     if architecture is None:
         return model
-    notes = [*model.notes, *architecture.notes(config)]
+    notes = [*model.notes, *architecture.notes(getattr(config, "text_config", config))]
     if unused := first_position(architecture, config):
         notes.append(
             f"of {model.positions} positions {unused} are for no token: they are counted from pad_token_id + 1"
