@@ -196,8 +196,7 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     yield _notes(profile)
 
 
-_FEW = 5
-"""Relations, and heads, on the first screen."""
+_FEW = 5  # relations, and heads, on the first screen
 
 
 def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
