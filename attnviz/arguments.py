@@ -9,11 +9,9 @@ from typing import TypeGuard
 from attnviz.errors import TextError, UsageError
 from attnviz.memory import bytes_of
 
-_LONGEST = 200
-"""Most characters of a wrong value in a message."""
+_LONGEST = 200  # most characters of a wrong value in a message
 
-_MOST_LISTED = 10
-"""Most names in a message."""
+_MOST_LISTED = 10  # most names in a message
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -79,8 +77,7 @@ def check_share(name: str, value: object) -> None:
         raise UsageError(f"expected --{flag} ({name}=...) as a number from 0 to 1, found {as_found(value)}.")
 
 
-_LEAST_BARE = 1_000_000
-"""The smallest number of bytes that is taken without a unit: whoever writes 24 means gigabytes."""
+_LEAST_BARE = 1_000_000  # the smallest number of bytes that is taken without a unit: whoever writes 24 means gigabytes
 
 
 def n_bytes(name: str, value: object) -> int:

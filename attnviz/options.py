@@ -49,11 +49,9 @@ PATCH_METRICS = ("logit_difference", "loss", "kl")
 MOST_EXAMPLES = 100
 """Examples of a kind that can be asked for, of each role of each head: all are in memory."""
 
-_LARGEST_SEED = 2**63 - 1
-"""The largest that torch takes."""
+_LARGEST_SEED = 2**63 - 1  # the largest that torch takes
 
-_LARGEST = 1_000_000
-"""The most texts that can be asked to be read at once."""
+_LARGEST = 1_000_000  # the most texts that can be asked to be read at once
 
 
 @dataclass(frozen=True)

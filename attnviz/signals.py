@@ -14,8 +14,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGTERM", "SIGINT"
 
 _Handler = Callable[[int, FrameType | None], None]
 
-_BURST = 1.0
-"""Seconds in which several signals are one: systemd sends SIGTERM and SIGHUP together."""
+_BURST = 1.0  # seconds in which several signals are one: systemd sends SIGTERM and SIGHUP together
 
 
 class Interrupted(KeyboardInterrupt):
@@ -36,8 +35,7 @@ def interruption(error: type[BaseException] = Interrupted) -> _Handler:
     return interrupt
 
 
-_came: list[int] = []
-"""Signals whose error was raised, and has not arrived."""
+_came: list[int] = []  # signals whose error was raised, and has not arrived
 
 
 def raise_again() -> None:

@@ -34,7 +34,7 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
         attnviz ablate reviews.csv -m ./my-classifier
             What each head does for the classes of a classifier.
     """
-    from attnviz.texts.reading import is_table_folder
+    from attnviz.texts.tables import is_table_folder
 
     def is_source(name: str) -> bool:
         return is_file(name) or is_there(name, is_table_folder)

@@ -66,13 +66,8 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
         for side, (sentence, source) in zip("AB", product(sentences, sources), strict=True):
             arguments: dict[str, Any] = {**reading, "model": source, "progress": _of_side(progress, side)}
             if sides and len(sources) == 1:  # it is loaded, and runs as it is
-                arguments |= {
-                    "model": sides[0].checkpoint,
-                    "device": None,
-                    "device_map": None,
-                    "dtype": None,
-                    "attention": None,
-                }
+                arguments |= dict.fromkeys(("device", "device_map", "dtype", "attention"))
+                arguments["model"] = sides[0].checkpoint
             sides.append(attnviz.analyze(sentence, **arguments, warn=warn))
         return attnviz.compare(*sides)
 
@@ -124,11 +119,7 @@ def _check_form(texts: Sequence[str], n_models: int) -> None:
 
 
 def _sources(run: Run, without_adapter: bool) -> "list[Source]":
-    """Find the models, each with its revision; ``without_adapter`` first that without its adapter.
-
-    Raises:
-        UsageError: there are revisions, but not one for each model.
-    """
+    """Find the models, each with its revision; ``without_adapter`` first that without its adapter."""
     from attnviz.models.sources import with_tokenizer
 
     names, revisions = run.options["model"] or (None,), run.options["revision"]

@@ -99,10 +99,7 @@ def _texts_of_lines(file: str) -> "Path | list[Text]":
 
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
-    """Analyse every line, and write one summary; for figures or tensors also a folder for each text.
-
-    ``reading``: further arguments of :func:`attnviz.analyze_each`.
-    """
+    """Analyse every line, and write one summary; for figures or tensors also a folder for each text."""
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views
 

@@ -82,7 +82,7 @@ def read_text(text: str) -> str:
         if not text.strip():
             raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
         refuse_folder(text)
-        if _names_file(text):
+        if not re.search(r"\s", text) and (Path(text).suffix in _OF_TEXTS or is_file(text)):
             seems = "" if is_file(text) else "which looks like "
             raise TextError(
                 f"TEXT is {text!r}, {seems}the name of a file; expected a sentence. For the file as one text, write - "
@@ -112,11 +112,6 @@ def refuse_folder(text: str) -> None:
         )
 
 
-def _names_file(text: str) -> bool:
-    """Whether a text is a single word that names a file, or looks like it."""
-    return not re.search(r"\s", text) and (Path(text).suffix in _OF_TEXTS or is_file(text))
-
-
 def decoded(name: str, text: str) -> str:
     """An argument as UTF-8, whatever the locale; bytes that are not UTF-8 reach Python as lone surrogates."""
     data = text.encode("utf-8", "surrogateescape" if not _NO_BYTE.search(text) else "surrogatepass")
@@ -131,8 +126,7 @@ def _decode(name: str, data: bytes, advice: str) -> str:
         raise TextError(f"{name} is not valid UTF-8: {found}; {advice}") from error
 
 
-_printed_to: list[TextIO | None] = []
-"""Standard output, while it is for results alone."""
+_printed_to: list[TextIO | None] = []  # standard output, while it is for results alone
 
 
 @contextmanager

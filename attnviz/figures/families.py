@@ -1,6 +1,5 @@
 """Families of roles, with their colour and marker in all figures."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.judge.verdicts import BOTH
@@ -69,8 +68,3 @@ ABBREVIATIONS = {
 def brief_name(name: str) -> str:
     """A label or role below a thumbnail, beside its family's mark: ``prev``; – for none."""
     return "–" if name == UNNAMED.name else ABBREVIATIONS.get(name, name)
-
-
-def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:
-    """Families that occur, in the order of legends, with labels: ``sink (11)``."""
-    return [(family, f"{family.name} ({families.count(family)})") for family in FAMILIES if family in families]

@@ -38,8 +38,7 @@ def font_families(texts: Iterable[str]) -> list[str]:
     return [*base_families(), *sorted(fallbacks)]
 
 
-_chosen: list[str] = []
-"""The family that is used in place of the default one, the innermost last."""
+_chosen: list[str] = []  # the family that is used in place of the default one, the innermost last
 
 
 @contextmanager

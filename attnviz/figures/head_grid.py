@@ -291,10 +291,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
 
 
 def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side: float, drawn: AxesImage) -> None:
-    """Name tokens left of a row's first square and below a column's last, as beside any matrix.
-
-    ``side``: width of a square in pixels of the grid. The weights are written into the cells if they fit all squares.
-    """
+    """Name tokens beside a row's first square and a column's last; ``side``: its width in pixels of the grid."""
     points = side * ax.get_window_extent().width / ax.get_xlim()[1] * 72 / ax.figure.dpi
     squares: list[Axes] = []
     for cell in plan.cells:
@@ -319,10 +316,7 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
 
 
 def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
-    """The image of all squares with frames, ``pixels`` for one of the grid, and the pixels of a square.
-
-    Cells are equal squares wherever that does not waste room; otherwise they differ by one pixel.
-    """
+    """The image of all squares with frames, ``pixels`` for one of the grid, and the pixels of a square."""
     m, colours = _most_cells(plan), plan.colours or style.colour_map()
     room = grid.square * pixels
     side = max(1, int(room / m + 0.1)) * m
@@ -455,10 +449,7 @@ def _token_names(labels: Names, square: float) -> float:
 def _wrapped(
     ids: Sequence[HeadId], room: float, marked: bool, packed: bool, least: float = _COMFORTABLE
 ) -> _Layout | None:
-    """Lay out squares large enough for names, in several rows if needed; None if that fits no page.
-
-    ``least``: pixels from one square to the next with which one row suffices.
-    """
+    """Lay out squares large enough for names, in rows unless ``least`` suffices; None if that fits no page."""
     n = len(ids) if packed else len({head.head for head in ids})
     fewest = n if room / n >= least else max(1, int(room // _ROOMY))
     for most in range(fewest, n + 1):

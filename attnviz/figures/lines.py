@@ -157,10 +157,7 @@ def _headings(plan: LinesPlan, side: int) -> tuple[str, str]:
 
 
 def _strokes(plan: LinesPlan, pitch: float, weights: Array) -> tuple[Array, Array]:
-    """Opacities, and widths in points, of lines by weight, in steps that keep files small.
-
-    The faintest shows on light and dark paper; the widest leaves paper between close rows.
-    """
+    """Opacities, and widths in points, of lines by weight, in steps that keep files small."""
     widest = min(3.0, max(0.6, 0.3 * pitch * (1.0 if len(plan.heads) == 1 else 0.7)))
     thinnest = min(0.8, 0.5 * widest)
     strong = np.clip(weights.astype(float), 0, 1)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.page import PIXEL
 from attnviz.figures.style import DPI, MISSED_DASHES, Style, outer_ink
+from attnviz.models.wording import signed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +37,7 @@ MOST_NUMBERED = 24
 
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
+_AIR = 5  # pixels of a cell's width that stay free beside its number
 _LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
 LONGEST = 140
 """Largest width of a label in pixels; longer ones are cut."""
@@ -117,23 +119,15 @@ def _draw_outline(ax: Axes, outline: Outline, style: Style, width: float, height
     ax.add_patch(Rectangle(corner, across, down, fill=False, **stroke))
 
 
-def write_numbers(
-    ax: Axes,
-    values: Array,
-    cells: Cells,
-    write: Callable[[float], str],
-    *,
-    air: float = 5,
-) -> bool:
+def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
     """Write values into the cells of a matrix if all are readable; call it when the Axes have their size.
 
-    ``write`` formats a value, '' for none; ``air`` is as for :func:`value_size`. Returns whether they were
-    written.
+    ``write`` formats a value, '' for none. Returns whether they were written.
     """
     if max(values.shape) > MOST_NUMBERED:
         return False
     texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
-    size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0]), air=air) if texts else None
+    size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0])) if texts else None
     if size is not None:
         write_texts(ax, values, cells, texts, size=size, va="center_baseline")
     return size is not None
@@ -154,6 +148,11 @@ def hundredths(value: float) -> str:
     return "" if not shown else "1" if shown == 100 else f".{shown:02d}"
 
 
+def signed_hundredths(value: float) -> str:
+    """A difference for a cell: ``+0.31``; '' below 0.005."""
+    return signed(value) if abs(value) >= 0.005 else ""
+
+
 def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
     """Width and height of a cell in points, on the Axes as they are now."""
     box = ax.get_window_extent()
@@ -161,14 +160,11 @@ def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
     return box.width * points / columns, box.height * points / rows
 
 
-def value_size(texts: Iterable[str], width: float, height: float, air: float = 5) -> float | None:
-    """Largest font size in points with which all texts fit cells of a size in points; None if none does.
-
-    ``air``: pixels of the width that stay free.
-    """
-    longest = set(texts)
+def value_size(texts: Iterable[str], width: float, height: float) -> float | None:
+    """Largest font size in points with which all texts fit cells of a size in points; None if none does."""
+    longest, room = set(texts), width - _AIR * PIXEL
     for size in (7.0, 6.5, 6.0, 5.5):
-        if height >= 1.3 * size and max(text_width(text, size, DPI) for text in longest) * PIXEL <= width - air * PIXEL:
+        if height >= 1.3 * size and max(text_width(text, size, DPI) for text in longest) * PIXEL <= room:
             return size
     return None
 
@@ -183,11 +179,6 @@ def contrasting_ink(colour: Sequence[float] | Array) -> str:
 def scale_end(value: float) -> float:
     """Round a share up to the end of a colour scale."""
     return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if top >= value), 1.0)
-
-
-def pooled_for(n: int, inches: float) -> int:
-    """Positions per cell, so that each cell of a matrix of n positions and a width in inches has a pixel."""
-    return max(1, math.ceil(n / (inches * DPI)))
 
 
 def max_pool(values: Array, factor: int, across: int | None = None) -> Array:

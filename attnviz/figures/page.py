@@ -246,11 +246,9 @@ def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Seque
         spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=style.greys.frame)
 
 
-def add_legend(
-    figure: Figure | SubFigure, handles: Sequence[Artist], style: Style, across: float | None = None
-) -> None:
-    """Add matplotlib's legend at the bottom, in as many columns as fit into ``across`` inches, by default the page."""
-    width = across or figure.get_figure(root=True).get_figwidth()
+def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:
+    """Add matplotlib's legend at the bottom, in as many columns as fit into the page."""
+    width = figure.get_figure(root=True).get_figwidth()
     figure.legend(
         handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), frameon=False,
         fontsize=_NOTE, labelcolor=style.greys.ink, borderpad=0.2, handletextpad=0.5, columnspacing=1.2,

@@ -21,7 +21,6 @@ from attnviz.figures.matrix import (
     label_pixels,
     label_size,
     named_every,
-    pooled_for,
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, settled
@@ -134,7 +133,7 @@ def tile_pooling(
     """
     _, inches, *_ = _geometry(labels, count, target, style, keys)
     n = len(keys or labels)
-    pooled = pooled_for(n, inches)
+    pooled = max(1, math.ceil(n / (inches * DPI)))
     return pooled, named_every(inches * 72 / n * pooled, pooled)
 
 

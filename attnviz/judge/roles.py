@@ -277,12 +277,10 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[tuple[str, 
     roles = [role for candidate in candidates for role in candidate.roles()]
     tested = [role.p for role in roles if role.p is not None]
     rates = iter(false_discovery(tested))
-    judged = []
-    for role in roles:
-        judged.append(
-            _verdict(role, None if role.p is None else next(rates), untrained.get((role.role, role.direction or "")))
-        )
-    return judged
+    return [
+        _verdict(role, None if role.p is None else next(rates), untrained.get((role.role, role.direction or "")))
+        for role in roles
+    ]
 
 
 def _verdict(role: Role, q: float | None, control: float | None) -> Role:

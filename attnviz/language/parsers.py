@@ -28,8 +28,7 @@ from attnviz.models.wording import counted
 LEAST_KNOWN = 2 / 3
 """Least share of known words at which a text is parsed."""
 
-_SIGN_WEIGHT = 3
-"""Unknown words that a sign of program code counts as."""
+_SIGN_WEIGHT = 3  # unknown words that a sign of program code counts as
 
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+")  # Thai, Lao, Chinese, Japanese: characters
 _ADDRESS = re.compile(r"://|www\.|@")
@@ -242,10 +241,7 @@ def _vocabulary(pipeline: str) -> frozenset[str]:
 
 
 def _common_words(language: str) -> frozenset[str]:
-    """The stop words of a language, in parts without apostrophes; empty where spaCy has none.
-
-    They are read from their file alone, since importing spaCy's French takes seconds.
-    """
+    """The stop words of a language, from their file alone: importing spaCy's French takes seconds."""
     file = Path(_spacy().__file__).parent / "lang" / language / "stop_words.py"
     words = run_path(str(file))["STOP_WORDS"] if file.is_file() else ()
     return frozenset(part for word in words for part in _WORD.findall(word.lower()))

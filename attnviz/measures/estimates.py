@@ -24,11 +24,9 @@ from torch import Tensor
 from attnviz.measures.bootstrap import REPLICATES, standard_error
 from attnviz.models.head_ids import HeadId
 
-_EDGE = 1e-6
-"""Least distance from 0 and 1 for the logit of a share."""
+_EDGE = 1e-6  # least distance from 0 and 1 for the logit of a share
 
-_LARGEST_T = 1e6
-"""A t that stands for infinity."""
+_LARGEST_T = 1e6  # a t that stands for infinity
 
 Interval = tuple[float, float]
 

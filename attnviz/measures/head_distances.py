@@ -14,11 +14,9 @@ SMOOTHING = 0.001
 MOST_QUERIES = 512
 """Most queries of a batch that are compared; attnviz's own choice, so that 144 heads take a second or two."""
 
-_TOGETHER = 32
-"""Queries compared at once on a processor, to stay in its cache."""
+_TOGETHER = 32  # queries compared at once on a processor, to stay in its cache
 
-_ON_GPU = 2**28
-"""Bytes of the rows that are compared at once on a GPU, so that it has enough to do."""
+_ON_GPU = 2**28  # bytes of the rows that are compared at once on a GPU, so that it has enough to do
 
 
 class HeadDistanceTally(SumTally):

@@ -195,7 +195,7 @@ _NATIVE = (
 )  # fmt: skip
 
 OWN_WORDS = (
-    "alignment apart baseline broad confidence copy copying coreference current diagonal diagonality distance "
+    "alignment apart baseline broad confidence contacts copy copying coreference current diagonal diagonality distance "
     "duplicate entropy head id inactive induction label layer local long next none nowhere offset page patterns "
     "previous profile published queries rare relation retrieval role rows semantic sink special stack syntactic too "
     "total unnamed"

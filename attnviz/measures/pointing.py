@@ -131,10 +131,7 @@ class PointingTally(SumTally):
 
 
 def _on_targets(keys: _Array, points: _Array, targets: _Array) -> _Array:
-    """How many queries point to each target, [n_layers, batch, n_heads, n_targets].
-
-    ``keys``: where queries point, and ``points``: whether they do, [n_layers, batch, n_heads, n].
-    """
+    """How many queries of ``points`` have each target among ``keys``, [n_layers, batch, n_heads, n_targets]."""
     pointed = keys[:, :, None, ..., None]  # [n_layers, batch, 1, n_heads, n, 1]
     on_target = np.take_along_axis(targets[None, :, :, None], pointed, -1)[..., 0]
     counted: _Array = (on_target & points[:, :, None]).sum(-1).swapaxes(-1, -2)

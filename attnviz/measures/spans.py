@@ -26,8 +26,7 @@ from attnviz.reference.attention import uniform_pattern
 from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedRows
 
-_BLOCK_BYTES = 128 * 2**20
-"""Bytes of a block of uniform attention."""
+_BLOCK_BYTES = 128 * 2**20  # bytes of a block of uniform attention
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,9 @@ SCALARS = live(REGISTRY, lambda: (
 ))  # fmt: skip
 """All statistics of every head but :data:`TYPES`, which only labels need."""
 
-_HALF = 0.5
-"""A head shows a pattern from a token if its mean over the token's positions is above this."""
+_HALF = 0.5  # a head shows a pattern from a token if its mean over the token's positions is above this
 
-_MOST_RUNS = 8
-"""Most stretches of keys whose maxima are taken one by one."""
+_MOST_RUNS = 8  # most stretches of keys whose maxima are taken one by one
 
 DIAGONALITY = "diagonality"
 """The statistic of cross-attention alone, where statistics of positions within one text are None."""
@@ -134,8 +132,7 @@ class PairWeights:
         return self.of_pairs.nbytes + sum(factors.nbytes for factors, _ in self.to_choose.values())
 
 
-_BLOCK_BYTES = 128 * 2**20
-"""Bytes of a block of uniform attention."""
+_BLOCK_BYTES = 128 * 2**20  # bytes of a block of uniform attention
 
 
 @dataclass(frozen=True)
@@ -384,30 +381,19 @@ def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, lis
 
 @dataclass(frozen=True)
 class _Block:
-    """What is kept of a block of rows of one layer until all layers are summed.
-
-    Attributes:
-        positions: of the rows.
-        on_pairs: sums of the weights times :attr:`PairWeights.of_pairs`, [rows, n_heads, 4 or 5].
-        logs: sums of A ln A over all keys, and over content, [n_heads, rows, 2].
-        largest, of_sinks: the largest weight on content, and on sinks, [n_heads, rows].
-        masked: sums over the listed pairs of each mask, [n_heads, rows * n_masks].
-        chosen, scales: by pattern of :data:`CHOSEN`, [n_heads, rows] and [rows].
-        nowhere: what goes to no token, [n_heads, rows]; None without learned sinks.
-        aligned: of cross-attention, each query's key of largest weight, [n_heads, rows]; else None.
-    """
+    """What is kept of a block of rows of one layer until all layers are summed."""
 
     positions: range
     plan: RowPlan
-    on_pairs: Tensor
-    logs: Tensor
-    largest: Tensor
-    of_sinks: Tensor
-    masked: Tensor | None
-    chosen: dict[str, Tensor]
-    scales: dict[str, Tensor]
-    nowhere: Tensor | None
-    aligned: Tensor | None
+    on_pairs: Tensor  # sums of the weights times PairWeights.of_pairs, [rows, n_heads, 4 or 5]
+    logs: Tensor  # sums of A ln A over all keys, and over content, [n_heads, rows, 2]
+    largest: Tensor  # weight on content, [n_heads, rows]
+    of_sinks: Tensor  # the largest weight on sinks, [n_heads, rows]
+    masked: Tensor | None  # sums over the listed pairs of each mask, [n_heads, rows * n_masks]
+    chosen: dict[str, Tensor]  # by pattern of CHOSEN, [n_heads, rows]
+    scales: dict[str, Tensor]  # likewise, [rows]
+    nowhere: Tensor | None  # what goes to learned sinks, [n_heads, rows]
+    aligned: Tensor | None  # of cross-attention, each query's key of largest weight, [n_heads, rows]
 
     @property
     def nbytes(self) -> int:
@@ -415,8 +401,7 @@ class _Block:
         return self.largest.nbytes * (self.on_pairs.shape[-1] + 4 + len(self.chosen) + self.plan.inverted.shape[-1])
 
 
-_MOST_PENDING = 2**26
-"""Bytes of blocks that are kept before they are summed."""
+_MOST_PENDING = 2**26  # bytes of blocks that are kept before they are summed
 
 
 class HeadStatistics:
@@ -692,10 +677,7 @@ def _groups(non_sink: Sequence[bool]) -> tuple[list[Run], list[int]]:
 
 
 def _largest_of(pattern: Tensor, keys: list[Run] | Tensor) -> Tensor:
-    """The largest weight of each row on some of the keys, [n_heads, rows]; 0 without keys.
-
-    Stretches are read as slices, without copies.
-    """
+    """The largest weight of each row on some of the keys, [n_heads, rows]; 0 without keys."""
     if not len(keys):
         return pattern.new_zeros(pattern.shape[:2])
     if isinstance(keys, Tensor):

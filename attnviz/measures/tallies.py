@@ -107,20 +107,13 @@ class TextTally(SumTally):
 
 @dataclass(frozen=True)
 class _Columns:
-    """What the patterns of a batch are multiplied by, [batch, …], with all pairs of a query and a key side by side.
+    """What the patterns of a batch are multiplied by, [batch, …], with all pairs of a query and a key side by side."""
 
-    Attributes:
-        of_pairs: [n², n_sums]: the distance, and 1 for content to sinks, to content, and under each mask.
-        no_padding: [n², 1], -1 for the rows of tokens.
-        queries, content: [n, 1], 1 for tokens, and for content.
-        chosen: of each pattern of which only chosen keys count, see :func:`attnviz.measures.patterns.choosing`.
-    """
-
-    of_pairs: Tensor
-    no_padding: Tensor
-    queries: Tensor
-    content: Tensor
-    chosen: list[tuple[Tensor, Tensor]]
+    of_pairs: Tensor  # [n², n_sums]: the distance, and 1 for content to sinks, to content, and under each mask
+    no_padding: Tensor  # [n², 1], -1 for the rows of tokens
+    queries: Tensor  # [n, 1], 1 for tokens
+    content: Tensor  # [n, 1], 1 for content
+    chosen: list[tuple[Tensor, Tensor]]  # of each pattern of which only chosen keys count
 
 
 class StatisticsTally(TextTally):

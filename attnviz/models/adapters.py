@@ -17,11 +17,9 @@ from attnviz.models.weights import check_weights, each_weight, read_weights
 from attnviz.models.wording import shortened
 from attnviz.reference.tolerances import TOLERANCES
 
-_ROOT = "base_model.model."
-"""Before each name in the file of an adapter."""
+_ROOT = "base_model.model."  # before each name in the file of an adapter
 
-_TASKS = {"SEQ_CLS": TEXT, "TOKEN_CLS": TOKEN, "QUESTION_ANS": SPAN}
-"""What a head is for, by peft's name."""
+_TASKS = {"SEQ_CLS": TEXT, "TOKEN_CLS": TOKEN, "QUESTION_ANS": SPAN}  # what a head is for, by peft's name
 
 
 def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> None:

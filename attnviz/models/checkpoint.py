@@ -527,11 +527,7 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
 
 
 def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
-    """Read and check all weights of a checkpoint, without masks that old versions saved.
-
-    They are checked one by one and then mapped into memory, so that only parts that a pass needs stay there.
-    Without ``keep`` they are only checked; of quantised ones the rest.
-    """
+    """Check all weights one by one, without old masks, and map them into memory to ``keep``."""
     files, quantised = weight_files(folder), quantised_as(folder)
     learned = ((name, value) for name, value in each_weight(files) if not name.endswith(architecture.old_buffers))
     check_weights((each for each in learned if each[1].is_floating_point() or not quantised), str(folder))
@@ -548,11 +544,7 @@ def _built(
     attention: str | None,
     class_name: str,
 ) -> tuple[Any, dict[str, Any]]:
-    """A model of one of transformers' classes, with the adapter merged, and its report on the weights.
-
-    With a device map transformers reads the files itself, each weight to its device. Weights left on disk stay in these
-    files; those that need conversion go to a folder that is removed with the model.
-    """
+    """A model of one of transformers' classes, with the adapter merged, and its report on the weights."""
     import transformers
 
     model_class = architecture.declared("class_prefix", transformers, class_name)
@@ -565,6 +557,7 @@ def _built(
             if not isinstance(device_map, str):
                 may_lack = (*architecture.head_weights, *architecture.optional_weights)
                 device_map = fitted_map(device_map, empty_model(config, model_class), may_lack)
+            # for weights on disk that need conversion; it goes with the model
             offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
             options = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
         model, report = model_class.from_pretrained(
@@ -592,11 +585,7 @@ def _model_and_heads(
     adapted: str,
     of_adapter: Collection[str],
 ) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
-    """A model, its bare model and its head, if the checkpoint has all of its weights.
-
-    The head is that of classes if the config names it; a GPT-2 always has a language-modelling head, tied to its word
-    embeddings. An adapter brings a head for the task ``adapted``, with weights of the names ``of_adapter``.
-    """
+    """A model, its bare model and its head, if the checkpoint, or its adapter, has all of its weights."""
     named = [architecture.class_prefix + adapted] if of_adapter else getattr(config, "architectures", None) or ()
     task = task_of(architecture, config, named)
     whole, report = build(architecture.class_prefix + task if task else architecture.language_class)

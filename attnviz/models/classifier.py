@@ -20,8 +20,7 @@ TASKS = {
 }
 """What a head is for, by the end of the name of transformers' class, in words."""
 
-_LISTED, _LONGEST = 12, 30
-"""Classes that a message lists, and letters of each."""
+_LISTED, _LONGEST = 12, 30  # classes that a message lists, and letters of each
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ _LARGEST_COUNT = 1_000_000
 _SPARE_NUMBERS = 10_000_000
 """Numbers by which the config's model may exceed the weights' files; loading then names the missing weights."""
 
-_MOST_MODULES = 50_000
-"""Limit of an empty model, some seconds to build; 2,000 layers of BERT have as many."""
+_MOST_MODULES = 50_000  # limit of an empty model, some seconds to build; 2,000 layers of BERT have as many
 
 _OTHER_WEIGHTS = {
     "transformers_weights": "would load other weights than those of the checkpoint, which are hashed",

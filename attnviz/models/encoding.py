@@ -27,8 +27,7 @@ from attnviz.models.words import (
     word_numbers,
 )
 
-_SHOWN = 100
-"""Characters of a text that a message may show."""
+_SHOWN = 100  # characters of a text that a message may show
 
 _SAMPLING = ("dropout", "nbest_size", "alpha", "_enable_sampling")
 """Settings of tokenizers (BPE, Unigram, SentencePiece) by which they divide a text at random."""
@@ -65,7 +64,7 @@ def load_tokenizer(source: Source) -> Any:
 
 def without_sampling(tokenizer: Any) -> tuple[Any, tuple[str, ...]]:
     """A tokenizer that always divides a text alike, a copy if need be, and a note if one was."""
-    if not _is_random(tokenizer):
+    if not any(getattr(part, name, None) for part in _models(tokenizer) for name in _SAMPLING):
         return tokenizer, ()
     with calling_transformers("the tokenizer divides texts at random, and no copy without that can be made"):
         steady = copy.deepcopy(tokenizer)
@@ -81,10 +80,6 @@ def without_sampling(tokenizer: Any) -> tuple[Any, tuple[str, ...]]:
 def _models(tokenizer: Any) -> list[Any]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return [getattr(backend, "model", None), *(getattr(tokenizer, name, None) for name in ("spm_source", "spm_target"))]
-
-
-def _is_random(tokenizer: Any) -> bool:
-    return any(getattr(part, name, None) for part in _models(tokenizer) for name in _SAMPLING)
 
 
 def unknown_id(tokenizer: Any) -> int | None:

@@ -38,7 +38,8 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
     except AttnvizError:
         raise
     except BaseException as error:
-        if is_out_of_memory(error) or not (isinstance(error, Exception) or _is_panic(error)):
+        panicked = type(error).__name__ == "PanicException"  # pyo3's, a class that cannot be imported
+        if is_out_of_memory(error) or not (isinstance(error, Exception) or panicked):
             raise
         reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         reason = " ".join(reason.split())[:300] or type(error).__name__
@@ -48,11 +49,6 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
         accelerate.setLevel(accelerate_level)
         if progress:
             logging.enable_progress_bar()
-
-
-def _is_panic(error: BaseException) -> bool:
-    """Whether it is pyo3's exception for a Rust panic, a class that cannot be imported."""
-    return type(error).__name__ == "PanicException"
 
 
 @contextmanager

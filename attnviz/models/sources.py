@@ -350,14 +350,10 @@ def _tiny_gpt2(_: Progress | None) -> Source:
     return Source("tiny-gpt2", folder, f"attnviz=={importlib.metadata.version('attnviz')}")
 
 
-def _smollm2(progress: Progress | None) -> Source:
-    return Source("smollm2", *smollm2_folder(progress))
-
-
 BUILT_IN: dict[str, Callable[[Progress | None], Source]] = {
     "minilm": _minilm,
     "tiny-gpt2": _tiny_gpt2,
-    "smollm2": _smollm2,
+    "smollm2": lambda progress: Source("smollm2", *smollm2_folder(progress)),
 }
 """The models that need no path and no hub, by name."""
 

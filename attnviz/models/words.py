@@ -20,11 +20,9 @@ WORDPIECE, OTHERS = "##", "~"
 SPACE = "▁"
 """SentencePiece's stand-in for a space, at the beginning of words."""
 
-_BYTE = re.compile("<0x([0-9A-F]{2})>")
-"""SentencePiece's name of a byte, where the vocabulary lacks a character."""
+_BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's name of a byte, where the vocabulary lacks a character
 
-_BEGINS = (SPACE, "Ġ")
-"""Marks of pieces that begin a word."""
+_BEGINS = (SPACE, "Ġ")  # marks of pieces that begin a word
 
 _JOINERS = re.compile(r"['’‘ʼ._,:/@&+·־\u2010\u2011-]")
 """Between two letters or digits these are part of a word: don't, well-known, 3.14, e.g, and/or."""

@@ -32,8 +32,7 @@ BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
 ERROR = 0.004
 """The largest error of a weight on the page."""
 
-_DENSEST = 8
-"""Least bytes per cell of a packed pattern, by experience, unless it hardly counts at all."""
+_DENSEST = 8  # least bytes per cell of a packed pattern, by experience, unless it hardly counts at all
 
 K = TypeVar("K", bound=tuple[int, ...])
 

@@ -94,9 +94,9 @@ class FigureContext:
         return f"each cell is the largest of {factor} × {factor} weights (pooled for drawing only)"
 
 
-def colours_in_words(style: Style, shared: str, own: str) -> str:
-    """The scale of weights for a caption; ``shared`` and ``own``: its end for all heads, or if each has its own."""
-    ends = {"shared": f"colours from 0 to {shared}", "per-head": f"colours from 0 to {own}"}
+def colours_in_words(style: Style, own: str) -> str:
+    """The scale of weights for a caption; ``own``: its end if each head has its own."""
+    ends = {"shared": "colours from 0 to 1", "per-head": f"colours from 0 to {own}"}
     return ends.get(style.scale, f"logarithmic colours from {FAINTEST:g} to 1")
 
 

@@ -24,8 +24,7 @@ MARKER = ".attnviz.json"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-_LONGEST = 40
-"""Characters of a text in the name of its folder."""
+_LONGEST = 40  # characters of a text in the name of its folder
 
 
 class OutputFolder:

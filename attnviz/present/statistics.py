@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from attnviz.measures.alignments import ROWS
 from attnviz.measures.contacts import CONTACTS
-from attnviz.measures.patterns import ON_REPEATS, PATTERNS, REGISTRY
+from attnviz.measures.patterns import ON_REPEATS, PATTERNS, REGISTRY, MaskInput
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.plugins import live
 from attnviz.present.fields import Field
@@ -89,6 +89,13 @@ STATISTICS = live(REGISTRY, lambda: {
 def filled(text: str, **words: object) -> str:
     """The text with these words for their names in braces; other braces, such as those of a plug-in, stay."""
     return re.sub(r"\{(\w+)\}", lambda named: str(words.get(named[1], named[0])), text)
+
+
+def described(name: str, unit: str, sinks: str) -> tuple[str, str, str]:
+    """Title, meaning and unit ('' of shares) of a statistic, of texts in this unit and with these words for sinks."""
+    words = {"unit": unit, "sinks": sinks, "window": MaskInput.local_window, "far": MaskInput.long_range_from}
+    title, meaning, of = (filled(part, **words) for part in STATISTICS[name][:3])
+    return title, meaning, of
 
 
 def statistic_field(name: str, value: Callable[[Any], object], unit: str = "{unit}") -> Field[Any]:

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from attnviz.trace.checks import Verification
 
 
-_NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")
-"""What is aligned right, and never broken."""
+_NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")  # what is aligned right, and never broken
 
-_GLUE = "\ue000"
-"""Printed as a space at which no line is broken; of no use in Unicode."""
+_GLUE = "\ue000"  # printed as a space at which no line is broken; of no use in Unicode
 
 _LEAST_TEXT, _LEAST_TITLE, _LONGEST_WORD = 14, 8, 20
 """Columns of the terminal that a text and a title keep, and of the longest word that stays whole."""
@@ -249,8 +247,7 @@ def spaced(parts: Iterable[RenderableType]) -> Group:
     return Group(*spread[1:])
 
 
-_NARROWEST, _UNLIMITED = 20, 999
-"""Columns of a terminal: the fewest, and more than any has."""
+_NARROWEST, _UNLIMITED = 20, 999  # columns of a terminal: the fewest, and more than any has
 
 
 @dataclass(frozen=True)

@@ -252,6 +252,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, threshold: float | No
         steps = 127 / small.abs().amax(-1, keepdim=True).float().clamp_min(torch.finfo(torch.half).tiny)
         rounded = ((small * steps).round() / steps).reshape(x.shape)
         x = torch.where(outliers.any(0), x, rounded.to(x))
+    if {x.dtype, x.dtype if bias is None else bias.dtype} == {weight.dtype}:  # each conversion is an operation
+        return torch.nn.functional.linear(x, weight, bias)
     return torch.nn.functional.linear(x.to(weight), weight, None if bias is None else bias.to(weight)).to(x)
 
 

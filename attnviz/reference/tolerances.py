@@ -152,11 +152,7 @@ def _change(wide: Tensor) -> Tensor:
 
 
 def _sums_of_fit(change: Tensor, difference: Tensor, largest: Tensor) -> Tensor:
-    """Sums over rows, [5]: of D², of D (M - A), and of the squares and the product of a row's own two sums.
-
-    From the ``change`` D and the ``difference`` M - A, both [.., n_queries, n]; each is divided by the ``largest``
-    weight of its row, [.., n_queries].
-    """
+    """Sums over rows, [5]: of D², of D (M - A), and of the squares and the product of a row's own two sums."""
     squares = largest.square()
     changes = (torch.linalg.vector_norm(change, dim=-1).square() / squares).double()
     commons = ((difference * change).sum(-1) / squares).double()

@@ -27,8 +27,7 @@ EVERY = 20
 _MOST_WEIGHTS = 1 << 24
 """Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies."""
 
-_WINDOW = 32
-"""Batches whose texts are read and sorted by length together; bounds memory."""
+_WINDOW = 32  # batches whose texts are read and sorted by length together; bounds memory
 
 
 @dataclass(frozen=True)

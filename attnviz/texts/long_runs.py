@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from attnviz.texts.reading import Text
 
 
-_PATIENCE = timedelta(days=7)
-"""Timeout of a process that waits for the others."""
+_PATIENCE = timedelta(days=7)  # timeout of a process that waits for the others
 
 
 @dataclass(frozen=True)

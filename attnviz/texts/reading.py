@@ -25,7 +25,7 @@ from attnviz.texts.tables import (
     Table,
     chat_rows,
     has_chats,
-    is_stored,
+    is_table_folder,
     n_rows,
     open_table,
     table_files,
@@ -156,7 +156,7 @@ def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str]
         if suffix not in SUFFIXES and not is_table:
             raise CorpusError(f"expected {_EXPECTED}, found {path}; give, save or rename such a file.")
         kind = suffix[1:] if suffix in (".conllu", ".txt") and not is_table else "table"
-        if suffix == ".tsv" and _first_row(path) == _GAP_COLUMNS:
+        if suffix == ".tsv" and next((line.split("\t") for _, line in filled_lines(path)), []) == _GAP_COLUMNS:
             kind = "gap"
         elif kind == "table" and has_chats(path, columns):
             kind = "chats"
@@ -186,8 +186,7 @@ def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
         )
 
 
-_MOST = 200
-"""Characters of the names of columns in a note."""
+_MOST = 200  # characters of the names of columns in a note
 
 
 def unread_columns(corpora: Iterable[Corpus]) -> list[str]:
@@ -197,15 +196,6 @@ def unread_columns(corpora: Iterable[Corpus]) -> list[str]:
         for corpus in corpora
         if corpus.table and corpus.table.unread
     ]
-
-
-def is_table_folder(path: Path) -> bool:
-    """Whether it is a folder that the library datasets has saved, or with parquet files."""
-    return path.is_dir() and is_stored(path)
-
-
-def _first_row(path: Path) -> list[str]:
-    return next((line.split("\t") for _, line in filled_lines(path)), [])
 
 
 def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:

@@ -26,11 +26,9 @@ from attnviz.texts.lines import broken, filled_lines
 from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered
 from attnviz.texts.reading import Corpus, Parser, Text, read_texts, rendered, unread_columns
 
-_SAVED_EVERY = 10.0
-"""Seconds between two saves."""
+_SAVED_EVERY = 10.0  # seconds between two saves
 
-_STRETCH = 1000
-"""Texts whose tokens are counted together."""
+_STRETCH = 1000  # texts whose tokens are counted together
 
 _COUNT = re.compile(r"[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
 

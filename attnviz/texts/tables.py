@@ -24,11 +24,9 @@ _CONTRAST = _ANSWER, _FOIL = "answer", "foil"
 _MESSAGES = "messages"
 """Names of columns that are found without an option, in lower case."""
 
-_SAMPLED = 20
-"""Rows in which a column of words is looked for."""
+_SAMPLED = 20  # rows in which a column of words is looked for
 
-_MOST_LISTED = 10
-"""Columns that a message names."""
+_MOST_LISTED = 10  # columns that a message names
 
 _FORMAT = "expected a table of texts"
 
@@ -348,9 +346,10 @@ def _object(place: Place, item: object) -> Mapping[str, Any]:
     return item
 
 
-def is_stored(path: Path) -> bool:
-    """Whether this folder holds what the library datasets has saved, or parquet files."""
-    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json")) or any(path.glob("*.parquet"))
+def is_table_folder(path: Path) -> bool:
+    """Whether it is a folder that the library datasets has saved, or with parquet files."""
+    saved = any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    return path.is_dir() and (saved or any(path.glob("*.parquet")))
 
 
 def table_files(path: Path) -> list[Path]:

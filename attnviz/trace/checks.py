@@ -20,8 +20,7 @@ from attnviz.trace.recorder import LayerRecord, not_finite, refuse_not_finite
 INPUTS = ("queries", "keys", "values")
 """What is compared before the patterns."""
 
-_SURE = 1.5
-"""Multiple of the scale's limit at which an error is detected even if rounding hides part of it."""
+_SURE = 1.5  # multiple of the scale's limit at which an error is detected even if rounding hides part of it
 
 
 @dataclass(frozen=True)
@@ -366,10 +365,7 @@ class LayerComparison:
     def _explained(
         self, check: LayerCheck, record: LayerRecord, weighted: Tensor, output: Tensor, positions: Sequence[int]
     ) -> tuple[float, str]:
-        """The first step that differs; an empty sentence if that is the residual stream or norm after the layer.
-
-        ``positions`` are those of the rows of ``weighted`` and ``output``.
-        """
+        """The first step that differs; an empty sentence if that is the residual stream or norm after the layer."""
         tolerance = self.tolerance
         if self.worst[1]:
             return self.worst
@@ -426,10 +422,7 @@ def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecor
 
 
 def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
-    """Errors of the sum of residual and output, and differences of its norm, [batch, n, d_model] each.
-
-    Rounding of the sum to the number format does not count: it may exceed the output where the residual is far larger.
-    """
+    """Errors of the sum of residual and output, beyond its rounding, and of its norm, [batch, n, d_model] each."""
     norm, added = None if record.norm is None else checkpoint.norm(record.norm), record.output
     if record.output_norm is not None:
         added = checkpoint.norm(record.output_norm)(added)

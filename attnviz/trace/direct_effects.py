@@ -50,8 +50,7 @@ _STEP, _CURVED = 1e-2, 2e-2
 """Of the finite difference: the step along the parts as a share of the final state's length, and the largest error as a
 share of what all parts add, absolute. What bends in such a step is of third order, below 1e-3 of it."""
 
-_AT_ONCE = 32
-"""Heads whose logits are computed at a time."""
+_AT_ONCE = 32  # heads whose logits are computed at a time
 
 
 @dataclass(frozen=True)
@@ -334,11 +333,7 @@ def _check_slope(
     head: Any, final: Tensor, two: tuple[int, int | None], parts: Tensor, values: Tensor, biases: Sequence[PartEffect],
     position: int,
 ) -> None:  # fmt: skip
-    """Move the final state along all parts, each in the direction that it is said to add, and compare what is added.
-
-    Raises:
-        VerificationError: the logits of a head that is not linear do not move as the parts and its biases say.
-    """
+    """Raise unless logits move along all parts, each in its direction, as the parts and biases say."""
     direction = values.sign().to(parts) @ parts
     step = _STEP * float(final.norm() / direction.norm().clamp_min(torch.finfo(final.dtype).tiny))
     named = {name: upcast(each.detach()) for name, each in head.named_parameters() if name.endswith("bias")}

@@ -38,8 +38,7 @@ from attnviz.models.weights import all_finite
 from attnviz.reference.positions import Rotary, apply_rotary
 from attnviz.trace.taps import Site, at_site, sites_of, taps
 
-_EAGER = "eager_attention_forward"
-"""Name of the eager attention function in each of transformers' modeling files."""
+_EAGER = "eager_attention_forward"  # name of the eager attention function in each of transformers' modeling files
 
 _OF_PROCESSOR, _OF_GPU = 48 * 2**20, 2**30
 """Default bytes of a block of rows: small enough for a processor's cache; on a GPU large, so that it has enough to do,
@@ -186,21 +185,14 @@ class _State:
 
 @dataclass(frozen=True)
 class _BlockAttention:
-    """Replaces the model's attention during one pass, and calls it: eager attention in blocks of query rows.
-
-    Attributes:
-        memory: bytes of a block.
-        state: of the pass; it gives a layer's inputs, and gets its weighted values.
-        modules: numbers (``id``) of all modules of the model, but those of the encoder of a sound; empty for all.
-        rotary: the rotary positions of every layer, where a forward that bypasses the interface shows none.
-    """
+    """Replaces the model's attention during one pass, and calls it: eager attention in blocks of query rows."""
 
     observer: Observer
-    memory: float
-    state: _State
+    memory: float  # bytes of a block
+    state: _State  # gives a layer's inputs, and gets its weighted values
     masks: "_MaskRows"
-    modules: frozenset[int] = frozenset()
-    rotary: Rotary | None = None
+    modules: frozenset[int] = frozenset()  # numbers of all but those of the encoder of a sound; empty for all
+    rotary: Rotary | None = None  # of every layer, where a forward that bypasses the interface shows none
     thread: int = field(default_factory=get_ident)
 
     def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
@@ -242,10 +234,7 @@ class _BlockAttention:
         return self._in_blocks(own, query, key, value, mask[0] if mask else None, {}, scale)
 
     def whole(self, modules: LayerModules, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Replaces the forward of an attention that bypasses the interface (:attr:`Architecture.bypassing`).
-
-        Queries, keys, values and weighted values are read around its linear maps; the reference rotates them.
-        """
+        """Replaces the forward of an attention that bypasses the interface; reads around its linear maps."""
         seen = list[tuple[int, Tensor]]()
         sites = [*(Site(module, "output") for module in modules.projections), Site(modules.o_proj, "input")]
         _, *names = signature(type(modules.pattern).forward).parameters
@@ -347,10 +336,7 @@ def _refuse_no_pattern(layer: int, weights: Any, expected: tuple[int, ...]) -> N
 
 
 class _Mask(Tensor):
-    """A lazy mask: ``rows`` makes any of its rows, as transformers' own function would.
-
-    Its own values are NaN, so that using it as a plain mask shows.
-    """
+    """A lazy mask: ``rows`` makes any of its rows; its own values are NaN, so that plain use shows."""
 
     rows: Callable[[int, int], Tensor]
 
@@ -410,10 +396,7 @@ class _MaskRows:
         self._kept = 0
 
     def of(self, mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
-        """A block of rows of a mask, and how many keys to compute: without those that are hidden from all rows.
-
-        The first hidden key is kept, so that a model that attends ahead in spite of its mask is noticed.
-        """
+        """Rows of a mask, and how many keys to compute: one more than its rows see, to notice a look ahead."""
         if mask is None:
             return None, n_keys
         made = self._made.get((id(mask), first, last))
@@ -574,11 +557,7 @@ class _Passes:
 
 @contextmanager
 def _eager(attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[LayerModules, str]]) -> Iterator[None]:
-    """Register eager attention in blocks, and set the model to it.
-
-    ``bypassing`` are layers whose attention calls a method of its own, and that method, which is replaced: they do so
-    only if the model is set to eager attention.
-    """
+    """Set the model to eager attention in blocks; ``bypassing`` are layers and the method that each calls instead."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
@@ -604,8 +583,7 @@ def _eager(attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[Lay
         yield
 
 
-_active: list[_BlockAttention] = []
-"""The attention of each running pass, outermost first."""
+_active: list[_BlockAttention] = []  # the attention of each running pass, outermost first
 
 
 def _unregister() -> None:

@@ -40,8 +40,7 @@ class Replacement:
     positions: Tensor | None = None
 
 
-_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and keyword arguments of a module."""
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword arguments of a module
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ from attnviz.trace.taps import Site, taps
 _ROUNDINGS = 8
 """Roundings of the residual stream, by the root of how often it is written, that the sum of all parts may be off."""
 
-_END = -1
-"""After all layers."""
+_END = -1  # after all layers
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ _MAJORITY = 0.5
 _SEARCHED = 64
 """Tokens of a text among which sinks are searched: later ones do not change a decoder's attention to these."""
 
-_LEAST_QUERIES = 4
-"""Fewest later queries for a mean."""
+_LEAST_QUERIES = 4  # fewest later queries for a mean
 
 
 def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
@@ -55,10 +54,7 @@ def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
 
 
 def _received(patterns: Tensor, windows: Sequence[int | None]) -> Tensor:
-    """Mean attention to each key from the later queries that see it, of patterns [n_layers, n_heads, n, n].
-
-    0 for keys with too few such queries. ``windows`` are those of the layers.
-    """
+    """Mean attention to each key from the later queries that see it, of patterns [n_layers, n_heads, n, n]."""
     n, device = patterns.shape[-1], patterns.device
     seen_from = torch.tensor([window or n + 1 for window in windows], device=device)[:, None, None]
     positions = torch.arange(n, device=device)

@@ -536,12 +536,7 @@ def _heads_of(
 
 
 def _fingerprint(heads: LayerQK, value: Tensor) -> Tensor:
-    """A few numbers a head that change when queries, keys, values or patterns do, or heads are permuted.
-
-    Sums of queries, keys and values times random numbers, [3, batch, n_heads]. These and :func:`_numbers_of` give the
-    patterns; learned sinks and what depends on the distance, which may change for some alone, are seen in the first,
-    the middle and the last row of the pattern.
-    """
+    """A few numbers a head that change when queries, keys, values or patterns do, or heads are permuted."""
     n, rows = heads.query.shape[-2], list[int]()
     if heads.scoring.position_bias is not None or heads.scoring.relative is not None or heads.scoring.sinks is not None:
         rows = sorted({0, n // 2, n - 1})

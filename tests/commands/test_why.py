@@ -12,7 +12,7 @@ from attnviz.commands.why import scores
 from attnviz.commands.why.measure import Account
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.families import ARCHITECTURES
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, number_of
 from attnviz.reference.attention import LayerNorm, RMSNorm
 from attnviz.trace import residual_parts
 from attnviz.trace.residual_parts import WrittenParts
@@ -30,12 +30,12 @@ REPEATED = "one two three four five one two three four five"
 
 def of(family: str, **options: Any) -> Account:
     checkpoint = {"bert": bert, "gpt2": gpt2}[family]() if family in ("bert", "gpt2") else model(family)
-    last = checkpoint.encoder.n_layers - 1
+    last = number_of(checkpoint.encoder.layers[-1])
     return attnviz.why(TEXT, checkpoint, head=f"{'E' if checkpoint.stacks else 'L'}{last}H1", **options)
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("family", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("family", sorted(set(ARCHITECTURES) - {"whisper"}))
 def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_its_part(family: str) -> None:
     result = of(family, depth=3)
     assert 0 < result.scores.error < 1e-5

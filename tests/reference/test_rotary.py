@@ -18,9 +18,12 @@ from attnviz.reference.attention import (
     RMSNorm,
     allowed_positions,
     attention_pattern,
-    multi_head_attention,
+    joined_output,
+    pattern_of,
+    queries_and_keys,
     repeat_kv,
     softcap,
+    values,
 )
 from attnviz.reference.positions import Rotary, apply_rotary, default_frequencies
 from tests.support.drawn_parameters import random_input, random_parameters
@@ -128,7 +131,8 @@ def test_rectangular_attention_with_groups_and_a_bias_is_that_of_a_plain_loop():
     x, source = random_input(3, 7), random_input(5, 7, seed=1)
     allowed = torch.ones(3, 5, dtype=torch.bool)
     allowed[:, 4] = False
-    pattern, output = multi_head_attention(x, parameters, allowed, source)
+    pattern = pattern_of(*queries_and_keys(x, source, parameters), parameters, allowed)
+    output = joined_output(pattern @ values(source, parameters), parameters)
     assert pattern.shape == (4, 3, 5)
     expected = torch.zeros(3, 7, dtype=torch.float64)
     for head in range(4):

@@ -8,7 +8,7 @@ import torch
 from attnviz.commands.profile.measure import Profile
 from attnviz.judge.roles import Role
 from attnviz.measures.repeats import RepeatScores
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, one_stack
 from attnviz.profiles.examples import Example, RoleExamples, Unit
 
 LAYERS, HEADS = 2, 3
@@ -55,7 +55,9 @@ def corpus(name, kind, texts=1234, tokens=56789):
 
 
 def model(name="a-model", n_layers=LAYERS, n_heads=HEADS):
-    return SimpleNamespace(short_name=name, n_layers=n_layers, n_heads=n_heads, stacks=())
+    kind = one_stack(range(n_layers), n_heads)
+    sizes = {"n_layers": n_layers, "n_heads": n_heads, "layers": kind.layers}
+    return SimpleNamespace(short_name=name, stacks=(), kinds=(kind,), **sizes)
 
 
 def statistics(entropy, uniform=2.5):

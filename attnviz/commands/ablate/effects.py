@@ -42,8 +42,7 @@ REPLICATES, _TAIL = 1000, 0.025
 MORE, LESS, SAME = "more", "less", "no difference shown"
 """Verdicts on the tokens of a role; see :class:`RoleEffect`."""
 
-_CHUNK = 2**24
-"""Logits that are computed at a time: 64 MiB in float32."""
+_CHUNK = 2**24  # logits that are computed at a time: 64 MiB in float32
 
 HeadSet = frozenset[HeadId]
 
@@ -329,8 +328,7 @@ class Bootstrap:
 _VERIFIED = 8
 """Least number of verified inputs; after these one batch in :data:`EVERY` is verified."""
 
-_AT_ONCE = 2048
-"""Least tokens of a resumed pass, which runs several copies of a small batch."""
+_AT_ONCE = 2048  # least tokens of a resumed pass, which runs several copies of a small batch
 
 _LOGITS_COMPARED = 8
 """Positions of the first input of a verified batch whose logits are compared with the whole model's."""

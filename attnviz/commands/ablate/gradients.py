@@ -61,10 +61,7 @@ class GradientTally:
         return towards
 
     def _gate_gradients(self, kept: removal.KeptPass, gradient: Tensor) -> Tensor:
-        """Derivatives by the gates, [rows, n_layers, n_heads], from the gradient by the final states.
-
-        Layers are run again one by one from the last, so that memory is that of one.
-        """
+        """Derivatives by the gates, [rows, n_layers, n_heads]; layers are run again one by one from the last."""
         model = self._checkpoint
         if not model.architecture.resumable or model.other_layers:
             return self._of_all_layers(kept, gradient)

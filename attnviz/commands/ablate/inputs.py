@@ -37,12 +37,11 @@ from attnviz.texts.reading import (
     Parser,
     Text,
     check_columns,
-    is_table_folder,
     open_corpus,
     read_texts,
     ready,
 )
-from attnviz.texts.tables import Columns
+from attnviz.texts.tables import Columns, is_table_folder
 from attnviz.trace.direct_effects import named_ids
 from attnviz.trace.generation import target_tokens
 
@@ -53,8 +52,7 @@ ANSWER = "answer"
 classifier how well the labelled class is predicted, or how far the probabilities of its classes move; how far the logit
 of an answer is above that of a foil, at one position of each text."""
 
-_TOKENS = 4096
-"""Most tokens of a batch, padding included."""
+_TOKENS = 4096  # most tokens of a batch, padding included
 
 _FULL, _SLACK = 0.97, 1
 """Least length of a batch's shortest input, as a share of the longest, and tokens of slack below that.
@@ -62,8 +60,7 @@ _FULL, _SLACK = 0.97, 1
 Padding would cost more than large batches gain: a small batch is filled up with copies that lack other heads.
 """
 
-_LOGITS = 2**26
-"""Predictions times vocabulary of a batch: 256 MiB of probabilities in float32."""
+_LOGITS = 2**26  # predictions times vocabulary of a batch: 256 MiB of probabilities in float32
 
 Tell = Callable[[int, int], None]
 """Progress callback: texts or inputs done, and their total."""

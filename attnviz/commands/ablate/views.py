@@ -23,8 +23,7 @@ _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
 _TOO_SMALL = 0.001
 """The numbers of an axis whose largest is smaller have a power of ten in their unit."""
-_HEADROOM = 0.25
-"""Room for the legend above the curve, as a share of its height."""
+_HEADROOM = 0.25  # room for the legend above the curve, as a share of its height
 
 
 @dataclass(frozen=True)
@@ -156,13 +155,12 @@ def _dress(ax: Axes, style: Style) -> None:
         axis.label.set(size=7.5, color=outer_ink(style, "axes.labelcolor"))
 
 
-def _one_head(result: Ablation) -> str:
-    return "one head alone was removed" if len(result.heads) == 1 else ""
-
-
 def _no_curve(result: Ablation) -> str:
-    why = "the selected heads were removed as one set" if result.together is not None else "no curve was asked for"
-    return "" if result.curve is not None else _one_head(result) or why
+    if result.curve is not None:
+        return ""
+    if len(result.heads) == 1:
+        return "one head alone was removed"
+    return "the selected heads were removed as one set" if result.together is not None else "no curve was asked for"
 
 
 HEADS = Drawing(_plan_heads, _heads_figure)

@@ -40,8 +40,7 @@ SHOWN = 3
 NEAREST = 3
 """Heads with similar patterns that a card names."""
 
-_TELLING = 6
-"""Words from which on a sentence makes a telling picture."""
+_TELLING = 6  # words from which on a sentence makes a telling picture
 
 
 Nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]

@@ -46,8 +46,6 @@ _DOES = {
 }
 """What a head with a role does, where the role is no pattern, offset or relation."""
 
-_SHORT_VERDICTS = {SAME: "none shown"}
-
 Cell = str | int | float | tuple[float, float] | None
 
 
@@ -235,7 +233,7 @@ def _effects(card: Card) -> Iterator[tuple[Cell, ...]]:
 def _compared(role: RoleEffect, metric: str, on: str, others: str) -> Iterator[tuple[Cell, ...]]:
     yield on, *_estimate(role.queries[metric]), None
     yield others, *_estimate(role.others[metric]), None
-    verdict = _SHORT_VERDICTS.get(role.verdict or "", role.verdict)
+    verdict = "none shown" if role.verdict == SAME else role.verdict
     yield "difference", *_estimate(role.difference[metric]), verdict
 
 

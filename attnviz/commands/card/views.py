@@ -31,8 +31,7 @@ from attnviz.profiles.examples import Example, Part, parts_of_text
 STACKED_BELOW = 5.0
 """Width of a page in inches below which there is one column."""
 
-_TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0
-"""Font sizes in points of headings, of words, and of the line above them."""
+_TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0  # font sizes in points of headings, of words, and of the line above them
 
 _STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
 """Inches: height of a sentence with its arc, of a heading, gap between columns, arc height."""
@@ -137,20 +136,15 @@ def _write(ax: Axes, x: float, y: float, text: str, ink: str, size: float, weigh
     put_text(ax, x, y, text, size=size, color=ink, weight=weight, va="baseline", clip_on=False, in_layout=False)
 
 
-_ROWS = 6
-"""Rows of a table that are drawn."""
+_ROWS = 6  # rows of a table that are drawn
 
-_WIDTH, _LARGEST_SIDE = 7.0, 4.6
-"""Inches: natural width of the page, largest side of the pattern."""
+_WIDTH, _LARGEST_SIDE = 7.0, 4.6  # inches: natural width of the page, largest side of the pattern
 
-_SHARE = 0.46
-"""Of the width, what the pattern has where tables stand beside it."""
+_SHARE = 0.46  # of the width, what the pattern has where tables stand beside it
 
-_ROW, _COLUMN_GAP, _TABLE_GAP = 0.155, 0.09, 0.12
-"""Inches: height of a row, gap between columns, gap below a table."""
+_ROW, _COLUMN_GAP, _TABLE_GAP = 0.155, 0.09, 0.12  # inches: height of a row, gap between columns, gap below a table
 
-_NARROWEST = 0.8
-"""Inches to which each text of a table may be cut, before its last columns are left out."""
+_NARROWEST = 0.8  # inches to which each text of a table may be cut, before its last columns are left out
 
 
 @dataclass(frozen=True)

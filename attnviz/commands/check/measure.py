@@ -46,8 +46,7 @@ from attnviz.texts.runs import read_frequencies
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 
-_WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")
-"""Roles that random tokens alone can show."""
+_WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")  # roles that random tokens alone can show
 
 
 CLAIMED = 10
@@ -312,10 +311,7 @@ def _judged(claim: Claim, role: Role, source: str) -> CheckedClaim:
 def _of_stored(
     claim: Claim, id: HeadId, stored: StoredProfile | None, same: Callable[[str, tuple[Path, ...]], bool]
 ) -> CheckedClaim | None:
-    """A role by the stored profile; None where it has to be measured.
-
-    The profile is of no corpus, of one of this name that is not here, or of the ``same`` texts.
-    """
+    """A role by the stored profile of such a corpus, or of the ``same`` texts; None where it has to be measured."""
     name = part_of(claim.what, dict.fromkeys(PARTS, "") if claim.corpus or stored is None else stored.parts)
     part = {} if stored is None else stored.parts.get(name, {})
     here = bool(claim.corpus) and all(map(is_there, claim.corpus))

@@ -174,14 +174,7 @@ def circuits(
 
 
 class _Layers:
-    """The layers, walked from the first to the last.
-
-    Attributes:
-        dimensions: of the space in which what is written and what is read can lie.
-        outputs: of each layer W_O, [n_heads, d_head, d_model], through the norms that follow up to the last layer.
-        values: of each layer W_V', [n_heads, d_model, d_head].
-        rotary: whether positions are rotations.
-    """
+    """The layers, walked from the first to the last."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint, self._modules = checkpoint, checkpoint.modules[: checkpoint.n_layers]
@@ -189,8 +182,9 @@ class _Layers:
         before = [each.attention_norm if self._pre_norm else None for each in self._modules]
         self._norms = [None if norm is None else checkpoint.norm(norm) for norm in before]
         self._centred = any(isinstance(norm, LayerNorm) for norm in self._norms)
-        self.dimensions = checkpoint.d_model - self._centred
-        self.outputs, self.values = list[Tensor](), list[Tensor]()
+        self.dimensions = checkpoint.d_model - self._centred  # of the space of what is written and what is read
+        self.outputs = list[Tensor]()  # W_O, [n_heads, d_head, d_model], through the norms up to the last layer
+        self.values = list[Tensor]()  # W_V', [n_heads, d_model, d_head]
 
     def compositions(self, progress: Progress | None) -> tuple[Tensor, Tensor]:
         """Squared scores and their spread by random rotation, relative to their mean, [3, n, n]; NaN where none is."""
@@ -217,10 +211,7 @@ class _Layers:
         return found[0], found[1]
 
     def after(self, layer: int, rows: Tensor) -> Tensor:
-        """Rows of the residual stream, [.., d_model], through the norms of a layer; unchanged where these stand before.
-
-        In BERT and its relatives they are on the way from the embeddings to later heads, and from heads to logits.
-        """
+        """Rows of the residual stream, [.., d_model], through the norms of a layer that stand after."""
         modules = self._modules[layer]
         for norm in () if self._pre_norm else (modules.attention_norm, modules.feed_forward_norm):
             rows = _normed(self._checkpoint, norm, rows)

@@ -97,8 +97,7 @@ def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType
     yield _notes(result) if choices.verbose else notes("Distance: 0 for equal patterns, 0.833 for no key in common.")
 
 
-_FEW = 8
-"""Heads on the first screen."""
+_FEW = 8  # heads on the first screen
 
 
 def _largest(result: Comparison, head: HeadDifference) -> str:

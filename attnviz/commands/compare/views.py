@@ -13,7 +13,7 @@ from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
-from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
+from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed_hundredths
 from attnviz.figures.style import Style
 from attnviz.models.wording import counted, shortened_token, signed
 from attnviz.present.figure_context import FigureContext, capital, caption_of
@@ -124,7 +124,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
             pooled=pooled,
             colours=style.diverging_map(),
             outlines=() if head.rounding else (Outline((query_cell,) * 2, (key_cell,) * 2),),
-            forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
+            forms=(signed_hundredths, lambda value: signed_hundredths(value).replace("0.", ".")),
             signed=True,
         )
 
@@ -137,10 +137,7 @@ def _pooling(part: Comparison, style: Style) -> tuple[int, int]:
 def _pooled_differences(
     result: Comparison, heads: Iterable[HeadDifference], factor: Callable[[Comparison], int]
 ) -> Iterator[tuple[HeadDifference, Array]]:
-    """Yield heads in the model's order, each with its pooled B - A; a layer is recomputed once.
-
-    Of every ``factor`` × ``factor`` differences, by the head's part, the one furthest from 0 is kept.
-    """
+    """Yield heads in the model's order, each with its pooled B - A; a layer is recomputed once."""
     for layer, group in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
         of_layer = list(group)
         part = result.part_of(of_layer[0])
@@ -150,11 +147,6 @@ def _pooled_differences(
             for each, rows in zip(pooled, b.double() - a.double(), strict=True):
                 each.add(first, rows)
         yield from ((head, each.cells) for head, each in zip(of_layer, pooled, strict=True))
-
-
-def _in_cell(value: float) -> str:
-    """``+0.31``; '' for what rounds to zero."""
-    return signed(value) if abs(value) >= 0.005 else ""
 
 
 def _end(heads: Sequence[HeadDifference]) -> float:

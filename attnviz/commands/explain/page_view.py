@@ -18,8 +18,7 @@ from attnviz.page.page import colours_entry, packed_numbers
 from attnviz.present.view import ViewOptions
 from attnviz.reference.attention import BY_POSITION, upcast
 
-_MOST_TOKENS, _MOST_NUMBERS = 48, 512
-"""Tokens on the page, and numbers of a vector in the residual stream."""
+_MOST_TOKENS, _MOST_NUMBERS = 48, 512  # tokens on the page, and numbers of a vector in the residual stream
 
 _ALL_HEADS = {"query", "key", "value", "concatenated"}
 """Steps that have all heads side by side, and are thinned where they are wide, so that all are seen."""

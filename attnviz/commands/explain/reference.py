@@ -36,8 +36,7 @@ from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Norm, upcast
 from attnviz.trace.residual_parts import embeddings_of
 
-_ROWS = 128
-"""Queries per block of the softmax."""
+_ROWS = 128  # queries per block of the softmax
 
 
 @dataclass(frozen=True)

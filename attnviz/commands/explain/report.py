@@ -76,10 +76,6 @@ def _token(result: Explanation, position: int, whole: dict[str, Any]) -> dict[st
     return content | ({"experts": taken} if taken else {})
 
 
-def _times(shape: list[int]) -> str:
-    return "x".join(map(str, shape))
-
-
 def _stages(result: Explanation, _: ViewOptions) -> NamedTable[Stage]:
     """A row a step. ``norm``: mean Euclidean length along the last axis; ``mean`` of the mask: share allowed."""
     steps = steps_of(result)
@@ -94,7 +90,11 @@ def _stages(result: Explanation, _: ViewOptions) -> NamedTable[Stage]:
         *plain("name"),
         Field(value=lambda stage: steps[stage.name].title, name="title"),
         Field(value=lambda stage: steps[stage.name].formula, name="formula"),
-        Field(value=lambda stage: list(stage.shape), name="shape", csv={"shape": (_times,)}),
+        Field(
+            value=lambda stage: list(stage.shape),
+            name="shape",
+            csv={"shape": (lambda shape: "x".join(map(str, shape)),)},
+        ),
         Field(value=lambda stage: float(stage.wide.min()), name="min"),
         Field(value=lambda stage: float(stage.wide.max()), name="max"),
         Field(value=lambda stage: float(stage.wide.mean()), name="mean"),

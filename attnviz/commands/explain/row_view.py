@@ -15,8 +15,7 @@ from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.present.view import Drawing, ViewOptions
 
-_SIZE, _SMALL = 7.5, 6.0
-"""Points of the text, and in a column of a paper."""
+_SIZE, _SMALL = 7.5, 6.0  # points of the text, and in a column of a paper
 
 
 @dataclass(frozen=True)

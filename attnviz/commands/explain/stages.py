@@ -295,10 +295,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, 
 
 
 def _check_taken(experts: Experts, shown: Shown, layer: int, tolerance: Tolerance) -> None:
-    """Raise unless each token takes as many experts as the config says, of the highest logits up to rounding.
-
-    Their numbers and weights are replaced by ``experts``, as :func:`recompute_layer` gives them.
-    """
+    """Raise unless each token takes the ``experts`` that the config says, of the highest logits up to rounding."""
     (place, taken), (_, weights), (_, logits) = shown.pop("taken"), shown.pop("weights"), shown["router"]
     choice = experts.choice(logits)
     least = choice.gather(-1, taken).amin(-1)

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.reference import activation_named, layer_parameters
 from attnviz.models.checkpoint import Checkpoint
@@ -31,14 +29,10 @@ def numbers_of(result: Explanation, name: str) -> str:
         taken = result.experts_of(result.token).items()
         return f"{token} takes {', '.join(f'{expert} ({weight:.2f})' for expert, weight in taken)}"
     if tensor.ndim == 2:
-        return f"{token}: {_vector(tensor[result.token])}"
+        vector = tensor[result.token]
+        first = ", ".join(rounded(float(value)) for value in vector[:_FIRST])
+        return f"{token}: length {float(vector.norm()):.3g} [{first}{', …' if len(vector) > _FIRST else ''}]"
     return ""  # of one head: in the table of the row
-
-
-def _vector(vector: Tensor) -> str:
-    """Length and first numbers."""
-    first = ", ".join(rounded(float(value)) for value in vector[:_FIRST])
-    return f"length {float(vector.norm()):.3g} [{first}{', …' if len(vector) > _FIRST else ''}]"
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import ReferenceValue, written
-from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import statistic_named
 from attnviz.models.tokens import sinks_in_words
-from attnviz.present.statistics import STATISTICS, filled
+from attnviz.present.statistics import described
 from attnviz.present.view import Drawing, ViewOptions
 
 
@@ -88,14 +87,7 @@ def _map(analysis: Analysis, statistic: str) -> tuple[HeadMap, str, tuple[str, .
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
     """Title, meaning and unit of a statistic of this text; shares have unit ''."""
     unit = analysis.units.name
-    words = {
-        "unit": unit,
-        "sinks": sinks_in_words(analysis.keys, unit, "the special tokens"),
-        "window": MaskInput.local_window,
-        "far": MaskInput.long_range_from,
-    }
-    name, reading, of = (filled(part, **words) for part in STATISTICS[statistic][:3])
-    return name, reading, of
+    return described(statistic, unit, sinks_in_words(analysis.keys, unit, "the special tokens"))
 
 
 def uniform_value(analysis: Analysis, statistic: str) -> float | None:

@@ -13,7 +13,6 @@ from attnviz.commands.heads.summary import no_role, role_text, unless_seen
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.measures.statistics import SCALARS
-from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
@@ -75,7 +74,13 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "statistics": list(_statistics(analysis)),
         "heads": [
             {
-                **_head_entry(analysis, head),
+                "id": str(head.id),
+                "column": head.id.head,
+                "label": head.shown,
+                "short": visible(brief_name(shorter(head.label))) + head.mark * (head.label != UNNAMED.name),
+                "family": asdict(family_of_label(head.label)),
+                "evidence": evidence(head),
+                "role": None if head.roles is None else _role_entry(analysis, head),
                 "row": row_of[head.id.layer],
                 "kind": of_layer[head.id.layer],
                 "patterns": [index[head.id]] if head.id in index else [],
@@ -125,18 +130,6 @@ def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
     return {**of_target, "data": packed, "triangle": part.context.causal}
 
 
-def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
-    return {
-        "id": str(head.id),
-        "column": head.id.head,
-        "label": head.shown,
-        "short": visible(brief_name(shorter(head.label))) + head.mark * (head.label != UNNAMED.name),
-        "family": asdict(family_of_label(head.label)),
-        "evidence": evidence(head),
-        "role": None if head.roles is None else _role_entry(analysis, head),
-    }
-
-
 def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     """Entry of a head's role over the corpus, or of that it has none."""
     role = head.role
@@ -169,36 +162,26 @@ def _axis(analysis: Analysis, units: Positions, tokens: Tokens) -> dict[str, Any
     return axis_entry(units, [tokens.segments[members[0]] for members in units.members], words)
 
 
-def model_settings(model: Checkpoint) -> dict[str, Any]:
-    """The options of the command line, by name, that read a model as it was read; without its name."""
-    return {
-        "revision": None if model.names[0] in BUILT_IN else model.revision or None,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "source_language": getattr(model.tokenizer, "src_lang", None),
-        "target_language": getattr(model.tokenizer, "tgt_lang", None),
-    }
-
-
 def command_options(analysis: Analysis) -> list[str]:
     """Command-line options that give the same numbers."""
     model, options, target = analysis.checkpoint, analysis.options, analysis.target
     written = target is not None and target.generated
     longest = target.longest if target is not None and written else MOST_NEW_TOKENS
     spans = () if analysis.spans is None else analysis.spans.spans
-    others = (
-        model_settings(model)
-        | asdict(options)
-        | {
-            "chat": analysis.chat and (analysis.chat.file or "chat.json"),
-            "spans": [f"{span.name}={span.given}" for span in spans if span.given],
-            "audio": analysis.text if isinstance(analysis.tokens, Frames) else None,
-            "pair": analysis.pair,
-            "generate": None if analysis.continuation is None else analysis.continuation.requested,
-            "target": None if target is None or written else target.text,
-            "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
-            "truncate": analysis.tokens.truncated > 0,
-        }
-    )
+    others = asdict(options) | {
+        "revision": None if model.names[0] in BUILT_IN else model.revision or None,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "source_language": getattr(model.tokenizer, "src_lang", None),
+        "target_language": getattr(model.tokenizer, "tgt_lang", None),
+        "chat": analysis.chat and (analysis.chat.file or "chat.json"),
+        "spans": [f"{span.name}={span.given}" for span in spans if span.given],
+        "audio": analysis.text if isinstance(analysis.tokens, Frames) else None,
+        "pair": analysis.pair,
+        "generate": None if analysis.continuation is None else analysis.continuation.requested,
+        "target": None if target is None or written else target.text,
+        "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
+        "truncate": analysis.tokens.truncated > 0,
+    }
     return [*model.model_options, *COMMANDS["heads"].typed(others)]
 
 

@@ -18,8 +18,7 @@ from attnviz.present.view import Drawing, ViewOptions
 _FOUND = "found (solid): the word attends to the other end more than to any other word; missed: dashed and crossed"
 _NO_RELATION = "no selected head has a relation of this text as its label or role"
 
-_SHORT = 40
-"""Most words of a text that is drawn whole, with other relations in grey."""
+_SHORT = 40  # most words of a text that is drawn whole, with other relations in grey
 
 
 def outlines_of(shown: Analysis, relation: HeadRelation, pooled: int) -> Iterator[Outline]:

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
-from attnviz.commands.heads.spans import positions_of_span, span_table, spans_entry
+from attnviz.commands.heads.spans import lookback_fields, positions_of_span, span_table, spans_entry
 from attnviz.commands.heads.summary import LABEL, MOST_DRAWN, seen, summary_entry
 from attnviz.commands.heads.tables import head_tables
 from attnviz.judge.verdicts import Verdict
@@ -81,7 +81,7 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
         ),
         replace(_statistic(DIAGONALITY), of_stacks=True),
         Field(value=diagonal, name="diagonality_baseline", of_stacks=True, csv={}),
-        *_lookback(analysis),
+        *lookback_fields(analysis.spans),
         Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
         Field(value=lambda head: {name: context(head).baselines.get(name) for name in SHARES}, name="baseline", csv={}),
         Field(value=lambda head: [_verdict(verdict) for verdict in head.patterns], name="patterns", csv={}),
@@ -108,17 +108,6 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
         }
         fields.append(Field(value=lambda head: related.get(head.id), name="relation", csv={}))
     return NamedTable("heads", fields, heads)
-
-
-def _lookback(analysis: Analysis) -> list[Field[HeadFindings]]:
-    """How much new tokens look back at the prompt; nothing without new tokens."""
-    spans = analysis.spans
-    if spans is None or spans.layout.first_new is None:
-        return []
-    return [
-        Field(value=lambda head: spans.lookback(head.id), name="lookback"),
-        Field(value=lambda head: spans.lookback_uniform(head.id), name="lookback_uniform"),
-    ]
 
 
 def _further(analysis: Analysis, choices: ViewOptions) -> dict[str, NamedTable[Any]]:
@@ -257,8 +246,7 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
         yield from relations_left_out(analysis, choices)
 
 
-_LONG_TEXT = 100
-"""Tokens from which on the view ``text`` is recommended over ``lines``."""
+_LONG_TEXT = 100  # tokens from which on the view ``text`` is recommended over ``lines``
 
 SPEC = CommandSpec(
     content=_content,

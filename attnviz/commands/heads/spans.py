@@ -16,8 +16,7 @@ from attnviz.page.page import short_float
 from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.tables import RowTable, glued, left_out, listed_of
 
-_STRONGEST = 3
-"""Heads that a row of the terminal's table names."""
+_STRONGEST = 3  # heads that a row of the terminal's table names
 
 _NUMBERS = "share", "uniform", "per_token", "last", "last_uniform"
 
@@ -130,11 +129,14 @@ def _lookback(found: SpanShares, heads: Sequence[HeadFindings]) -> str:
     return f"Lookback ratio (uniform {rounded(found.lookback_uniform(heads[0].id))}): {most}{least}."
 
 
-def lookback_entry(found: SpanShares | None, head: HeadId) -> dict[str, float | None]:
-    """``lookback`` of a head, and the same under uniform attention; empty without new tokens."""
+def lookback_fields(found: SpanShares | None) -> list[Field[Any]]:
+    """How much a head looks back from new tokens at the prompt, and uniform attention; none without new tokens."""
     if found is None or found.layout.first_new is None:
-        return {}
-    return {"lookback": found.lookback(head), "lookback_uniform": found.lookback_uniform(head)}
+        return []
+    return [
+        Field(value=lambda head: found.lookback(head.id), name="lookback"),
+        Field(value=lambda head: found.lookback_uniform(head.id), name="lookback_uniform"),
+    ]
 
 
 def spans_of_texts(texts: Iterable[SpanShares | None]) -> str:

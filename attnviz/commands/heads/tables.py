@@ -296,14 +296,11 @@ def _windows_note(analysis: Analysis) -> str:
     )
 
 
-_ALWAYS = (*MISSION, SINK)
-"""Kinds that are counted even where no head is of them."""
+_ALWAYS = (*MISSION, SINK)  # kinds that are counted even where no head is of them
 
-_FARTHEST, _UNLIMITED = 3, 99
-"""Heads that attend farthest; and rows of a table that has no limit."""
+_FARTHEST, _UNLIMITED = 3, 99  # heads that attend farthest; and rows of a table that has no limit
 
-_Row = tuple[Analysis, str, HeadFindings]
-"""A part of the model, the kind that a head is listed for, and the head."""
+_Row = tuple[Analysis, str, HeadFindings]  # a part of the model, the kind that a head is listed for, and the head
 
 
 def _headline(part: Analysis, heads: Sequence[HeadFindings], whole: bool) -> Iterator[Text]:
@@ -340,11 +337,7 @@ def _counts(
     always: Collection[str],
     otherwise: str,
 ) -> str:
-    """``2 local · 0 syntactic · …``, if ``whole`` with the clearest head of each kind in brackets.
-
-    A head counts once for each kind of what was found of it. The kinds ``always`` stand even where no head is of them;
-    heads of no kind are ``otherwise``.
-    """
+    """``2 local · 0 syntactic · …``, if ``whole`` with the clearest head of each kind in brackets."""
     by_kind: dict[str, list[tuple[float, HeadFindings, str]]] = {kind: [] for kind in (*_ALWAYS, *LABEL_KINDS)}
     for head, found in heads:
         for kind in dict.fromkeys(kind_of(name) for name, _ in found):
@@ -366,10 +359,7 @@ def _counts(
 def _rows(
     heads: Sequence[HeadFindings], chosen: int, most: int, names: Collection[str]
 ) -> list[tuple[str, HeadFindings]]:
-    """The first ``chosen`` heads with their kinds; for 0 those to look at, up to ``most``.
-
-    ``names`` are labels and roles that selected heads: their kinds stand first.
-    """
+    """The first ``chosen`` heads with their kinds, those of ``names`` first; for 0 up to ``most`` to look at."""
     if not chosen:
         return heads_to_look_at(heads, most)
     return [(", ".join(_kinds_anywhere(head, names)), head) for head in heads[:chosen]]
@@ -424,10 +414,7 @@ def _dashless(judged: Verdict | Role | None) -> float | str:
 
 
 def _in_words(heads: Sequence[HeadFindings]) -> str:
-    """What the relations are that these heads find: ``obj: object→verb; det: determiner→noun``; or ''.
-
-    Of a relation that they find in both directions each stands with its arrow, as in the table.
-    """
+    """What the relations are that these heads find: ``obj: object→verb; det: determiner→noun``; or ''."""
     verdicts = [
         (head.labelled.verdict.name, head.labelled.verdict.direction) for head in heads if head.labelled.verdict
     ]

@@ -29,8 +29,7 @@ from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
 
-_FEW = 12
-"""Most heads of an overview that names their tokens."""
+_FEW = 12  # most heads of an overview that names their tokens
 
 _TILE, _FULL_NAMES = 1.6, {"all": "all layers", "selected": "all selected"}
 _COVERED = 0.995
@@ -115,7 +114,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             why_log,
             about.pooled(pooled),
             _LEARNED if analysis.context.learned_sinks else "",
-            alone=(colours_in_words(style, "1", "the largest weight of each head"), corpus),
+            alone=(colours_in_words(style, "the largest weight of each head"), corpus),
         ),
         title=f"{about.model}: {count}",
         roles=roles,
@@ -194,7 +193,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 pairs and f"{pairs}, {relations_note(analysis)}",
                 first=f"{about.model} on {about.text_line}",
                 alone=(
-                    colours_in_words(style, "1", f"the head's largest weight, {most:.2g}"),
+                    colours_in_words(style, f"the head's largest weight, {most:.2g}"),
                     "weights of at least 0.005 are written in the cells" if written else "",
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
@@ -228,11 +227,7 @@ def _fewer_heatmaps(analysis: Analysis, choices: ViewOptions) -> ViewOptions:
 
 
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan the means of each layer's heads and of all; of an encoder-decoder those of each kind of attention.
-
-    A mean hides what its heads do: twelve heads that each look elsewhere have the mean of one that looks everywhere.
-    So the picture says that no head need look like it.
-    """
+    """Plan the means of each layer's heads and of all; of an encoder-decoder those of each kind of attention."""
     analysis, choices = _as_drawn(analysis, choices)
     for part in analysis.parts_of(choices.select):
         yield _mean(part, choices)
@@ -285,11 +280,7 @@ def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
 
 
 def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> list[Array]:
-    """Mean over these heads of each layer, and over all of them, pooled, float64.
-
-    The latter is the only pattern of a long text in memory as a whole: its largest weights are known when the last
-    layer has been added.
-    """
+    """Mean over these heads of each layer, and over all of them, pooled, float64."""
     n_queries, n_keys, means = len(shown.units), len(shown.keys), list[Array]()
     total = np.zeros((n_queries, n_keys))
     for layer, heads in of_layers.items():

@@ -12,8 +12,7 @@ from attnviz.errors import UsageError
 
 _SHAPES = "[n_layers, n_heads, n, n], [n_layers, batch, n_heads, n, n], [n_heads, n, n] or [n, n]"
 
-_ROUNDING = 1e-2
-"""How far above 1 a row may sum, in half precision."""
+_ROUNDING = 1e-2  # how far above 1 a row may sum, in half precision
 
 
 @dataclass(frozen=True)
@@ -153,11 +152,7 @@ def _beam(beams: Any, step: int) -> int:
 
 
 def _of_steps(steps: Sequence[Any], batch: int | Sequence[int] | None, between_texts: bool) -> Tensor:
-    """The pattern of a layer from its rows in each step of a generation, [n_heads, n_queries, n_keys].
-
-    With a cache a step after the first has one row, that of the token before; without it all rows. Keys that a window
-    has left behind lack at the left; room of a cache for later ones stands at the right, as zeros.
-    """
+    """The pattern of a layer from its rows in each step of a generation, [n_heads, n_queries, n_keys]."""
     blocks = [_of_one_text(real_array(step), batch, number) for number, step in enumerate(steps)]
     if any(block.ndim != 3 for block in blocks):
         raise UsageError(

@@ -211,8 +211,7 @@ def _unknown(name: str) -> str:
     )
 
 
-_LONGEST = 160
-"""Most characters of a reason from transformers."""
+_LONGEST = 160  # most characters of a reason from transformers
 
 _SHORT = re.compile(r"\bhas (\w+=[^,;]+)")
 

@@ -311,10 +311,7 @@ def _best_answer(checkpoint: Checkpoint, written: WrittenParts, tokens: Tokens) 
 
 
 def _position(checkpoint: Checkpoint, tokens: Tokens, token: str | int | None) -> int:
-    """A token, of a word of several pieces the last, or the first that gets a class; by default what is predicted from.
-
-    That is the mask of a masked-language model.
-    """
+    """A token, of a word of several pieces the last, or the first that gets a class; default: the predicting one."""
     of_tokens = checkpoint.class_head is not None and checkpoint.classifier is None
     if token is not None:
         return find_positions(merge_subwords(tokens, words=False), token)[0 if of_tokens else -1]

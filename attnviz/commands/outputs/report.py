@@ -144,11 +144,9 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
 def _promoted_note(effects: DirectEffects) -> str:
     if effects.classes or effects.boundary:
         return ""
-    return (
-        "Promoted tokens: mean over the vocabulary removed; ~ continues a word."
-        if effects.promotions
-        else NO_PROMOTIONS
-    )
+    if not effects.promotions:
+        return NO_PROMOTIONS
+    return "Promoted tokens: mean over the vocabulary removed; ~ continues a word."
 
 
 def _effects_table(

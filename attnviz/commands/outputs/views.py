@@ -75,10 +75,7 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
 def _pooled(
     result: HeadOutputs, heads: Sequence[HeadContribution], factor: Callable[[HeadContribution], int]
 ) -> Iterator[tuple[HeadContribution, Array, tuple[Array, Array]]]:
-    """Yield heads in the model's order with ||f(x)|| of their keys, and pooled pattern and norm-weighted attention.
-
-    Of every ``factor`` × ``factor`` numbers the largest is kept, block by block.
-    """
+    """Yield heads in order with ||f(x)|| of their keys, and pooled pattern and norm-weighted attention."""
     for layer, of_layer in result.by_layer(heads):
         norms = [layer.value_norms(head.id.head) for head in of_layer]
         shape = len(result.attention.tokens_of(layer.layer)[0]), layer.value.shape[1]

@@ -433,27 +433,25 @@ class PatchedPasses:
     def ranked(self, heads: Sequence[HeadId], seed: int) -> tuple[PatchEffect, ...]:
         """The effects of the heads, that furthest from 0 first."""
         samples = PairSamples.of(self._inputs, seed)
-        with_partner = samples.among(self.has_partner)
+        with_partner = samples._replace(weights=samples.weights * self.has_partner)
         effects = self._effects(self.changes[0], samples.weights)
         unrelated = self._effects(self.changes[1], with_partner.weights)
         above = self._effects(self.changes[0], with_partner.weights) - unrelated
         difference, worse = float(self._corrupt_change.mean()), self.worse(seed)
         is_worse = worse is not None and worse[0] > 0
         order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects[0, at])), heads[at]))
-        found = []
-        for rank, at in enumerate(order, start=1):
-            found.append(
-                PatchEffect(
-                    id=heads[at],
-                    rank=rank,
-                    effect=float(effects[0, at]),
-                    interval=samples.interval(effects[:, at], len(heads)) if is_worse else None,
-                    unrelated=float(unrelated[0, at]) if self.has_partner.any() else None,
-                    above_unrelated=with_partner.interval(above[:, at], len(heads)) if is_worse else None,
-                    repair=None if self._repairs is None else self._repairs.of(heads[at], difference, samples),
-                )
+        return tuple(
+            PatchEffect(
+                id=heads[at],
+                rank=rank,
+                effect=float(effects[0, at]),
+                interval=samples.interval(effects[:, at], len(heads)) if is_worse else None,
+                unrelated=float(unrelated[0, at]) if self.has_partner.any() else None,
+                above_unrelated=with_partner.interval(above[:, at], len(heads)) if is_worse else None,
+                repair=None if self._repairs is None else self._repairs.of(heads[at], difference, samples),
             )
-        return tuple(found)
+            for rank, at in enumerate(order, start=1)
+        )
 
     def _effects(self, changes: Tensor, weights: Tensor) -> Tensor:
         """Effects from the changes of each pair, [n_heads, n_pairs], by weights of pairs: [n_weights, n_heads]."""

@@ -21,8 +21,8 @@ from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.models.wording import counted, quoted, visible
 from attnviz.options import PATCH_METRICS
 from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.reading import Text, is_table_folder
-from attnviz.texts.tables import TABLES, PromptPair, prompt_pairs, table_files
+from attnviz.texts.reading import Text
+from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, prompt_pairs, table_files
 from attnviz.trace.direct_effects import named_ids
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
@@ -263,10 +263,6 @@ class PairSamples(NamedTuple):
             pair = clean.item.ids, corrupt.item.ids, clean.labels, clean.foils
             first.append(known.setdefault(pair, number))
         return cls(text_weights(seed, first), first)
-
-    def among(self, chosen: Tensor) -> "PairSamples":
-        """The same samples of some pairs alone, ``chosen``: boolean [n_pairs]."""
-        return self._replace(weights=self.weights * chosen)
 
     def interval(self, values: Tensor, n_heads: int = 1) -> Interval | None:
         """Interval of a value, the first of [1 + n_samples], at one error rate over all heads; None for few pairs."""

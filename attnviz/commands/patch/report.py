@@ -149,8 +149,7 @@ def _names(heads: Sequence[PatchEffect]) -> str:
     return f": {', '.join(str(head.id) for head in heads)}" if 0 < len(heads) <= _NAMED else ""
 
 
-_NAMED = 6
-"""Heads that a sentence names."""
+_NAMED = 6  # heads that a sentence names
 
 
 def unrelated_text(result: Patching) -> str:

@@ -41,11 +41,9 @@ SAMPLED_TEXTS = 500
 _STEPS = 10_000
 """Weights are rounded to four decimals, since those of two batches of different length differ by rounding."""
 
-_FAINTEST = _STEPS // 100
-"""The least weight of a miss."""
+_FAINTEST = _STEPS // 100  # the least weight of a miss
 
-_SPARE = 4
-"""Further examples kept, since some turn out to be duplicates."""
+_SPARE = 4  # further examples kept, since some turn out to be duplicates
 
 
 def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleExamples, ...]:
@@ -113,26 +111,19 @@ class TopExamples:
 
 @dataclass(frozen=True)
 class _Instances:
-    """Instances of a role in a batch: [n] texts, queries and positions, the latter unique within a text.
-
-    ``keys`` and ``right`` are boolean [n, n_keys]. With ``reverse`` keys attend to the query; with ``spread`` a hit is
-    attention spread over all keys.
-    """
+    """Instances of a role in a batch: [n] texts, queries and positions, the latter unique within a text."""
 
     texts: Tensor
     queries: Tensor
     positions: Tensor
-    keys: Tensor
+    keys: Tensor  # boolean [n, n_keys], as are the right ones
     right: Tensor
     spans: bool = False
-    reverse: bool = False
-    spread: bool = False
+    reverse: bool = False  # keys attend to the query
+    spread: bool = False  # a hit is attention spread over all keys
 
     def seen(self, weights: Tensor, heads: Sequence[int], shown: Tensor | None = None) -> "_Seen":
-        """Evaluate some heads from attention weights, [batch, n_heads, n, n].
-
-        ``shown``, boolean of the same shape, are each head's right keys, where they are not the same for all.
-        """
+        """Evaluate heads from weights, [batch, n_heads, n, n]; ``shown`` are right keys that heads do not share."""
         weights = weights.mT if self.reverse else weights
         rows = weights[self.texts[:, None], torch.tensor(heads), self.queries[:, None]]  # [n, n_heads, n_keys]
         weights = (rows * _STEPS).round().long()
@@ -150,16 +141,13 @@ class _Instances:
 
 
 class _Seen(NamedTuple):
-    """Heads in instances of a role, [n, n_heads] each: whether they are hits, the key of most weight, the right one.
-
-    Weights are in ten-thousandths; ``gold_weight`` is -1 without a right key.
-    """
+    """Heads in instances of a role, [n, n_heads] each; weights are in ten-thousandths."""
 
     hits: Tensor
     key: Tensor
     weight: Tensor
-    gold: Tensor
-    gold_weight: Tensor
+    gold: Tensor  # the right key
+    gold_weight: Tensor  # -1 without a right key
 
     def scores(self, texts: Tensor) -> Tensor:
         """Scores as hit and miss, [n, n_heads, 2]; one of each a text, else -1."""
@@ -172,11 +160,9 @@ class _Seen(NamedTuple):
         return scores.masked_fill(ranks < best[texts], -1)
 
 
-_Role = tuple[str, str | None]
-"""Name and direction of a role."""
+_Role = tuple[str, str | None]  # name and direction of a role
 
-_Kept = tuple[TopExamples, TopExamples]
-"""Hits and misses."""
+_Kept = tuple[TopExamples, TopExamples]  # hits and misses
 
 
 class _Search:

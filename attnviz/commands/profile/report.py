@@ -137,7 +137,8 @@ def _chat_fields(profile: Profile) -> list[Field[ChatScores]]:
         values = each.scores.scores[0].nan_to_num(-math.inf)
         above = (values - each.scores.baseline[0].nan_to_num()).flatten()
         best = [divmod(int(at), profile.checkpoint.n_heads) for at in above.argsort(descending=True)[:_STRONGEST]]
-        return glued(f"{HeadId(*at)} {rounded(float(values[at]))}" for at in best)
+        heads = [HeadId(profile.checkpoint.layers[layer], head) for layer, head in best]
+        return glued(f"{head} {rounded(float(values[head]))}" for head in heads)
 
     return [
         Field("Attends", lambda each: each.source or "the answer"),
@@ -196,8 +197,7 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     yield _notes(profile)
 
 
-_FEW = 5
-"""Relations, and heads, on the first screen."""
+_FEW = 5  # relations, and heads, on the first screen
 
 
 def relation_fields(profile: Profile) -> list[Field[RelationCount]]:

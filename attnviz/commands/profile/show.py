@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
@@ -160,16 +160,12 @@ def passed_roles(profile: StoredProfile) -> dict[str, Any]:
     return {"attnviz": profile.document["attnviz"], "model": profile.model, "parts": profile.parts, "roles": roles}
 
 
-def _key_of(role: dict[str, Any], name: str) -> Any:
-    return role.get(name)
-
-
 def paper_table_of(profile: StoredProfile, kind: str) -> str:
     """The roles that pass as a table for a paper, as by :func:`attnviz.present.documents.paper_table`."""
     from attnviz.commands.profile.report import ROLE_FIELDS, SPEC
 
     content = passed_roles(profile)
-    fields = [replace(field, value=partial(_key_of, name=field.name)) for field in ROLE_FIELDS]
+    fields = [replace(field, value=methodcaller("get", field.name)) for field in ROLE_FIELDS]
     columns, rows = NamedTable("roles", fields, content["roles"]).csv_rows()
     caption = (
         f"Roles of the heads of {visible(str(profile.model.get('name')))} over {profile.measured_on} (attnviz profile, "

@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import family_of, page_data
 from attnviz.commands.profile.report import best_role, largest_guess
-from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, counted_families
+from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
@@ -148,8 +148,7 @@ def _blues(style: Style) -> tuple[str, str]:
     return to_hex(style.colour_map()(0.75)), to_hex(style.colour_map()(0.4))
 
 
-_NAME_WIDTH = 86
-"""Largest width of a name in the map of roles, in pixels."""
+_NAME_WIDTH = 86  # largest width of a name in the map of roles, in pixels
 
 
 def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]:
@@ -161,8 +160,14 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
     texts = [_names(of_head) for of_head in passed]
     frame = choices.style.greys.frame
     handles = [
-        Patch(facecolor="none" if family is UNNAMED else family.colour, edgecolor=frame, linewidth=PIXEL, label=label)
-        for family, label in counted_families(families)
+        Patch(
+            facecolor="none" if family is UNNAMED else family.colour,
+            edgecolor=frame,
+            linewidth=PIXEL,
+            label=f"{family.name} ({families.count(family)})",
+        )
+        for family in FAMILIES
+        if family in families
     ]
     source = profile.source()
     title = f"{profile.checkpoint.short_name}: the clearest role of every head, "

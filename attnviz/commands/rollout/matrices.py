@@ -17,8 +17,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-_AT_ONCE = 1 << 23
-"""Numbers in the vectors of one block of queries: 32 MiB in float32."""
+_AT_ONCE = 1 << 23  # numbers in the vectors of one block of queries: 32 MiB in float32
 
 
 def mixed_with_identity(patterns: Tensor, residual: float = 0.5, learned_sinks: bool = False) -> Tensor:

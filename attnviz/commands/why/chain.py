@@ -7,8 +7,7 @@ from attnviz.commands.why.scores import SIDES, QueryScores, ScoreDecomposer
 from attnviz.models.head_ids import HeadId
 from attnviz.trace.residual_parts import Source
 
-_SHOWN = 3
-"""Sources of a score that are nodes of their own; all others are one."""
+_SHOWN = 3  # sources of a score that are nodes of their own; all others are one
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from attnviz.trace.residual_parts import recording_parts, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
 
-_KEYS = 3
-"""Keys that are explained where none is named."""
+_KEYS = 3  # keys that are explained where none is named
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -27,8 +27,7 @@ from attnviz.trace.recorder import AttentionCall
 from attnviz.trace.residual_parts import Source, Term, WrittenParts, constant_term, parts_at
 from attnviz.trace.verify import VerifiedAttention
 
-_KEYS = 256
-"""Keys per block, so that the parts of all keys are never in memory."""
+_KEYS = 256  # keys per block, so that the parts of all keys are never in memory
 
 SIDES = ("query", "key")
 

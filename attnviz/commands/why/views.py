@@ -10,14 +10,13 @@ from torch import Tensor
 from attnviz.commands.why.measure import Account
 from attnviz.commands.why.report import REST, short_name
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure
-from attnviz.figures.matrix import Array, Labels
+from attnviz.figures.matrix import Array, Labels, signed_hundredths
 from attnviz.models.wording import rounded, signed
 from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.trace.residual_parts import Source
 
-_SIDE = 8
-"""Sources of a side with a row or column of their own."""
+_SIDE = 8  # sources of a side with a row or column of their own
 
 _SHORT = "FF: feed-forward network; b: bias, b_O: that of attention."
 """What :func:`short_name` shortens."""
@@ -53,13 +52,8 @@ def _plan_sources(result: Account, choices: ViewOptions) -> Iterator[HeatmapPlan
         bar="part of the difference of scores",
         colours=choices.style.diverging_map(),
         signed=True,
-        forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
+        forms=(signed_hundredths, lambda value: signed_hundredths(value).replace("0.", ".")),
     )
-
-
-def _in_cell(value: float) -> str:
-    """``+0.31``; '' for what rounds to zero."""
-    return signed(value) if abs(value) >= 0.005 else ""
 
 
 def _largest(

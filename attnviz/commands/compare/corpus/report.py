@@ -97,8 +97,7 @@ def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[Renderab
     yield _notes(result) if choices.verbose else notes(_left_out(result))
 
 
-_FEW = 8
-"""Heads on the first screen."""
+_FEW = 8  # heads on the first screen
 
 
 def _left_out(result: CorpusComparison) -> str:

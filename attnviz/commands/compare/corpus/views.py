@@ -19,8 +19,7 @@ from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
 
-_HEADROOM = 1.3
-"""Height of the Axes as a multiple of the largest distance, so that names have room above it."""
+_HEADROOM = 1.3  # height of the Axes as a multiple of the largest distance, so that names have room above it
 _ID_INCHES, _RANK_INCHES, _AXES_SHARE = 0.11, 0.2, 0.85
 """Least distances of ids and of ranks in inches, and rough share of the Axes in the figure's width."""
 

@@ -9,13 +9,12 @@ from attnviz.commands.heads.spans import spans_of_texts
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
 from attnviz.commands.heads.texts.tables import number_fields, text_fields
 from attnviz.figures.families import brief_name, family_of_label
-from attnviz.measures.patterns import MaskInput
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import colours_entry, statistic_entry
 from attnviz.present.figure_context import caption_of
-from attnviz.present.statistics import STATISTICS, filled
+from attnviz.present.statistics import described
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions, page_drawing
 
@@ -84,15 +83,9 @@ def _entry(head: HeadSpread, n_texts: int) -> dict[str, Any]:
 
 def _statistics(result: TextsAnalysis) -> Iterator[dict[str, Any]]:
     """The mean of every statistic over texts."""
-    words = {
-        "unit": "word" if result.options.words else "token",
-        "sinks": "the sinks",
-        "window": MaskInput.local_window,
-        "far": MaskInput.long_range_from,
-    }
-    first = result.heads[0]
+    first, of_text = result.heads[0], "word" if result.options.words else "token"
     for name in first.statistics:
-        title, meaning, unit = (filled(part, **words) for part in STATISTICS[name][:3])
+        title, meaning, unit = described(name, of_text, "the sinks")
         means = [head.statistics[name].mean for head in result.heads]
         known = [mean if mean is not None and math.isfinite(mean) else None for mean in means]
         uniform = None if result.checkpoint.stacks else first.uniform.get(name)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from attnviz.commands.heads.spans import lookback_entry, spans_entry, spans_of_texts
+from attnviz.commands.heads.spans import lookback_fields, spans_entry, spans_of_texts
 from attnviz.commands.heads.texts.measure import HeadSpread, Spread, TextsAnalysis
 from attnviz.commands.heads.texts.tables import (
     LINES,
@@ -100,8 +100,7 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
         yield notes(*_MEANINGS)
 
 
-_FEW = 6
-"""Heads on the first screen."""
+_FEW = 6  # heads on the first screen
 
 _MEANINGS = (
     "Label: the one that most texts give the head, each by itself, and in how many. Score: of the pattern behind "
@@ -121,7 +120,7 @@ def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[st
                 "label": head.label,
                 "score": head.score,
                 **head.statistics,
-                **lookback_entry(text.spans, head.id),
+                **entry(lookback_fields(text.spans), head),
             }
             for head in text.heads
             if head.id in chosen

@@ -220,11 +220,8 @@ def _measured(
 
 
 def _copying(checkpoint: Checkpoint, attention: SampledAttention, seed: int, batch_size: int) -> Tensor | None:
-    """How far each head raises the logit of the token that it attends to most, [n_layers, n_heads], -1 to 1.
-
-    Sum of its direct effects on that logit, less the mean over the vocabulary, by the sum of their absolute values,
-    over the second copies of random tokens (the paper's evaluator; it has 25 tokens).
-    """
+    """How far each head raises the logit of the token that it attends to most, [n_layers, n_heads], -1 to 1."""
+    # the paper's evaluator, but for its 25 tokens: signed effects on the logit, by their absolute values
     writing = WritingTally(checkpoint, 0)
     if writing.why_no_copying:
         return None

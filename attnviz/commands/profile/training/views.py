@@ -18,8 +18,7 @@ from attnviz.measures.estimates import Interval
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
 
-_LABEL = 7.0
-"""Size of the letters of axes, in points."""
+_LABEL = 7.0  # size of the letters of axes, in points
 
 
 @dataclass(frozen=True)
