@@ -121,7 +121,9 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
     few = choices.rows(10 if effects is None else 4)
     columns = pick(table.fields, *(_LISTED if choices.verbose else _FIRST))
     yield first_rows("Heads", columns, table.rows, few, _CSV, order=order)
-    if effects is not None:
+    if effects is None:
+        yield notes(result.no_effects)
+    else:
         yield _effects_table(effects, result.end_effects, table.rows, few, choices.verbose)
         yield _effects_text(result, effects)
     if result.end_effects is not None:
@@ -132,9 +134,7 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES_IN_WORDS}.",
         f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
         "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes for a token.",
-        result.no_effects
-        if effects is None
-        else f"{how_it_is_read(result, effects)} {_promoted_note(effects)}".strip(),
+        "" if effects is None else f"{how_it_is_read(result, effects)} {_promoted_note(effects)}".strip(),
         f"{target_note(result.target.text, result.target.generated)} X: keys, and so f(x) and sinks, are of the source."
         if result.target
         else "",
