@@ -65,7 +65,7 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
     n_bins, n_columns = config.num_mel_bins, COLUMNS * config.max_source_positions
     try:
         if path.suffix == ".npy":
-            found = np.asarray(np.load(path, allow_pickle=False))
+            found = np.asarray(np.load(path, allow_pickle=False)).astype(np.float32, casting="same_kind")
         else:
             with wave.open(str(path)) as file:
                 rate, bits, n_channels = file.getframerate(), 8 * file.getsampwidth(), file.getnchannels()
@@ -77,11 +77,9 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
             samples = np.frombuffer(content, "<i2").reshape(-1, n_channels).mean(1) / 2**15
             extract, length = WhisperFeatureExtractor(feature_size=n_bins), max(len(samples), n_columns * _HOP)
             found = extract(samples, sampling_rate=rate, max_length=length, return_tensors="np")["input_features"]
-        if found.shape[:-1] not in ((n_bins,), (1, n_bins)) or not 0 < found.shape[-1] <= n_columns:
-            raise ValueError(f"features {list(found.shape)}, for at most [{n_bins}, {n_columns}]")
-        features = torch.from_numpy(found.astype(np.float32, casting="same_kind")).reshape(n_bins, -1)
-        if not features.isfinite().all():
-            raise ValueError("features that are not finite")
+        fits = found.shape[:-1] in ((n_bins,), (1, n_bins)) and 0 < found.shape[-1] <= n_columns
+        if not fits or not np.isfinite(found).all():
+            raise ValueError(f"features {list(found.shape)}, for at most [{n_bins}, {n_columns}], all finite")
     except (OSError, EOFError, TypeError, ValueError, wave.Error) as error:
         seconds = f"{n_columns * _HOP / _RATE:g}"
         raise TextError(
@@ -89,9 +87,9 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
             f"expected features (.npy), or a WAV file of {_RATE} samples a second of 16 bits: "
             f"ffmpeg -i {shlex.quote(str(path))} -t {seconds} -ar {_RATE} -ac 1 out.wav"
         ) from error
-    silence = float(features.max()) - 2  # as low as the feature extractor goes
-    features = torch.nn.functional.pad(features, (0, n_columns - features.shape[1]), value=silence)
-    return frames_of(features.to(dtype))
+    features = torch.from_numpy(found.reshape(n_bins, -1)).to(dtype)
+    silence = float(found.max()) - 2  # as low as the feature extractor goes
+    return frames_of(torch.nn.functional.pad(features, (0, n_columns - features.shape[1]), value=silence))
 
 
 def frames_of(features: Tensor) -> Frames:
