@@ -178,7 +178,7 @@ def contrasting_ink(colour: Sequence[float] | Array) -> str:
 
 def scale_end(value: float) -> float:
     """Round a share up to the end of a colour scale."""
-    return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if top >= value), 1.0)
+    return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if top >= value), max(1.0, value))
 
 
 def max_pool(values: Array, factor: int, across: int | None = None) -> Array:

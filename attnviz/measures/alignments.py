@@ -23,7 +23,7 @@ from attnviz.trace.verify import VerifiedAttention
 ROWS = "output", "input"
 """Rows that stand for a target word: those that predict it, or that read it (AWO and AWI in Kobayashi et al. 2020)."""
 
-ALIGNMENT = (*(f"{name}_{rows}" for name in ("aer", "precision", "recall", "gain") for rows in ROWS), "aer_baseline")
+ALIGNMENT = (*(f"{name}_{rows}" for name in ("aer", "gain", "precision", "recall") for rows in ROWS), "aer_baseline")
 """Statistics of a cross-attention head on a pair of texts; see :func:`alignment_rates`."""
 
 _LINK = re.compile(r"([0-9]{1,6})([-?p])([0-9]{1,6})")
@@ -80,7 +80,7 @@ def alignment_rates(verified: VerifiedAttention, pair: Text, gold: Tensor) -> di
         weights = queries @ pattern @ keys.T  # [n_rows, n_heads, n_target, n_source]
         links = one_hot(first_largest(weights), len(keys)) * (weights > 0)
         aer, *others = _rates(links, gold)
-        values = torch.cat([aer, *others, baseline - aer, baseline.expand_as(aer)[:1]])
+        values = torch.cat([aer, baseline - aer, *others, baseline.expand_as(aer)[:1]])
         for head, numbers in enumerate(values.T.tolist()):
             known = [number if math.isfinite(number) else None for number in numbers]  # without sure links no recall
             found[HeadId(layer, head)] = dict(zip(ALIGNMENT, known, strict=True))
@@ -96,6 +96,8 @@ def _pieces(tokens: Tokens, text: str) -> Tensor:
     pieces = torch.zeros(len(spans), len(tokens), dtype=torch.float64)
     for word, positions in enumerate(overlapping(tokens.offsets, spans)):
         pieces[word, list(positions)] = 1
+    before = [not special and span == (0, 0) for special, span in zip(tokens.special, tokens.offsets, strict=True)]
+    pieces[0, before] = 1  # the space before the first word may be a token that stands for no character
     return pieces
 
 

@@ -34,7 +34,7 @@ def _read(file: str | Path, n: int) -> NDArray[np.float64]:
     """Which of n residues are in contact, [n, n]: 1, 0, or NaN where that is not known."""
     expected = f"expected in {visible(str(file))} {n} × {n} numbers (.npy), or lines of two residues up to {n}, found"
     try:
-        found = np.load(file) if Path(file).suffix == ".npy" else np.loadtxt(file, dtype=int, ndmin=2)
+        found = np.load(file) if Path(file).suffix == ".npy" else np.loadtxt(file, int, ndmin=2, encoding="utf-8-sig")
         known = found >= 0
     except (OSError, EOFError, TypeError, ValueError) as error:
         raise UsageError(f"{expected} what cannot be read: {error}.") from error

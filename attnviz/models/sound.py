@@ -1,6 +1,7 @@
 """Sound as an encoder-decoder such as Whisper reads it: log-mel features, and the frames that its encoder makes."""
 
 import math
+import shlex
 import wave
 from dataclasses import dataclass
 from itertools import pairwise
@@ -64,33 +65,37 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
     n_bins, n_columns = config.num_mel_bins, COLUMNS * config.max_source_positions
     try:
         if path.suffix == ".npy":
-            found = np.load(path, allow_pickle=False)
+            found = np.asarray(np.load(path, allow_pickle=False)).astype(np.float32, casting="same_kind")
         else:
             with wave.open(str(path)) as file:
-                rate, bits, content = file.getframerate(), 8 * file.getsampwidth(), file.readframes(file.getnframes())
-                if (rate, bits) != (_RATE, 16):
-                    raise ValueError(f"{rate} samples a second of {bits} bits")
-                samples = np.frombuffer(content, "<i2").reshape(-1, file.getnchannels()).mean(1) / 2**15
+                rate, bits, n_channels = file.getframerate(), 8 * file.getsampwidth(), file.getnchannels()
+                expected, content = file.getnframes() * n_channels, file.readframes(file.getnframes())
+            if (rate, bits) != (_RATE, 16):
+                raise ValueError(f"{rate} samples a second of {bits} bits")
+            if not len(content) == 2 * expected > 0:
+                raise ValueError(f"{len(content) // 2} of {expected} samples")
+            samples = np.frombuffer(content, "<i2").reshape(-1, n_channels).mean(1) / 2**15
             extract, length = WhisperFeatureExtractor(feature_size=n_bins), max(len(samples), n_columns * _HOP)
             found = extract(samples, sampling_rate=rate, max_length=length, return_tensors="np")["input_features"]
-        if found.shape[:-1] not in ((n_bins,), (1, n_bins)) or not 0 < found.shape[-1] <= n_columns:
-            raise ValueError(f"features {list(found.shape)}, for at most [{n_bins}, {n_columns}]")
-    except (OSError, EOFError, ValueError, wave.Error) as error:
+        fits = found.shape[:-1] in ((n_bins,), (1, n_bins)) and 0 < found.shape[-1] <= n_columns
+        if not fits or not np.isfinite(found).all():
+            raise ValueError(f"features {list(found.shape)}, for at most [{n_bins}, {n_columns}], all finite")
+    except (OSError, EOFError, TypeError, ValueError, wave.Error) as error:
         seconds = f"{n_columns * _HOP / _RATE:g}"
         raise TextError(
-            f"cannot read a sound of at most {seconds} seconds in {path} ({error}); expected features (.npy), or a WAV "
-            f"file of {_RATE} samples a second of 16 bits: ffmpeg -i {path} -t {seconds} -ar {_RATE} -ac 1 out.wav"
+            f"cannot read a sound of at most {seconds} seconds in {path} ({str(error) or 'the file ends early'}); "
+            f"expected features (.npy), or a WAV file of {_RATE} samples a second of 16 bits: "
+            f"ffmpeg -i {shlex.quote(str(path))} -t {seconds} -ar {_RATE} -ac 1 out.wav"
         ) from error
-    features = torch.from_numpy(found.astype(np.float32)).reshape(n_bins, -1)
-    silence = float(features.max()) - 2  # as low as the feature extractor goes
-    features = torch.nn.functional.pad(features, (0, n_columns - features.shape[1]), value=silence)
-    return frames_of(features.to(dtype))
+    features = torch.from_numpy(found.reshape(n_bins, -1)).to(dtype)
+    silence = float(found.max()) - 2  # as low as the feature extractor goes
+    return frames_of(torch.nn.functional.pad(features, (0, n_columns - features.shape[1]), value=silence))
 
 
 def frames_of(features: Tensor) -> Frames:
     """The frames of features [n_bins, n_columns], of which those after the end of the sound are all alike."""
     heard = (features != features[0, -1]).any(0) * torch.arange(1, features.shape[1] + 1)
-    n_heard = max(1, int(heard.max()) // COLUMNS)
+    n_heard = max(1, math.ceil(int(heard.max()) / COLUMNS))
     times = [f"{_SECONDS * frame:.2f}s" for frame in range(n_heard)]
     tokens = tokens_of_labels((*times, *["<padding>"] * (features.shape[1] // COLUMNS - n_heard)), False)
     return Frames(**vars(tokens), features=features, n_heard=n_heard)

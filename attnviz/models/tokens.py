@@ -72,8 +72,8 @@ class Tokens:
 
     @property
     def n_unknown(self) -> int:
-        """How many tokens stand for what the vocabulary lacks."""
-        return self.ids.count(self.unknown_id)
+        """How many tokens of the text stand for what the vocabulary lacks; a colon between chains is none."""
+        return sum(each == (self.unknown_id, False) for each in zip(self.ids, self.special, strict=True))
 
     @property
     def notes(self) -> list[str]:

@@ -104,6 +104,7 @@ def test_what_is_drawn_is_corrected_and_statistics_are_of_the_weights(tmp_path, 
 
 def test_heads_are_ranked_beside_chance_and_files_have_their_precision(tmp_path):
     found = attnviz.analyze("MKTAYIAK:QRQISFMK", checkpoint_of("esm"), contacts=text_of([(1, 7)], tmp_path))
+    assert found.tokens.n_unknown == 0
     assert [found.tokens.labels[at] for at in (8, 9, 10)] == ["K8", "<unk>", "Q9"]
     assert found.tokens.special[9]
     heads = found.document()["heads"]

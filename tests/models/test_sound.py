@@ -137,6 +137,10 @@ def test_generation_is_that_of_transformers(tmp_path):
     (lambda at: Path(__file__), "RIFF"),
     (lambda at: saved(at / "a.npy", np.zeros((7, 20))), r"\[8, 60\]"),
     (lambda at: saved(at / "a.npy", np.zeros((8, 61))), r"\[8, 61\]"),
+    (lambda at: saved(at / "a.npy", np.full((8, 20), np.nan)), "finite"),
+    (lambda at: saved(at / "a.npy", np.full((8, 20), "a")), "float32"),
+    (lambda at: tone(at / "a.wav", seconds=0), "0 samples"),
+    (lambda at: cut(tone(at / "a.wav")), "of 4800 samples"),
 ])  # fmt: skip
 def test_what_is_no_sound_of_this_model_is_refused(make, word, folder, tmp_path):
     with pytest.raises(TextError, match=word):
@@ -145,6 +149,11 @@ def test_what_is_no_sound_of_this_model_is_refused(make, word, folder, tmp_path)
 
 def saved(path: Path, features: Any) -> Path:
     np.save(path, features)
+    return path
+
+
+def cut(path: Path) -> Path:
+    path.write_bytes(path.read_bytes()[:-1001])
     return path
 
 

@@ -23,7 +23,9 @@ def page_data(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``, without patterns of single texts."""
     model, heads = result.checkpoint, result.select(choices.select)
     n = counted(len(result.texts), "text")
-    options = {"words": result.options.words, "each_line": True}
+    options = {"words": result.options.words, "each_line": True, "alignments": result.gold and str(result.gold)}
+    if result.corpus is not None and result.corpus.table is not None:
+        options |= {f"{kind}_column": name for kind, name in result.corpus.table.columns.items()}
     of_spans = spans_of_texts(text.spans for text in result.texts)
     return {
         "command": "heads-texts",
