@@ -31,6 +31,9 @@ from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
 _TICK, _AXIS_NAME, _BAR, _SLACK = 10, 24, 0.55, 0.08
 
+OF_TWO_TEXTS = ("target (attends from)", "source (attended to)")
+"""Names of rows and columns of cross-attention."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeatmapPlan(ColourScale, PagePlan):
@@ -44,7 +47,7 @@ class HeatmapPlan(ColourScale, PagePlan):
     outlines: tuple[Outline, ...] = ()  # frames around cells
     forms: tuple[Callable[[float], str], ...] = (hundredths,)  # a value as text in its cell, the fullest form first
     keys: Labels | None = None  # of the columns, if other positions than the rows
-    one_text: bool = False  # whether they are of the same text
+    axes: tuple[str, str] = ("query (attends from)", "key (attended to)")  # names of rows and columns
 
 
 def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tuple[int, int]:
@@ -125,10 +128,8 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
         vector=vector, outlines=plan.outlines, cell=points,
     )  # fmt: skip
     size, ink = 7.5, outer_ink(style, "axes.labelcolor")
-    from_, to = ("query", "key") if plan.keys is None or plan.one_text else ("target", "source")
-    names = (f"{from_} (attends from)", f"{to} (attended to)")
     settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
-    for name, setting, count in zip(names, settings, plan.values.shape, strict=True):
+    for name, setting, count in zip(plan.axes, settings, plan.values.shape, strict=True):
         side = ax.get_window_extent().height / ax.figure.dpi if points is None else points * count / 72
         shown = name if text_width(name, size, DPI) <= side * DPI + 20 else name.partition(" ")[0]
         setting(shown, fontsize=size, color=ink, labelpad=2)

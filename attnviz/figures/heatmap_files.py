@@ -135,8 +135,9 @@ class _Page:
             size = value_size(texts, points, points)
         if size is None:
             return levels.astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
-        kinds, kind_of_cell = np.unique(levels * 101 + numbers, return_inverse=True)
-        made = [_tile(*divmod(int(kind), 101), size, cell, self.dpi, self.style.theme) for kind in kinds]
+        n_numbers = int(numbers.max()) + 1
+        kinds, kind_of_cell = np.unique(levels * n_numbers + numbers, return_inverse=True)
+        made = [_tile(*divmod(int(kind), n_numbers), size, cell, self.dpi, self.style.theme) for kind in kinds]
         cells: _Pixels = np.stack(made)[kind_of_cell.reshape(rows, columns)].transpose(0, 2, 1, 3)
         return cells.reshape(rows * cell, columns * cell)
 
@@ -162,7 +163,7 @@ def _levels(plan: HeatmapPlan) -> NDArray[np.int64]:
 
 def _in_hundredths(plan: HeatmapPlan) -> NDArray[np.int64]:
     """[rows, columns], the weights in hundredths, as written."""
-    written: NDArray[np.int64] = np.rint(np.clip(plan.values, 0, 1) * 100).astype(np.int64)
+    written: NDArray[np.int64] = np.rint(np.maximum(plan.values, 0) * 100).astype(np.int64)
     return written
 
 

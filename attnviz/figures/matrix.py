@@ -143,9 +143,11 @@ def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ..
 
 
 def hundredths(value: float) -> str:
-    """A weight for a cell: ``.93``, ``1``; '' below 0.005."""
+    """A value for a cell: ``.93``, ``1``, ``1.85``; '' below 0.005."""
     shown = round(100 * value)
-    return "" if not shown else "1" if shown == 100 else f".{shown:02d}"
+    if not shown:
+        return ""
+    return "1" if shown == 100 else f"{shown / 100:.2f}".removeprefix("0")
 
 
 def signed_hundredths(value: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -118,6 +118,15 @@ def test_beside_the_cells_letters_have_the_colours_of_the_callers_style():
     assert not any(line.get_visible() for line in ax.get_xgridlines())
 
 
-def test_the_numbers_of_the_fast_files_are_those_of_the_figure():
-    of = plan(9)
-    assert [hundredths(number / 100) for number in _in_hundredths(of).flat] == [hundredths(v) for v in of.values.flat]
+@pytest.mark.parametrize("largest", [1, 1.85])
+def test_the_numbers_of_the_fast_files_are_those_of_the_figure(largest: float):
+    values = plan(9).values
+    values[4, 4] = values.max()
+    of = plan(9, values=values * largest / values.max(), norm=Normalize(0, largest))
+    written = [hundredths(value) for value in of.values.flat]
+    assert f"{largest:g}" in written
+    assert [hundredths(number / 100) for number in _in_hundredths(of).flat] == written
+    box = heatmap_figure(of, Style()).axes[0].get_window_extent()
+    painted = cells_of(files([of])[0], box, 9, Style())
+    colours = Style().colour_map()(of.norm(of.values), bytes=True)[..., :3].astype(int)
+    assert np.abs(painted - colours)[1:-1, 1:-1].max() <= 10

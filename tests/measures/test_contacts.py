@@ -98,6 +98,7 @@ def test_what_is_drawn_is_corrected_and_statistics_are_of_the_weights(tmp_path, 
         (plan,) = drawing_of("heads", "heads").plans(found, ViewOptions(select=(str(after.id),)))
         torch.testing.assert_close(torch.from_numpy(plan.values), own.clamp(min=0), atol=1e-6, rtol=0)
         assert (plan.labels.texts[0], plan.labels.texts[-1]) == ("M1", "F14")
+        assert plan.axes[0] == plan.axes[1]
         highest = pairs.T[own[tuple(pairs)].topk(14).indices].tolist()
         assert after.statistics["contacts_l"] == pytest.approx(([0, 9] in highest) / 14)
 

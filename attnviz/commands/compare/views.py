@@ -12,7 +12,7 @@ from attnviz.commands.compare.measure import Comparison, HeadDifference
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
+from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed_hundredths
 from attnviz.figures.style import Style
 from attnviz.models.wording import counted, shortened_token, signed
@@ -118,6 +118,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
             values=values,
             labels=labels,
             keys=keys,
+            axes=HeatmapPlan.axes if keys is None else OF_TWO_TEXTS,
             norm=root_norm(end),
             bar_norm=root_norm(end),
             bar=_BAR,

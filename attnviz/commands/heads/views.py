@@ -15,7 +15,14 @@ from attnviz.commands.heads.relations_view import outlines_of, relations_note
 from attnviz.commands.heads.summary import MOST_DRAWN, listed_heads, over_corpus, unless_seen
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, has_numbers, heatmap_figure, heatmap_pooling
+from attnviz.figures.heatmap import (
+    OF_TWO_TEXTS,
+    HeatmapPlan,
+    draw_heatmap,
+    has_numbers,
+    heatmap_figure,
+    heatmap_pooling,
+)
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool, scale_end
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
@@ -95,6 +102,8 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     ticks = f"; ticks: {sinks_in_words(shown[0].keys, about.unit)}" if sinks else ""
     of_source = few and shown[0].context.source is not None
     rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
+    if analysis.corrected:
+        rows = "both directions added"
     rows = rows if keys is None else f"{rows}, stretched to squares"
     roles, corpus = "", ""
     if analysis.profile is not None:
@@ -170,9 +179,11 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     about, own, between = shown.figure_context, style.scale == "per-head", analysis.context.source is not None
     labels, keys = _labels(shown)
     pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
-    which = f"row = {about.unit} that attends, column = {about.unit} attended to"
+    which, axes = f"row = {about.unit} that attends, column = {about.unit} attended to", HeatmapPlan.axes
+    if analysis.corrected:
+        which, axes = f"of each pair of {about.unit}s, both directions added", (about.unit, about.unit)
     if between:
-        which = f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
+        axes, which = OF_TWO_TEXTS, f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
     for head, values in pooled_patterns(shown, heads, pooled):
         most, label = _largest(values), head.shown
         on_text, over = evidence(head), over_corpus(analysis, head)
@@ -205,7 +216,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
             values=values,
             labels=labels,
             keys=keys,
-            one_text=not between,
+            axes=axes,
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=style.norm(most),
             bar_norm=style.norm(),
@@ -253,6 +264,8 @@ def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
         title = f"mean pattern of {len(heads)} of {len(part.heads)} {kind}heads"
         selected = f"selected: {visible(', '.join(choices.select).replace(',', ', ').replace(',  ', ', '))}"
     rows = "Rows attend to columns." if shown.context.source is None else "Rows (target) attend to columns (source)."
+    if part.corrected:
+        rows = "Both directions added."
     larger = " (larger weights look the same)" if cut else ""
     return TilesPlan(
         stem=shown.stem("mean"),

@@ -46,7 +46,6 @@ def _plan_sources(result: Account, choices: ViewOptions) -> Iterator[HeatmapPlan
         values=values,
         labels=Labels(rows, tuple(name == REST for name in rows)),
         keys=Labels(columns, tuple(name == REST for name in columns)),
-        one_text=True,
         norm=norm,
         bar_norm=norm,
         bar="part of the difference of scores",
