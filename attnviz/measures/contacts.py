@@ -72,7 +72,8 @@ class ContactMap:
         n = len(self._residues)
         (first, second), chains = np.triu_indices(n, 1), self._residues - np.arange(n)
         truth, between = _read(file, n)[first, second], chains[first] != chains[second]
-        apart = np.where(between, _LONG * (truth[between] == 1).any(), second - first)
+        of_chains = _LONG if (truth[between] == 1).any() else 0
+        apart = np.where(between, of_chains, second - first)
         self._pairs = dict[str, tuple[Tensor, Tensor]]()
         for name, (least, _) in CONTACTS.items():
             ranked = (apart >= least) & (truth >= 0)

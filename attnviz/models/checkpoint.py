@@ -208,10 +208,11 @@ class Checkpoint:
         """The attention layer with this number; one of :attr:`layers` is itself. UsageError if there is none."""
         by_index = self.stacks or isinstance(layer, NumberedLayer)
         known = {int(each) if by_index else number_of(each): each for each in self.layers}
-        named = numbers_in_words("layer", known)
         if not is_whole(layer):
+            named = numbers_in_words("layer", known)
             raise UsageError(f"expected a layer as a whole number, {named}, found {as_found(layer)}.")
         if layer not in known:
+            named = numbers_in_words("layer", known)
             raise UsageError(f"the model {self.name} has no layer {layer} with heads: expected {named}.")
         return known[layer]
 

@@ -43,7 +43,9 @@ class Frames(Tokens):
     def intervals(self) -> Positions:
         """Columns of pictures: as many frames each as leave few enough, labelled by the first; and all padding."""
         firsts = range(0, self.n_heard, math.ceil(self.n_heard / _MOST_INTERVALS))
-        ends = [*firsts, self.n_heard, *[len(self)] * (self.n_heard < len(self))]
+        ends = [*firsts, self.n_heard]
+        if self.n_heard < len(self):
+            ends.append(len(self))
         groups = tuple(tuple(range(*each)) for each in pairwise(ends))
         labels = tuple(self.labels[group[0]] for group in groups)
         padding = tuple(self.special[group[0]] for group in groups)

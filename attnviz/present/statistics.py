@@ -69,9 +69,8 @@ STATISTICS = live(REGISTRY, lambda: {
     "aer_baseline": Statistic("AER, baseline", "AER of the diagonal, or of random links if less", "", "AER, baseline"),
     "sink": Statistic("sink share", "mean attention of the other {unit}s to {sinks}", "", "Sink"),
     **{
-        name: Statistic(of, f"{_CONTACTS}, {least} or more apart", "", of)
-        for name, (least, _) in CONTACTS.items()
-        for of in [name.replace("contacts_l5", "P@L/5").replace("contacts_l", "P@L").replace("_", " ")]
+        name: Statistic(title, f"{_CONTACTS}, {CONTACTS[name][0]} or more apart", "", title)
+        for name, title in zip(CONTACTS, ("P@L", "P@L/5", "long P@L", "long P@L/5"), strict=True)
     },
     NOWHERE: Statistic(NOWHERE, "mean attention of content that goes to a learned sink, no token", "", "Nowhere"),
     **{

@@ -132,7 +132,7 @@ class Latent:
         return torch.cat([self.norm(normed), apart], -1)
 
     def _before_norm(self, x: Tensor) -> tuple[Tensor, ...]:
-        return torch.nn.functional.linear(x, self.weight, self.bias).tensor_split([len(self.norm.weight)], -1)
+        return linear(x, self.weight, self.bias).tensor_split([len(self.norm.weight)], -1)
 
     def scale(self, x: Tensor, d_head: int) -> Tensor:
         """What each number of a head is divided by, [.., d_head]; the last ones, which are not normed, by 1."""

@@ -17,6 +17,7 @@ from attnviz.models.opening import open_checkpoint
 from attnviz.models.quantised import has_gradient
 from attnviz.present.tables import verification_line
 from attnviz.reference.attention import linear
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
@@ -153,3 +154,20 @@ def test_other_commands_read_dequantised_weights(folders, name):
     with nullcontext() if has_gradient(model) else pytest.raises(UsageError, match="--no-gradient"):
         attnviz.ablate(TEXT, model, tokenizer=tokenizer, curve=False)
     attnviz.ablate(TEXT, model, tokenizer=tokenizer, curve=False, gradient=False)
+
+
+def test_latents_run_in_4_bits_and_are_refused_where_they_are_rounded(tmp_path):
+    widths = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
+    model = sharp_llama("deepseek_v3", hidden_size=64, intermediate_size=128, moe_intermediate_size=64, **widths)
+    tokenizer = sentencepiece_tokenizer()
+    folder = save_checkpoint(model, tokenizer, tmp_path / "model")
+
+    def found(name):
+        quantised = AutoModelForCausalLM.from_pretrained(
+            folder, quantization_config=FORMATS[name][0], dtype=torch.float32
+        )
+        return attnviz.analyze(TEXT, quantised.eval(), tokenizer=tokenizer, syntax=False)
+
+    assert found("nf4 twice").verification.level == 4
+    with pytest.raises(ArchitectureError, match="nf4"):
+        found("int8")

@@ -229,11 +229,10 @@ def recompute_layer(
         ``query``, ``key``, ``value`` and ``concatenated`` [n, heads * d_head], ``split`` [3, n_heads, n, d_head]
         (values narrower than keys end in zeros), ``head_norm`` and ``rotated`` [2, n_heads, n, d_head], those of
         :data:`attention.BY_POSITION`, ``scores``, ``capped`` and ``pattern`` [n_heads, n, n], ``mask`` [n, n],
-        ``weighted`` [n_heads, n, d_head], ``gate``,
-        ``expanded``, ``activated`` and ``gated`` [n, d_ff], ``router`` and ``experts`` (weights; 0 of those not taken)
-        [n, n_experts], ``shared_gate`` [n, 1]; all others are [n, d_model]. What this layer lacks is left out
-        (parallel: ``attention_residual``): ``feed_forward_residual`` is there if a norm follows it, ``final_norm``
-        after a model's last layer.
+        ``weighted`` [n_heads, n, d_head], ``gate``, ``expanded``, ``activated`` and ``gated`` [n, d_ff], ``router`` and
+        ``experts`` (weights; 0 of those not taken) [n, n_experts], ``shared_gate`` [n, 1]; all others are [n, d_model].
+        What this layer lacks is left out (parallel: ``attention_residual``): ``feed_forward_residual`` is there if a
+        norm follows it, ``final_norm`` after a model's last layer.
     """
     steps: dict[str, Tensor] = {}
 

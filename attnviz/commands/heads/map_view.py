@@ -77,11 +77,8 @@ def _map(analysis: Analysis, statistic: str) -> tuple[HeadMap, str, tuple[str, .
         hatched = "; ".join(filter(None, [hatched, "hatched layers: without attention"]))
     bar = f"{name} ({unit or '0–1'})" if len(measured) else ""
     norm = Normalize(0, top, clip=True)
-    return (
-        HeadMap(values, analysis.layers, _name_of(analysis), norm=norm, bar=bar, reference=reference),
-        hatched,
-        tuple(alone),
-    )
+    drawn = HeadMap(values, analysis.layers, _name_of(analysis), norm=norm, bar=bar, reference=reference)
+    return drawn, hatched, tuple(alone)
 
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:

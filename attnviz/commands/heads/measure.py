@@ -136,8 +136,9 @@ def analyze(
     file = None if contacts is None else str(contacts)
     options, named = Options(words, queries, symmetric or apc, apc, file), spans_by_name(spans)
     check_parser(parser, syntax)
-    if sum(each is not None for each in (text, chat, audio)) != 1:
-        found = "neither" if text is chat is audio else "both"
+    given = [each for each in (text, chat, audio) if each is not None]
+    if len(given) != 1:
+        found = "both" if given else "neither"
         raise UsageError(f"expected a text, or instead a chat or a sound (chat=..., audio=...), found {found}.")
     messages = None if chat is None else chat_of(chat)
     of_block = block_memory(memory)

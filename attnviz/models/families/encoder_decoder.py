@@ -59,7 +59,7 @@ class EncoderDecoder(Architecture, ABC):
             Stack("D", "decoder", first, decoder, decoder_heads),
             Stack("X", "cross-attention", first + decoder, decoder, decoder_heads),
         )
-        return stacks[self.reads_sound :]
+        return stacks[1:] if self.reads_sound else stacks
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """The bare model with encoder and decoder inside a model with any head.

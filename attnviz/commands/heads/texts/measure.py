@@ -24,7 +24,7 @@ from attnviz.measures.patterns import NAMES
 from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, number_of
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.wording import counted, visible
 from attnviz.options import CorpusOptions, checked
@@ -194,7 +194,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
             t = t_quantile(1 - ERROR_RATE / (2 * len(ROWS) * len(self.aligned)), n - 1)
             gains = [head.statistics[f"gain_{rows}"] for rows in ROWS]
             if any((gain.mean or 0.0) > max(MARGIN, t * (gain.sd or 0.0) / math.sqrt(n)) for gain in gains):
-                passed.append([int(head.id.layer_name[1:]), head.id.head])
+                passed.append([number_of(head.id.layer), head.id.head])
         return passed
 
     @property
