@@ -9,7 +9,6 @@ import typer
 
 import attnviz
 from attnviz.cli.runner import Job, Run, command
-from attnviz.errors import UsageError
 from attnviz.models.wording import counted
 
 
@@ -32,16 +31,17 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
             Write claims.toml: what the clearest heads do now, for a CI to check.
     """
     from attnviz.commands.check.claims import CLAIMS_FILE, read_claims
-    from attnviz.commands.check.report import write_junit
+    from attnviz.commands.check.report import junit, junit_file
 
-    model, junit, found = run.options["model"], run.options["junit"], list[attnviz.Check]()
+    model, found = run.options["model"], list[attnviz.Check]()
     if published is None:
         files = files or (Path(CLAIMS_FILE),)
     of_file = None
     if published is None and len(files) == 1 and not init:
         of_file = read_claims(files[0])[1]
-    if junit is not None and not junit.parent.is_dir():
-        raise UsageError(f"--junit {junit}: expected a file in a folder that is there, found no {junit.parent}.")
+    verdicts = None if run.options["junit"] is None else junit_file(run.options["junit"])
+    if verdicts is not None:
+        verdicts.refuse([*files, *run.inputs])
     own = {name: run.options[name] for name in ("revision", "adapter", "tokenizer")}
 
     def measure(_: object, progress: Any, warn: Any) -> attnviz.Check:
@@ -52,8 +52,8 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
     def finish(checked: attnviz.Check, _: object) -> Iterator[str]:
         if init:
             yield f"wrote {counted(len(checked.claims), 'claim')} to {files[0]}"
-        if junit is not None:
-            write_junit(checked, junit)
+        if verdicts is not None:
+            verdicts.write(junit(checked))
 
     named = model or of_file or "minilm"
     job = run.job(measure, texts=[published], corpora=files, models=[named], rate=True, finish=finish)

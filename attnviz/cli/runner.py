@@ -5,12 +5,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 
 import typer
 
 from attnviz import plugins
+from attnviz.arguments import is_there
 from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_where_to_look, split_names
 from attnviz.errors import (
     INTERRUPTED,
@@ -43,6 +45,8 @@ None where another process writes it.
 
 _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 """Errors that one of several processes may have alone, and so tells of; all others all have."""
+
+_WRITTEN = "out", "junit"
 
 _OF_MODEL, _LANGUAGES = ("model", "revision", "adapter", "tokenizer"), ("source_language", "target_language")
 
@@ -102,6 +106,13 @@ class Run:
     def quiet(self) -> bool:
         """Whether only errors are printed."""
         return bool(self.options.get("quiet"))
+
+    @property
+    def inputs(self) -> list[Path]:
+        """Files and folders that are there and that the options but those of output name."""
+        named = [self.options[option.name] for option in self.spec.options if option.name not in _WRITTEN]
+        each = chain.from_iterable(value if isinstance(value, tuple) else [value] for value in named)
+        return [Path(name) for name in each if isinstance(name, str | Path) and is_there(name)]
 
     @property
     def model_names(self) -> list[str]:
@@ -170,7 +181,7 @@ class Run:
         choices, figures, quiet = self.choices(), self.figure_names(implied_figures), self.quiet
         known_texts = [text for text in texts if text is not None]
         path = self.results_folder(models or self.model_names, known_texts, corpora)
-        output = OutputFolder(path, self.command)
+        output = OutputFolder(path, self.command, self.inputs)
 
         def work() -> None:
             with output, progress(quiet, rate) as tell:

@@ -1,4 +1,7 @@
-"""The folder of a run: written beside its place, then put there whole; files that attnviz did not write stay."""
+"""What a run writes: its folder, and files that the user names. Each is written beside its place, then put there whole.
+
+Files that attnviz did not write, and those that a run has read, stay.
+"""
 
 import errno
 import hashlib
@@ -10,11 +13,12 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from glob import escape
 from pathlib import Path
 
-from attnviz.arguments import as_found
+from attnviz.arguments import as_found, is_there
 from attnviz.errors import OutputError, UsageError
 from attnviz.locks import lock, unlock
 from attnviz.signals import held_back
@@ -35,9 +39,9 @@ class OutputFolder:
     marker does not list are the user's, and stay. A folder without a marker is not replaced.
     """
 
-    def __init__(self, path: Path, command: str) -> None:
-        """Touch nothing before the context is entered."""
-        self.path = path
+    def __init__(self, path: Path, command: str, inputs: Sequence[Path] = ()) -> None:
+        """Touch nothing before the context is entered; ``inputs`` are what the run reads, which stays."""
+        self.path, self.inputs = path, inputs
         self.written: dict[str, None] = {}  # in order, each once
         self.in_place = False
         self._command = command.partition(".")[0]
@@ -98,7 +102,7 @@ class OutputFolder:
             )
         if not place.is_dir() or not any(place.iterdir()):
             return
-        command, _ = self._marker()
+        command, listed = self._marker()
         if command is None:
             some = ", ".join(sorted(path.name for path in place.iterdir())[:3])
             raise OutputError(
@@ -109,6 +113,12 @@ class OutputFolder:
             raise OutputError(
                 f"{self.path} holds results of attnviz {command}; nothing was changed. Choose another folder with -o."
             )
+        for read in self.inputs:
+            if read.resolve() in [place / name for name in listed]:
+                raise OutputError(
+                    f"{self.path} holds {read.name}, which this run reads; nothing was changed. Choose another folder "
+                    "with -o."
+                )
 
     def _marker(self) -> tuple[str | None, frozenset[str]]:
         """The command that wrote the folder, and its files; None and no file without a marker."""
@@ -201,6 +211,59 @@ class OutputFolder:
                 f"cannot {action} {self.path}: {error.strerror or error}; nothing was changed. Choose another folder "
                 f"with -o{room}."
             ) from error
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """One file that the user names, beside the folder of a run.
+
+    Attributes:
+        option: that names it, for messages.
+        mark: what attnviz writes near the beginning of such a file, so that a later run may replace it; without one a
+            file that is there is never replaced.
+    """
+
+    path: Path
+    option: str
+    mark: bytes = b""
+
+    def refuse(self, used: Sequence[Path] = ()) -> None:
+        """Refuse a place that cannot be written to, or that would lose something; ``used`` are the run's other files.
+
+        Raises:
+            UsageError: it is one of these, or there is something else than what attnviz wrote; or no folder for it.
+        """
+        named = f"{self.option} {self.path}"
+        if not is_there(self.path.parent, Path.is_dir):
+            raise UsageError(f"{named}: expected a file in a folder that is there, found no {self.path.parent}.")
+        if self.path.resolve() in [other.resolve() for other in used]:
+            raise UsageError(f"{named}: this run reads or writes that file itself: expected another name.")
+        if is_there(self.path) and not is_there(self.path, self._is_own):
+            raise UsageError(f"{named} is there already, and stays: expected the name of a new file.")
+
+    def _is_own(self, path: Path) -> bool:
+        if not (self.mark and path.is_file()):
+            return False
+        with path.open("rb") as file:
+            return self.mark in file.read(1000)
+
+    def write(self, content: bytes | str) -> None:
+        """Write the whole file, or nothing.
+
+        Raises:
+            UsageError: as of :meth:`refuse`.
+            OutputError: it cannot be written.
+        """
+        place = self.path.resolve()
+        staged = place.with_name(f".attnviz-{os.getpid()}-{secrets.token_hex(4)}")
+        try:
+            self.refuse()
+            staged.write_bytes(content.encode() if isinstance(content, str) else content)
+            staged.replace(place)
+        except (OSError, UnicodeEncodeError) as error:
+            raise OutputError(f"cannot write {self.path}: {error}.") from error
+        finally:
+            staged.unlink(missing_ok=True)
 
 
 def folder_named(folder: object) -> Path:

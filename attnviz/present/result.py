@@ -215,6 +215,7 @@ class Result:
         self.wanted_views(figures, formats)
         with OutputFolder(path, self.command) as output:
             written = self.write(output, wanted, figures=figures, formats=formats, progress=progress)
+            output.inputs = [Path(each["path"]) for each in written.get("corpora", ())]
             output.put_in_place()
         return Document(written, path)
 

@@ -1,6 +1,7 @@
 """Claims: each kind against the measurement that it is about, one wrong line fails alone, errors name their lines."""
 
 import csv
+import errno
 import json
 import shutil
 from dataclasses import replace
@@ -16,7 +17,8 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.check import measure
-from attnviz.errors import AttnvizError, CorpusError, UsageError
+from attnviz.commands.check.report import junit_file
+from attnviz.errors import AttnvizError, CorpusError, OutputError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.documents import json_text
 from attnviz.profiles.store import store_profile
@@ -370,3 +372,50 @@ def test_junit_has_a_case_for_each_claim_and_why_it_does_not_hold(tmp_path: Path
     assert "<&>" in str(cases[0].get("name"))
     assert "below 10" in str(cases[2][0].get("message"))
     assert check_here("--junit", "none/found.xml") == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "claims.toml --junit claims.toml",
+        "claims.toml --junit ./link.toml",
+        "claims.toml --junit novel.txt",
+        "claims.toml --junit pytest.xml",
+        "claims.toml --junit folder",
+        "--init novel.txt --junit novel.txt",
+        "novel.txt --init novel.txt",
+        "new.toml --init novel.txt --junit new.toml",
+        "--published wang-2022 novel.txt --junit novel.txt",
+    ],
+)
+def test_no_file_is_lost_that_a_run_reads_or_that_is_not_of_attnviz(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, 'model = "tiny-gpt2"\ntext = "one two"', 'head = "L0H0"; score = "entropy"; at_least = 0')
+    Path("link.toml").symlink_to(path)
+    Path("folder").mkdir()
+    Path("pytest.xml").write_text('<?xml version="1.0"?><testsuites><testsuite name="pytest" /></testsuites>')
+    sentences(Path("novel.txt"), 20)
+    before = {each: each.is_file() and each.read_bytes() for each in tmp_path.iterdir()}
+    assert check_here(*command.split()) == 2
+    assert {each: each.is_file() and each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_verdicts_of_an_earlier_run_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    claim = 'head = "L0H0"; score = "entropy"; at_least = '
+    for bound, n_failed in (("0", 0), ("9", 1)):
+        path = written(tmp_path, 'model = "tiny-gpt2"\ntext = "one two"', claim + bound)
+        assert check_here(path.name, "--junit", "found.xml") == n_failed
+        assert len(ElementTree.parse("found.xml").findall("testsuite/testcase/failure")) == n_failed
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    before = Path("found.xml").read_bytes()
+    with pytest.raises(OutputError):
+        junit_file(Path("found.xml")).write(b"half")
+    assert Path("found.xml").read_bytes() == before
+    assert not [*tmp_path.glob(".attnviz-*")]

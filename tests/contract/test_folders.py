@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import attnviz
+from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, OutputError
 from attnviz.present.output_folder import MARKER, OutputFolder
 from attnviz.signals import SIGNALS, handled
@@ -144,6 +146,23 @@ def test_files_of_the_users_own_stay(tmp_path: Path):
     save(tmp_path / "out", ("lines.png",))
     assert files_in(tmp_path / "out") == {"lines.png", MARKER, "heads/notes.txt"}
     assert (tmp_path / "out" / "link").is_symlink()
+
+
+@pytest.mark.parametrize("in_python", [True, False])
+def test_a_file_of_an_earlier_run_that_this_one_reads_stays(
+    in_python: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "out", ("read.csv",), b"text\nthe cat ran\none two\n", command="ablate")
+    before = contents(tmp_path)
+    if in_python:
+        found = attnviz.ablate("out/read.csv", "tiny-gpt2", curve=False, select=["L0H0"], device="cpu")
+        with pytest.raises(OutputError):
+            found.save("out", figures=[])
+    else:
+        words = ["ablate", "out/read.csv", "-o", "out", "-m", "tiny-gpt2", "--device", "cpu"]
+        assert CliRunner().invoke(app, words).exit_code == OutputError.exit_code
+    assert contents(tmp_path) == before
 
 
 def test_folders_of_the_users_own_stay_as_they_are(tmp_path: Path):

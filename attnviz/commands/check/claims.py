@@ -17,7 +17,7 @@ from typing import Any
 
 from attnviz.arguments import as_found, check_kind, did_you_mean, is_there, relation_named
 from attnviz.commands.ablate.inputs import METRICS
-from attnviz.errors import CheckpointError, CorpusError, OutputError, TextError, UsageError
+from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
 from attnviz.language.syntax import DIRECTIONS
@@ -27,6 +27,7 @@ from attnviz.measures.patterns import NAMES, RARE_WORD, ROLES_ON_REPEATS, SINK, 
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.wording import quoted, rounded, visible
+from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
@@ -124,6 +125,11 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     return claims, of_file.get("model"), f"{path}:{top.line('model')}: "
 
 
+def claims_file(path: Path) -> OutputFile:
+    """The new file that claims are written to."""
+    return OutputFile(path, "FILE")
+
+
 def write_claims(
     path: Path, model: str, corpus: Sequence[str | Path], roles: Sequence[Role], options: Sequence[str]
 ) -> None:
@@ -149,11 +155,7 @@ def write_claims(
         if role.direction is not None:
             lines.append(f"direction = {_string(role.direction)}")
         lines.append(f"at_least = {lower_bound(role):g}")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write("\n".join([*lines, ""]))
-    except (OSError, UnicodeEncodeError) as error:
-        raise OutputError(f"cannot write {path}: {error}.") from error
+    claims_file(path).write("\n".join([*lines, ""]))
 
 
 def lower_bound(role: Role) -> float:

@@ -12,6 +12,7 @@ from attnviz.commands.check.checked import FAILS, HOLDS, UNDECIDED, VERDICTS, Ch
 from attnviz.commands.check.claims import (
     CLAIMS_FILE,
     Claim,
+    claims_file,
     lower_bound,
     placed,
     published_claim,
@@ -128,7 +129,9 @@ def check(
         if len(paths) != 1:
             raise UsageError(f"expected one file of claims (corpora: with --published PAPER), found {len(paths)}.")
     if init:
-        _check_init(paths[0], published)
+        if published is not None:
+            raise UsageError("expected init (--init) or published (--published), found both.")
+        claims_file(paths[0]).refuse()
     elif published is None:
         claims, named, at = read_claims(paths[0])
         if named is not None and model is None and adapter is None:
@@ -186,15 +189,6 @@ def _of_paper(
         heads = heads if corpora else ()
     measured = () if table is None else table.roles
     return table, tuple(published_claim(name, head, corpora) for head in heads if head.role not in measured)
-
-
-def _check_init(path: Path, published: str | None) -> None:
-    if published is not None:
-        raise UsageError("expected init (--init) or published (--published), found both.")
-    if path.exists():
-        raise UsageError(f"{path} is there already: expected the name of a new file to write claims to.")
-    if not path.parent.is_dir():
-        raise UsageError(f"expected a folder that is there to write {path.name} to, found no {path.parent}.")
 
 
 def _clearest(profile: Profile) -> list[Role]:

@@ -9,12 +9,12 @@ from rich.console import RenderableType
 
 from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, VERDICTS, CheckedClaim
 from attnviz.commands.check.measure import Check
-from attnviz.errors import OutputError
 from attnviz.measures.estimates import Interval
 from attnviz.models.wording import amount, counted, span
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.figure_context import capital
+from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, cell, notes
@@ -103,11 +103,19 @@ def _method(check: Check, choices: ViewOptions) -> Iterator[str]:
         yield f"{check.paper.cited}. --verbose tells data, metric and threshold."
 
 
+_SUITE = "attnviz check"
+
+
+def junit_file(path: Path) -> OutputFile:
+    """The file of ``--junit``, which replaces that of an earlier run."""
+    return OutputFile(path, "--junit", f'name="{_SUITE}"'.encode())
+
+
 def junit(check: Check) -> bytes:
     """The verdicts as JUnit XML: a claim that fails is a failure, one that cannot be decided an error."""
     counts = {"tests": len(check.claims), "failures": check.count(FAILS), "errors": check.count(UNDECIDED)}
     root = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(root, "testsuite", {"name": "attnviz check"} | _written(counts))
+    suite = ElementTree.SubElement(root, "testsuite", {"name": _SUITE} | _written(counts))
     for each in check.claims:
         claim = each.claim
         place = {"classname": check.checkpoint.short_name, "name": claim.words, "file": claim.place, "line": claim.line}
@@ -124,14 +132,6 @@ def junit(check: Check) -> bytes:
 def _written(attributes: dict[str, Any]) -> dict[str, str]:
     """As attributes of XML, which has no control characters."""
     return {name: one_line(str(value)) for name, value in attributes.items() if value is not None}
-
-
-def write_junit(check: Check, path: Path) -> None:
-    """Write :func:`junit` to a file; OutputError where it cannot be written."""
-    try:
-        path.write_bytes(junit(check))
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error}.") from error
 
 
 SPEC = CommandSpec[Check](
