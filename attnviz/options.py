@@ -12,7 +12,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, get_args
 
-from attnviz.arguments import check_kind, check_share, check_texts, check_whole, n_bytes, one_of
+from attnviz.arguments import as_found, check_kind, check_share, check_texts, check_whole, n_bytes, one_of
 from attnviz.errors import UsageError
 from attnviz.memory import out_of_memory_named
 
@@ -92,6 +92,18 @@ class Option:
         typed = self.name.replace("_", "-")
         flag = f"--{typed}/--no-{typed}" if self.default is True else f"--{typed}"
         vars(self).update(flags=self.flags or (flag,), metavar=self.metavar or self.name.upper())
+
+    @property
+    def given_once(self) -> bool:
+        """Whether its flag takes one value."""
+        return self.kind in (str, int, float, Path) and not self.positional
+
+    def only(self, values: Sequence[Any]) -> Any:
+        """The only value; UsageError for several, perhaps under several names of the option."""
+        if len(values) > 1:
+            found = " and ".join(map(as_found, values))
+            raise UsageError(f"expected {' or '.join(self.flags)} once, found {found}.")
+        return values[0]
 
     def spelled(self, value: object) -> str:
         """The flag that gives this value: ``--syntax``, ``--no-syntax``."""

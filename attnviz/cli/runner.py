@@ -329,8 +329,11 @@ def _parameter(option: Option) -> inspect.Parameter:
     shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
     shown |= {"min": option.least, "max": option.most, "rich_help_panel": option.group}
     declared = typer.Argument(**shown) if option.positional else typer.Option(*option.flags, **shown)
-    default = None if option.default == () else option.default
-    kind = option.kind if default is not None else option.kind | None
+    default, kind = None if option.default == () else option.default, option.kind
+    if option.given_once:  # all that is typed is taken, so that no value takes the place of another
+        default, kind = None if default is None else [default], list[kind]
+    if default is None:
+        kind = kind | None
     return inspect.Parameter(
         option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
     )
@@ -338,6 +341,8 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 def _checked(option: Option, value: Any) -> Any:
     """Check and convert a typed value: lists to tuples, texts to UTF-8, ``--out`` to a folder's path."""
+    if option.given_once:
+        value = option.only(value or [option.default])
     if option.default == () or isinstance(value, list):
         value = tuple(value or ())
     if option.any_language and isinstance(value, tuple):

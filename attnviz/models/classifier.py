@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from attnviz.arguments import check_kind
 from attnviz.errors import UsageError
 from attnviz.models.families.base import Architecture
 from attnviz.models.wording import shortened, visible
@@ -66,8 +67,9 @@ class Classifier:
         """The index of a class by name, by name in other letter case, or by number.
 
         Raises:
-            UsageError: none, or more than one; the message lists the classes.
+            UsageError: none, or more than one; the message lists the classes. Or neither a name nor a number.
         """
+        check_kind("a class", label, str | int)
         name = str(label).strip()
         exact = [number for number, known in enumerate(self.labels) if known == name]
         found = exact or [n for n, known in enumerate(self.labels) if known.casefold() == name.casefold()]

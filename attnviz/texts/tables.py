@@ -7,11 +7,11 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnviz.arguments import as_found, did_you_mean
+from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import CorpusError
 from attnviz.options import CorpusOptions
 from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
@@ -142,13 +142,13 @@ def prompt_pairs(path: Path) -> Iterator[PromptPair]:
     Raises:
         CorpusError: no such columns, or a row without one of its cells; it names the column.
     """
-    columns: dict[str, str | None] = {}
-    for place, row in _rows(path):
-        columns = columns or {name: _known(list(row), [name]) for name in ("clean", "corrupt", *_CONTRAST, *_LABEL)}
-        clean, corrupt, answer, foil, label = columns.values()
+    names = _columns(path)
+    clean, corrupt, answer, foil, label = (_known(names, [name]) for name in ("clean", "corrupt", *_CONTRAST, *_LABEL))
+    labelled = answer is None and label is not None
+    columns = [column for column in (clean, corrupt, answer, foil, label) if column is not None]
+    for place, row in _rows(path, only=columns):
         if clean is None or corrupt is None:
-            raise broken(path, "the columns clean and corrupt (and answer and foil, or label)", _listed(list(row)))
-        labelled = answer is None and label is not None
+            raise broken(path, "the columns clean and corrupt (and answer and foil, or label)", _listed(names))
         followed = _word_in(place, row, label) if labelled else _token_in(place, row, answer)
         against = _token_in(place, row, foil)
         for column, cell in ((answer or label, followed), (foil, against)):
@@ -173,11 +173,13 @@ def _word_in(place: Place, row: Mapping[str, Any], column: str | None) -> str | 
 
 
 def _token_in(place: Place, row: Mapping[str, Any], column: str | None) -> str | int | None:
-    """An answer or foil, which may begin with a space, or be a number; None for an empty one."""
+    """An answer or foil, which may begin with a space, or be a whole number; None for an empty one."""
     value = None if column is None else row.get(column)
-    if column is None or value is None or type(value) is int:
+    if column is None or value is None or is_whole(value):
         return value
-    return _whole(place, column, str(value)) or None
+    if not isinstance(value, str):
+        raise broken(place, f"a text or a whole number in column {column!r}", as_found(value))
+    return _whole(place, column, value) or None
 
 
 def _whole(place: Place, column: str, text: str) -> str:
@@ -196,10 +198,9 @@ def open_table(path: Path, wanted: Columns) -> Table:
         CorpusError: it cannot be read, is empty, or has no such column.
     """
     header = path.suffix.lower() != ".tsv" or _has_header(path, wanted)
-    rows = list(islice(_rows(path, header), 1))
-    if not rows:
+    names = _columns(path, header)
+    if not names:
         raise CorpusError(f"{path} is empty: {_FORMAT}, found no row; give another file.")
-    names = list(rows[0][1])
     text = _named(path, names, "text", wanted.text) or _known(names, _TEXT)
     if text is None:
         sample = [row for _, row in islice(_rows(path, header), _SAMPLED)]
@@ -212,6 +213,14 @@ def open_table(path: Path, wanted: Columns) -> Table:
     needs_label = wanted.label is not None or not header
     table = Table(path, text, pair, label, _known(names, _ID), answer, foil, header, needs_label)
     return replace(table, unread=tuple(name for name in names if name not in table.columns.values()))
+
+
+def _columns(path: Path, header: bool = True) -> list[str]:
+    """Names of the columns; in JSON those of any row."""
+    rows = (row for _, row in _rows(path, header))
+    if path.suffix.lower() not in (".json", ".jsonl"):
+        rows = islice(rows, 1)
+    return list(dict.fromkeys(chain.from_iterable(rows)))
 
 
 def _named(path: Path, names: Sequence[str], what: str, wanted: str | None) -> str | None:
@@ -256,11 +265,11 @@ def _rows(path: Path, header: bool = True, only: Sequence[str] = ()) -> Iterator
         yield from _stored_rows(path, only)
     elif suffix == ".jsonl":
         for place, line in filled_lines(path):
-            yield place, _object(place, _parsed(place, line))
+            yield place, _object(place, _parsed(place, line), only)
     elif suffix == ".json":
         for number, item in enumerate(_list_of(path), 1):
             place = Place(path, number, is_row=True)
-            yield place, _object(place, item)
+            yield place, _object(place, item, only)
     else:
         yield from _delimited_rows(path, header)
 
@@ -336,14 +345,16 @@ def _is_chat(content: object) -> bool:
     return isinstance(first, dict) and "role" in first and "content" in first
 
 
-def _object(place: Place, item: object) -> Mapping[str, Any]:
-    if isinstance(item, str):
-        return {"text": item}
-    if _is_chat(item):
-        return item if isinstance(item, dict) else {_MESSAGES: item}
-    if not isinstance(item, dict):
+def _object(place: Place, item: object, only: Sequence[str]) -> Mapping[str, Any]:
+    row = {"text": item} if isinstance(item, str) else item
+    if _is_chat(item) and not isinstance(item, dict):
+        row = {_MESSAGES: item}
+    if not isinstance(row, dict):
         raise broken(place, "an object with columns, a text, or the messages of a chat", as_found(item))
-    return item
+    for column in only:
+        if column not in row:
+            raise broken(place, f"a column {column!r}, which other rows have", "none")
+    return row
 
 
 def is_table_folder(path: Path) -> bool:
@@ -378,7 +389,12 @@ def _stored_rows(path: Path, only: Sequence[str]) -> Iterator[_Row]:
     number = 0
     for file in table_files(path):
         for batch in _batches(file, only):
-            for row in batch.to_pylist():
+            try:
+                rows = batch.to_pylist()
+            except (ValueError, OverflowError) as error:  # bytes that are not UTF-8, or a date that Python has not
+                last = number + batch.num_rows
+                raise broken(file, f"values that Python can read in rows {number + 1} to {last}", str(error)) from error
+            for row in rows:
                 number += 1
                 yield Place(path, number, is_row=True), row
 

@@ -24,6 +24,16 @@ def test_the_nearest_name_is_suggested(typed: list[str], code: int, meant: str, 
     assert (done.exit_code, f"Did you mean {meant}?" in done.stderr) == (code, True)
 
 
+@pytest.mark.parametrize(
+    "twice",
+    ["--at cat --token sat", "--answer a --label b", "-m tiny-gpt2 --model minilm", "--top 3 --top 4", "-o a -o a"],
+)
+def test_no_value_of_an_option_takes_the_place_of_another(twice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["outputs", "the cat sat", *twice.split()]).exit_code == 2
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.parametrize("command", ["compare", "ablate", "outputs"])
 def test_labels_select_heads_in_one_command_alone_and_the_others_say_so_before_they_read_a_model(command: str):
     done = CliRunner().invoke(app, [command, "the cat ran", "--model", "no-model", "--select", "L2,sink"])

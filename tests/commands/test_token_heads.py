@@ -209,6 +209,8 @@ def test_by_default_the_best_answer_in_the_context_is_divided() -> None:
         ({"answer_span": "house"}, "no “house”"),
         ({"answer_span": "the"}, "2 times"),
         ({"answer_span": "#90"}, "positions"),
+        ({"answer_span": "#0-#1"}, "context"),
+        ({"answer_span": "#4-#6"}, "context"),
     ],
 )
 def test_answers_that_are_no_stretch_of_the_context_are_refused(given: dict[str, Any], word: str) -> None:

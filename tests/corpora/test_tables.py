@@ -14,7 +14,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.profiles.parts import parts_of
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import Text, open_corpus, read_texts
-from attnviz.texts.tables import Columns
+from attnviz.texts.tables import Columns, prompt_pairs
 from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import sentences
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -154,6 +154,12 @@ def test_ids_of_sentences_and_a_text_over_several_lines(tmp_path: Path) -> None:
         ("a.jsonl", '{"prompts": 1, "role": "x"}\n', {}, "'prompts', 'role'.*--text-column"),
         ("a.jsonl", '[{"role": "user", "content": "x"}]\n{"text": "the cat"}\n', {}, "a.jsonl:2: .*messages"),
         ("a.jsonl", '{"text": "the cat"}\n{"messages": []}\n', {}, "a.jsonl:2: .*'text'.*none"),
+        ("a.jsonl", '{"text": "the cat"}\n{"text": "the dog", "label": 1}\n', {}, "a.jsonl:1: .*'label'.*none"),
+        ("a.json", '[{"text": "the cat", "id": 1}, {"text": "the dog"}]', {}, "a.json, row 2: .*'id'.*none"),
+        ("a.jsonl", '{"text": "a"}\n{"text": "b", "answer": "c", "foil": "d"}\n', {}, "a.jsonl:1: .*'answer'.*none"),
+        ("a.jsonl", '{"text": "a", "answer": true, "foil": "d"}\n', {}, "a.jsonl:1: .*'answer'.*True"),
+        ("a.jsonl", '{"text": "a", "answer": "c", "foil": [1]}\n', {}, r"a.jsonl:1: .*'foil'.*\[1\]"),
+        ("a.jsonl", '{"text": "a", "answer": 2.5, "foil": "d"}\n', {}, "a.jsonl:1: .*'answer'.*2.5"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_with_its_row_and_column(
@@ -163,6 +169,33 @@ def test_what_cannot_be_read_is_one_line_with_its_row_and_column(
     with pytest.raises(CorpusError, match=message) as caught:
         read(tmp_path / name, Columns(**columns))
     assert "\n" not in str(caught.value)
+
+
+def test_columns_of_any_row_are_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "the cat"}\n{"text": "the dog", "more": 1}\n')
+    table = open_corpus(tmp_path / "a.jsonl").table
+    assert table is not None
+    assert table.unread == ("more",)
+    pair = {"clean": "the cat", "corrupt": "the dog"}
+    late = [{**pair, "note": 1}, {**pair, "answer": "a", "foil": "b"}]
+    for rows, lacks in ((late, 1), (late[::-1], 2), ([*late[1:], {**late[1], "answer": False}], 2)):
+        (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        with pytest.raises(CorpusError, match=f"pairs.jsonl:{lacks}: .*'answer'"):
+            list(prompt_pairs(tmp_path / "pairs.jsonl"))
+    (tmp_path / "pairs.json").write_text(
+        json.dumps([{**pair, "answer": " a", "foil": 5, "z": 1}, {"foil": 6, "answer": 7, **pair}])
+    )
+    assert [(each.answer, each.foil) for each in prompt_pairs(tmp_path / "pairs.json")] == [(" a", 5), (7, 6)]
+
+
+def test_bytes_that_are_no_text_are_an_error_of_the_table(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra datasets")
+    from pyarrow import parquet
+
+    broken = arrow.array([b"the cat", b"\xff\xfe"], arrow.binary()).view(arrow.string())
+    parquet.write_table(arrow.table({"text": broken}), tmp_path / "a.parquet")
+    with pytest.raises(CorpusError):
+        read(tmp_path / "a.parquet")
 
 
 def test_folders_without_one_table_and_columns_of_no_table_are_refused(tmp_path: Path) -> None:

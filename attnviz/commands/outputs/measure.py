@@ -294,17 +294,30 @@ def _named_answer(text: str, pair: str | None, answer: str, tokens: Tokens) -> t
     """First and last token of a stretch of the context, which is the pair."""
     texts = [text] if pair is None else ["", pair]
     found = named_span("", answer, texts, tokens, merge_subwords(tokens, words=False)).tokens
+    context = _context(tokens)
+    if not {*found} <= {*context}:
+        raise UsageError(
+            f"--answer-span (answer_span=...) is {answer!r}: expected positions of the context, #{context[0]} to "
+            f"#{context[-1]}."
+        )
     return found[0], found[-1]
+
+
+def _context(tokens: Tokens) -> list[int]:
+    """Positions of the text in which an answer is looked for: of a pair the second."""
+    context = int(1 in tokens.segments)
+    placed = enumerate(zip(tokens.segments, tokens.special, strict=True))
+    return [position for position, (segment, special) in placed if segment == context and not special]
 
 
 def _best_answer(checkpoint: Checkpoint, written: WrittenParts, tokens: Tokens) -> tuple[int, int]:
     """First and last token of the stretch of the context with the largest sum of both logits."""
-    head, context = checkpoint.prediction_head, int(1 in tokens.segments)
+    head = checkpoint.prediction_head
     assert head is not None
-    inside = [of == context and not special for of, special in zip(tokens.segments, tokens.special, strict=True)]
     with without_gradients(checkpoint.device):
         start, end = upcast(head(written.sites[None, "final"])).unbind(-1)
-        outside = torch.tensor([not each for each in inside], device=start.device)
+        outside = torch.ones(len(tokens), dtype=torch.bool, device=start.device)
+        outside[_context(tokens)] = False
         start, before = start.masked_fill(outside, -torch.inf).cummax(0)
         last = int((start + end.masked_fill(outside, -torch.inf)).argmax())
     return int(before[last]), last
