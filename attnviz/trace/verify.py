@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnviz.errors import VerificationError
+from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import look_again
 from attnviz.models.head_ids import LayerId
@@ -132,9 +132,17 @@ class VerifiedAttention:
         return x if source is None else source
 
     def model_output(self, layer: int) -> Tensor:
-        """The model's own attention output of a layer, after W_O and b_O, before the residual, [1, n, d_model]."""
+        """The model's own attention output of a layer, after W_O and b_O, before the residual, [1, n, d_model].
+
+        Raises:
+            UsageError: it was not kept when the heads were verified.
+        """
         output = self._kept[layer].output
-        assert output is not None  # kept by the commands that ask for it
+        if output is None:
+            raise UsageError(
+                "the model's attention outputs were not kept; expected the heads of attnviz.head_outputs(TEXT, MODEL)"
+                ".attention, or verify_attention(..., keep_outputs=True)."
+            )
         return output
 
     def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[VerifiedRows]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from math import isclose
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.models.report import families_document, families_report
 from attnviz.errors import ArchitectureError
-from attnviz.models.families import ARCHITECTURES, COMMANDS
+from attnviz.models.families import ARCHITECTURES, COMMANDS, declared_in, llama
 from attnviz.present.tables import plain_text
 from tests.support.families import ENCODER_DECODERS, checkpoint_of
 from tests.support.sounds import tone
@@ -31,6 +32,26 @@ CLAIMS = {family["architecture"]: family["commands"] for family in families_docu
 
 
 model = cache(checkpoint_of)
+
+
+@pytest.mark.parametrize("first", ["llama", "other"])
+def test_a_family_that_inherits_a_name_is_none_and_a_name_twice_raises(first: str) -> None:
+    class Base(llama.Llama):
+        pass
+
+    class Other(Base, name="other", prefix="Other"):
+        pass
+
+    class Another(Base, name="other", prefix="Another"):
+        pass
+
+    modules = [SimpleNamespace(Base=Base, Other=Other, Llama=llama.Llama), llama]
+    if first == "llama":
+        modules.reverse()
+    found = declared_in(modules)
+    assert (type(found["llama"]), type(found["other"])) == (llama.Llama, Other)
+    with pytest.raises(ValueError, match="other"):
+        declared_in([*modules, SimpleNamespace(Another=Another)])
 
 
 def target(family: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The architectures that the reference attention reproduces, one declaration each."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, get_args
 
 import torch
@@ -11,12 +12,24 @@ from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encode
 from attnviz.models.families.base import DRAWN, Architecture, NormKind
 from attnviz.plugins import Registry
 
-_NATIVE: dict[str, Architecture] = {
-    kind.name: kind()
-    for module in (bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, neox, olmo)
-    for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Architecture) and hasattr(kind, "name")
-}
+
+def declared_in(modules: Iterable[object]) -> dict[str, Architecture]:
+    """The families of modules by name: classes that declare a name of their own, not those that inherit one.
+
+    Raises:
+        ValueError: two have one name.
+    """
+    kinds: dict[str, type[Architecture]] = {}
+    for module in modules:
+        for kind in vars(module).values():
+            if not (isinstance(kind, type) and issubclass(kind, Architecture) and "name" in vars(kind)):
+                continue
+            if kinds.setdefault(kind.name, kind) is not kind:
+                raise ValueError(f"two families are named {kind.name!r}: {kinds[kind.name]} and {kind}")
+    return {name: kind() for name, kind in kinds.items()}
+
+
+_NATIVE = declared_in((bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, neox, olmo))
 
 
 def _check(family: Architecture) -> None:
