@@ -427,7 +427,7 @@ def load_checkpoint(
     if any("\ud800" <= character <= "\udfff" for character in str(source.folder)):
         raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
     dtype = own_dtype(source.folder) if dtype is None else dtype
-    config, architecture = _config_in(source.folder, dtype)
+    config, architecture = config_in(source.folder, dtype)
     tokenizer, notes = without_sampling(load_tokenizer(source))
     if source.tokenizer is not None:
         notes = (f"The tokenizer is that of {source.tokenizer.title}.", *notes)
@@ -510,8 +510,12 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     )
 
 
-def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
-    """The config and its architecture, checked before any weight is read."""
+def config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
+    """The config and its architecture, checked before any weight is read, or downloaded.
+
+    Raises:
+        CheckpointError: it cannot be read, or is of a model that is not reproduced.
+    """
     model_type = read_json(folder / "config.json").get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from logging import CRITICAL, getLogger
+from traceback import walk_tb
 from typing import TypeVar
 
 from attnviz.errors import AttnvizError, CheckpointError
 from attnviz.memory import is_out_of_memory
 
 T = TypeVar("T")
+
+_MODEL_CODE = {"transformers", "torch", "accelerate"}
 
 _NETWORK_LIBRARIES = ("httpx", "httpcore", "requests", "huggingface_hub")
 
@@ -41,14 +44,38 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
         panicked = type(error).__name__ == "PanicException"  # pyo3's, a class that cannot be imported
         if is_out_of_memory(error) or not (isinstance(error, Exception) or panicked):
             raise
-        reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-        reason = " ".join(reason.split())[:300] or type(error).__name__
-        raise error_type(f"{what}: {reason}") from error
+        raise error_type(f"{what}: {_reason(error)}") from error
     finally:
         logging.set_verbosity(verbosity)
         accelerate.setLevel(accelerate_level)
         if progress:
             logging.enable_progress_bar()
+
+
+def _reason(error: BaseException) -> str:
+    """The message of an error on one line, or its class where it has none."""
+    reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+    return " ".join(reason.split())[:300] or type(error).__name__
+
+
+@contextmanager
+def running_own_code() -> Iterator[None]:
+    """Turn what a model's own code raises as it runs into CheckpointError: its config has what it cannot run.
+
+    What a hook raises, of attnviz or of the user, stays as it is.
+    """
+    try:
+        yield
+    except AttnvizError:
+        raise
+    except Exception as error:
+        packages = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
+        inside = packages[packages.index("transformers") :] if "transformers" in packages else []
+        if is_out_of_memory(error) or not inside or not {*inside} <= _MODEL_CODE:
+            raise
+        raise CheckpointError(
+            f"transformers cannot run this model as its config says: {_reason(error)}. Mend its config.json."
+        ) from error
 
 
 @contextmanager

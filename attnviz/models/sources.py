@@ -8,13 +8,13 @@ import importlib.metadata
 import importlib.util
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attnviz.arguments import did_you_mean, is_there
-from attnviz.errors import CheckpointError, UsageError
+from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.models.adapter_settings import allowed_settings
 from attnviz.models.libraries import asking_hub, first_line, within
 from attnviz.models.smollm2 import cached_folder, check_sha256, smollm2_folder
@@ -216,7 +216,7 @@ def _find_whole(model: str, revision: str | None, progress: Progress | None) -> 
         raise UsageError("--revision is empty; expected a branch, tag or commit.")
     folder = as_folder(model)
     if folder is None:
-        return from_hub(model, revision, _check_folder, _needed_files, _unknown(model))
+        return from_hub(model, revision, _check_folder, _needed_files, _unknown(model), _check_reproduced)
     _refuse_revision(model, revision)
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
@@ -371,7 +371,20 @@ def _check_folder(folder: Path) -> None:
         )
     refuse_endless(folder)
     read_json(folder / "config.json")
-    weight_files(folder)
+    try:
+        weight_files(folder)
+    except CheckpointError:
+        _check_reproduced(folder)  # of a model that is not, weights would not help
+        raise
+
+
+def _check_reproduced(folder: Path) -> None:
+    """Raise CheckpointError where config.json, which alone is read, is of a model that is not reproduced."""
+    import torch
+
+    from attnviz.models.checkpoint import config_in
+
+    config_in(folder, torch.float32)
 
 
 def refuse_endless(folder: Path) -> None:
@@ -419,10 +432,12 @@ def from_hub(
     check: Callable[[Path], None],
     needed: Callable[[list[str]], list[str]],
     unknown: str,
+    check_config: Callable[[Path], None] | None = None,
 ) -> Source:
     """Find something in the hub's cache, else download the files that ``needed`` chooses among those there.
 
-    ``unknown`` begins the message that there is none, which then says why.
+    ``unknown`` begins the message that there is none, which then says why. With ``check_config`` config.json is
+    downloaded first, and nothing else where that raises.
 
     Raises:
         CheckpointError: gated or not available, or what was downloaded does not pass ``check``.
@@ -440,9 +455,13 @@ def from_hub(
     except LocalEntryNotFoundError:
         pass
     if cached is not None:
-        with suppress(CheckpointError):
+        try:
             check(Path(cached))
             return Source(name, Path(cached), Path(cached).name)
+        except ArchitectureError:
+            raise
+        except CheckpointError:  # not whole
+            pass
     if constants.HF_HUB_OFFLINE:
         state = "only partly in the cache" if cached else "not in the cache"
         raise CheckpointError(
@@ -450,8 +469,11 @@ def from_hub(
         )
     with asking_hub(name, revision, unknown):  # asked first: that fails at once where there is no hub
         info = within(HUB_DEADLINE, lambda: HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT))
-        files = needed([sibling.rfilename for sibling in info.siblings or []])
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=files, etag_timeout=HUB_TIMEOUT))
+        names = [sibling.rfilename for sibling in info.siblings or []]
+        download = partial(snapshot_download, name, revision=revision, etag_timeout=HUB_TIMEOUT)
+        if check_config is not None and "config.json" in names:
+            check_config(Path(download(allow_patterns=["config.json"])))
+        folder = Path(download(allow_patterns=needed(names)))
     check(folder)
     return Source(name, folder, folder.name)
 

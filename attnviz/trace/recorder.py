@@ -34,6 +34,7 @@ from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.memory import TENSORS_OF_A_BLOCK
 from attnviz.models.checkpoint import EAGER_IN_BLOCKS, Checkpoint
 from attnviz.models.families.base import LayerModules, heads_apart
+from attnviz.models.libraries import running_own_code
 from attnviz.models.weights import all_finite
 from attnviz.reference.positions import Rotary, apply_rotary
 from attnviz.trace.taps import Site, at_site, sites_of, taps
@@ -650,14 +651,19 @@ def not_finite(what: str, dtype: str) -> VerificationError:
 
 @contextmanager
 def running_plainly(model: Any) -> Iterator[None]:
-    """Set plain experts, outputs by name and eval mode, and restore all at the end."""
+    """Set plain experts, outputs by name and eval mode, and restore all at the end.
+
+    Raises:
+        CheckpointError: by the block, where the model's own code raises anything.
+    """
     experts, by_name = model.config._experts_implementation, model.config.return_dict
     training = [module for module in model.modules() if module.training]
     try:
         model.config.return_dict = True  # BART's own code fails on tuples
         model.config._experts_implementation = "eager"  # torch's grouped product takes neither float64 nor every width
         model.eval()
-        yield
+        with running_own_code():
+            yield
     finally:
         for module in training:
             module.training = True

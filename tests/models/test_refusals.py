@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import transformers
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 
+import attnviz
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.families import architecture_of
@@ -333,3 +335,34 @@ def test_what_else_is_refused_of_a_model_in_memory() -> None:
         architecture_of(transformers.DebertaConfig(), torch.float32)
     with pytest.raises(CheckpointError, match=r"expected a fast tokenizer .*found object"):
         from_loaded(sharp_bert(), object()).tokenize(SENTENCE)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("exaone4", {"sliding_window": None}),
+        ("deepseek_v2", {"n_group": None}),
+        ("deepseek_v2", {"n_group": 3}),
+        ("deepseek_v2", {"topk_method": "other"}),
+    ],
+)
+def test_a_config_that_transformers_cannot_run_is_one_error(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = save_checkpoint(sharp_llama(family), sentencepiece_tokenizer(), tmp_path / family)
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | changes))
+    for run in (attnviz.analyze, attnviz.head_outputs, partial(attnviz.ablate, curve=False, select="L0H0")):
+        with pytest.raises(CheckpointError):
+            run("the cat ran", folder, device="cpu")
+
+
+def test_what_a_hook_of_the_user_raises_stays_as_it_is() -> None:
+    model = sharp_bert()
+
+    def hook(*_: object) -> None:
+        raise LookupError("mine")
+
+    model.encoder.layer[1].register_forward_hook(hook)
+    with pytest.raises(LookupError, match="mine"):
+        attnviz.analyze("the cat ran", model, tokenizer=bert_tokenizer())

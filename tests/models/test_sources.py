@@ -21,7 +21,7 @@ from huggingface_hub.errors import (
 )
 
 from attnviz.commands.models.measure import built_in_configs, cached_configs, find_config
-from attnviz.errors import CheckpointError, UsageError
+from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.models import sources
 from attnviz.models.checkpoint import load_checkpoint
 from attnviz.models.sources import MINILM_SHA256, Source, find_checkpoint, weight_files
@@ -272,8 +272,36 @@ def test_a_model_that_is_not_cached_is_downloaded_once_and_loads(hub, bert_folde
 def test_of_a_model_that_is_not_cached_the_config_alone_is_fetched(hub, bert_folder):
     hub.has(files_of(bert_folder))
     found = find_config("org/tiny")
-    assert (hub.downloaded, hub.timeout) == (["config.json"], sources.HUB_TIMEOUT)
+    assert ([*hub.downloaded], hub.timeout) == (["config.json"], sources.HUB_TIMEOUT)
     assert (found.kind, found.revision, (found.folder / "config.json").is_file()) == ("hub", FIRST, True)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "qwen3_5"},
+        {"model_type": "bert", "quantization_config": {"quant_method": "gptq"}},
+        {"model_type": "bert", "hidden_act": "gelu", "is_decoder": True},
+    ],
+)
+def test_what_is_not_reproduced_is_refused_before_weights_are_downloaded_or_missed(hub, bert_folder, config):
+    files = {**files_of(bert_folder), "config.json": json.dumps(config).encode()}
+    hub.has(files)
+    with pytest.raises(CheckpointError) as downloaded:
+        find_checkpoint("org/tiny")
+    assert [*hub.downloaded] == ["config.json"]
+    Path("folder").mkdir()
+    Path("folder/config.json").write_bytes(files["config.json"])
+    with pytest.raises(CheckpointError) as missed:
+        find_checkpoint("./folder")
+    for raised in (downloaded, missed):  # as of the whole checkpoint
+        assert "has no weights" not in str(raised.value)
+
+
+def test_of_a_family_that_is_not_reproduced_a_config_in_the_cache_is_enough(hub):
+    put(hub.cache, "org/tiny", {"config.json": b'{"model_type": "qwen3_5"}'})
+    with pytest.raises(ArchitectureError):
+        find_checkpoint("org/tiny")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ def put(
     for file, content in files.items():
         blob = repository / "blobs" / f"{commit[:8]}{file}"
         blob.write_bytes(content)
-        (snapshot / file).symlink_to(os.path.relpath(blob, snapshot))
+        if not (snapshot / file).exists():
+            (snapshot / file).symlink_to(os.path.relpath(blob, snapshot))
     return snapshot
 
 
@@ -44,7 +45,7 @@ class Hub:
     """An empty cache, and a hub that fails the test where it is asked, until it is told what to answer."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.cache, self.asked, self.downloaded = folder, list[tuple[Any, ...]](), list[str]()
+        self.cache, self.asked, self.downloaded = folder, list[tuple[Any, ...]](), dict[str, None]()
         self._patch = monkeypatch
         folder.mkdir()
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
@@ -75,8 +76,9 @@ class Hub:
                 return original(name, revision=revision, local_files_only=True)
             if broken:
                 raise broken
-            self.downloaded, self.timeout = options["allow_patterns"], options["etag_timeout"]
-            chosen = {file: content for file, content in files.items() if file in self.downloaded}
+            self.downloaded |= dict.fromkeys(options["allow_patterns"])
+            self.timeout = options["etag_timeout"]
+            chosen = {file: content for file, content in files.items() if file in options["allow_patterns"]}
             return str(put(self.cache, name, chosen, ref=revision or "main"))
 
         self._patch.setattr(huggingface_hub.HfApi, "model_info", model_info)

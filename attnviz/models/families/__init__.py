@@ -99,6 +99,7 @@ def _refuse_out_of_range(config: Any) -> None:
     n_tokens = max(settings.get("decoder_vocab_size") or 0, config.vocab_size)
     ranges: dict[str, tuple[int, Any]] = {name: (0, 1) for name in settings if "drop" in name}
     ranges["num_key_value_heads"] = 1, math.inf
+    ranges["dim_model_base"] = 1, math.inf  # by which MiniCPM divides
     if n_experts > 1 or (n_experts == 1 and config.model_type != "jamba"):  # a Jamba with one has none
         ranges["num_experts_per_tok"] = 1, n_experts
     ranges["decoder_start_token_id"] = 0, n_tokens - 1
