@@ -1,12 +1,37 @@
-"""Locks of folders between runs."""
+"""Locks: of models and of matplotlib between threads, and of folders between runs."""
 
 import os
+import threading
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+IN_USE = threading.RLock()
+"""Held where a model is opened, run or recomputed, and where matplotlib draws.
+
+Threads share a model's hooks, transformers' registry of attention and matplotlib's settings.
+"""
+
+
+def alone(function: Callable[P, R]) -> Callable[P, R]:
+    """Let no other thread use a model, or draw, while the function runs."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with IN_USE:
+            return function(*args, **kwargs)
+
+    return call
 
 
 def lock(folder: Path, *, wait: bool = False) -> int | None:

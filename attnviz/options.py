@@ -5,7 +5,6 @@ Python functions, which :func:`checked` holds against the table.
 """
 
 import inspect
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, get_args
 
 from attnviz.arguments import as_found, check_kind, check_share, check_texts, check_whole, n_bytes, one_of
 from attnviz.errors import UsageError
+from attnviz.locks import alone
 from attnviz.memory import out_of_memory_named
 
 if TYPE_CHECKING:
@@ -703,7 +703,9 @@ class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Check a function's arguments against its annotations and the table of options; one such call runs at a time.
+    """Check a function's arguments against its annotations and the table of options.
+
+    Of the functions of :data:`COMMANDS`, which use models, one runs at a time.
 
     Raises:
         TextError: by the function, where ``text`` or ``pair`` is no string.
@@ -713,6 +715,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     signature = inspect.signature(function)
     commands = [command for command in COMMANDS.values() if function.__qualname__ in command.functions]
     options = {option.name: option for command in commands for option in command.options}
+    run = alone(function) if commands else function
     known = dict.fromkeys(name for name in signature.parameters if name != "self")
     more = next((name for name in known if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD), "")
     kinds = {name: signature.parameters[name].annotation for name in known}
@@ -745,11 +748,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 check_kind(name, each, kinds[name])
             if name in options:
                 options[name].check_value(value)
-        with _ONE_CALL, out_of_memory_named():
-            return function(*args, **kwargs)
+        with out_of_memory_named():
+            return run(*args, **kwargs)
 
     return call
-
-
-_ONE_CALL = threading.RLock()
-"""Held during a call: threads share a model's hooks, transformers' registry of attention and matplotlib's settings."""

@@ -329,9 +329,10 @@ def _parameter(option: Option) -> inspect.Parameter:
     shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
     shown |= {"min": option.least, "max": option.most, "rich_help_panel": option.group}
     declared = typer.Argument(**shown) if option.positional else typer.Option(*option.flags, **shown)
-    default, kind = None if option.default == () else option.default, option.kind
+    default = None if option.default == () else option.default
+    kind: Any = option.kind
     if option.given_once:  # all that is typed is taken, so that no value takes the place of another
-        default, kind = None if default is None else [default], list[kind]
+        kind, default = list[kind], None if default is None else [default]
     if default is None:
         kind = kind | None
     return inspect.Parameter(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unp
 
 from attnviz.arguments import as_found, check_kind, check_whole
 from attnviz.errors import UsageError
+from attnviz.locks import IN_USE, alone
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.wording import counted, visible
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
@@ -68,6 +69,7 @@ class Result:
         return ()
 
     @checked
+    @alone
     def figure(self, name: str = "", style: "Style | None" = None, **choices: Unpack[DrawingOptionNames]) -> "Figure":
         """A new figure; of a view with several pictures the first, of one head's pictures that of the clearest head.
 
@@ -95,6 +97,7 @@ class Result:
         return plan
 
     @checked
+    @alone
     def draw(
         self, name: str, ax: "Axes", style: "Style | None" = None, **choices: Unpack[DrawingOptionNames]
     ) -> "Artist":
@@ -249,11 +252,11 @@ class Result:
             output.write(within + name, tensors(self, choices))
         formats = tuple(dict.fromkeys(formats))
         if views and formats:
-            for name, picture, caption in self._pictures(
-                views, choices, by_default or figures is None, formats, progress
-            ):
-                output.write(within + name, picture)
-                captions[name] = caption
+            pictures = self._pictures(views, choices, by_default or figures is None, formats, progress)
+            with IN_USE:
+                for name, picture, caption in pictures:
+                    output.write(within + name, picture)
+                    captions[name] = caption
         if any(captions and not view.suffix for view in views):
             for name, text in caption_files(captions.items()).items():
                 output.write(within + name, text)
@@ -315,6 +318,7 @@ class Result:
     def _repr_html_(self) -> str:
         return f"{self.picture_html()}<pre>{html.escape(self.report())}</pre>"
 
+    @alone
     def picture_html(self) -> str:
         """The main figure as an image in HTML, or ''."""
         main = next((view for view in self.wanted_views(None) if not view.suffix), None)
@@ -325,6 +329,7 @@ class Result:
         return f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
 
     @checked
+    @alone
     def page(
         self, style: "Style | None" = None, budget: int | None = None, **choices: Unpack[DrawingOptionNames]
     ) -> str:

@@ -7,7 +7,7 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -217,10 +217,9 @@ def open_table(path: Path, wanted: Columns) -> Table:
 
 def _columns(path: Path, header: bool = True) -> list[str]:
     """Names of the columns; in JSON those of any row."""
-    rows = (row for _, row in _rows(path, header))
-    if path.suffix.lower() not in (".json", ".jsonl"):
-        rows = islice(rows, 1)
-    return list(dict.fromkeys(chain.from_iterable(rows)))
+    most = None if path.suffix.lower() in (".json", ".jsonl") else 1
+    rows = islice(_rows(path, header), most)
+    return list(dict.fromkeys(name for _, row in rows for name in row))
 
 
 def _named(path: Path, names: Sequence[str], what: str, wanted: str | None) -> str | None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import UsageError, VerificationError
+from attnviz.locks import alone
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import look_again
 from attnviz.models.head_ids import LayerId
@@ -163,6 +164,7 @@ class VerifiedAttention:
                     pattern = source.rows(start, stop)
                 yield VerifiedRows(check, self.verification.tolerance, pattern, start, n_queries, n_keys, end)
 
+    @alone
     def _heads(self, layer: int) -> LayerQK:
         """What a layer's patterns are computed from, checked against its fingerprint."""
         kept, model = self._kept[layer], self.checkpoint

@@ -1,7 +1,9 @@
 """The whole chain: its numbers against an independent computation, and what analyze() refuses."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,32 @@ def test_threads_share_a_model_and_get_what_they_would_alone():
     with ThreadPoolExecutor(6) as pool:
         together = list(pool.map(lambda task: attnviz.head_outputs(*task).document(), tasks))
     assert together == alone
+
+
+def test_reports_and_documents_do_not_wait_for_a_measurement_but_pictures_do():
+    model = from_loaded(sharp_bert(), bert_tokenizer())
+    found, running, go_on = attnviz.analyze(SENTENCE, model), Event(), Event()
+    alone = found.report(), found.document()
+
+    def wait(*_: object) -> None:
+        running.set()
+        assert go_on.wait(60)
+
+    with ThreadPoolExecutor(6) as pool:
+        measuring = pool.submit(attnviz.analyze, "the dog ran", model, progress=wait)
+        assert running.wait(60)
+        try:
+            assert pool.submit(lambda: (found.report(), found.document())).result(60) == alone
+            waiting = [
+                pool.submit(found.figure, "overview"),
+                pool.submit(found._repr_html_),
+                pool.submit(found.pattern, "L0H0"),
+                pool.submit(attnviz.analyze, "a cat", model),
+            ]
+            assert not wait_for(waiting, 2, FIRST_COMPLETED).done
+        finally:
+            go_on.set()
+        assert [each.result(60) is not None for each in (*waiting, measuring)] == [True] * 5
 
 
 def assert_numbers(analysis: Analysis, model: Any, tokenizer: Any, **options: Any) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
 from attnviz.errors import UsageError
+from attnviz.locks import alone
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, Stack
@@ -154,6 +155,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         for number, of_layer in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
             yield layer_contributions(self.attention, number), list(of_layer)
 
+    @alone
     def effects_at(
         self, token: str | int | None = None, answer: str | int | None = None, foil: str | int | None = None
     ) -> DirectEffects:
