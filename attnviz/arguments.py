@@ -1,10 +1,11 @@
 """Checks of arguments that several commands take."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from attnviz.errors import TextError, UsageError
 from attnviz.memory import bytes_of
@@ -57,6 +58,22 @@ def as_found(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
+def as_list(given: object, what: str = "a list of texts, or the path of a file of texts") -> list[Any]:
+    """A list, from a list, or an array or column of NumPy, pandas, datasets.
+
+    Raises:
+        UsageError: anything else, or an empty one; with ``what`` was expected.
+    """
+    try:
+        items = given.tolist() if hasattr(given, "tolist") else given
+    except RuntimeError:  # of torch: a tensor that is sparse, or on the device meta
+        items = None
+    if isinstance(items, str) or not isinstance(items, Sequence) or not items:
+        found = as_found(given) if isinstance(given, str | Sequence) else type(given).__name__
+        raise UsageError(f"expected {what}, found {found}.")
+    return list(items)
+
+
 def is_whole(value: object) -> TypeGuard[int]:
     """Whether this is an int of Python or NumPy, not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
@@ -72,7 +89,7 @@ def check_whole(name: str, value: object, least: int = 0, most: int | None = Non
 
 def check_share(name: str, value: object) -> None:
     """Raise UsageError unless it is a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+    if not _is_number(value) or not 0 <= value <= 1:
         flag = name.replace("_", "-")
         raise UsageError(f"expected --{flag} ({name}=...) as a number from 0 to 1, found {as_found(value)}.")
 
@@ -108,7 +125,9 @@ def check_kind(name: str, value: object, annotation: object) -> None:
     for kind, (expected, is_one) in _KINDS.items():
         if annotation in (kind, kind | None):  # type: ignore[operator]
             if not (is_one(value) or (value is None and annotation != kind)):
-                raise UsageError(f"expected {name} as {expected}, found {as_found(value)}.")
+                one = isinstance(value, str) and expected.startswith("a list of")
+                advice = f": write {[part.strip() for part in value.split(',')]}" if one else ""  # type: ignore[attr-defined]
+                raise UsageError(f"expected {name} as {expected}, found {as_found(value)}{advice}.")
             return
     if "Callable" in str(annotation) and not (value is None or callable(value)):
         raise UsageError(f"expected {name} as a function, found {as_found(value)}.")
@@ -119,20 +138,54 @@ def _fits(value: object) -> bool:
     return is_whole(value) and abs(value) < 2**64
 
 
-def _are_paths(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(x, str | Path) for x in value)
+def _list_of(is_one: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, Sequence | Set) and not isinstance(value, str) and all(map(is_one, value))
+
+
+def _is_string(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_path(value: object) -> bool:
+    """Whether a file could have this name: it has no null character and no half of a character."""
+    try:
+        return isinstance(value, str | Path) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_text_or_path(value: object) -> bool:
+    return isinstance(value, str | Path)
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, str) or _fits(value)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 _KINDS: dict[object, tuple[str, Callable[[object], bool]]] = {
     bool: ("True or False", lambda value: isinstance(value, bool)),
     int: ("a whole number", _fits),
-    str: ("a string", lambda value: isinstance(value, str)),
+    float: ("a number", _is_number),
+    str: ("a string", _is_string),
     Path: ("a pathlib.Path", lambda value: isinstance(value, Path)),
-    str | int: ("a string, or a whole number", lambda value: isinstance(value, str) or _fits(value)),
-    str | Path: ("a path", lambda value: isinstance(value, str | Path)),
-    Sequence[str | Path]: ("a list of paths", _are_paths),
+    str | int: ("a string, or a whole number", _is_place),
+    str | Path: ("a path", _is_path),
+    Sequence[str]: ("a list of strings", _list_of(_is_string)),
+    Sequence[str | Path]: ("a list of paths", _list_of(_is_path)),
+    str | Sequence[str]: (
+        "a string, or a list of strings",
+        lambda value: _is_string(value) or _list_of(_is_string)(value),
+    ),
+    str | int | Sequence[str | int]: (
+        "a string or a whole number, or a list of these",
+        lambda value: _is_place(value) or _list_of(_is_place)(value),
+    ),
     str | Path | Sequence[str | Path]: (
         "a text or a path, or a list of these",
-        lambda value: isinstance(value, str | Path) or _are_paths(value),
+        lambda value: _is_text_or_path(value) or _list_of(_is_text_or_path)(value),
     ),
 }

@@ -11,7 +11,16 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, get_args
 
-from attnviz.arguments import as_found, check_kind, check_share, check_texts, check_whole, n_bytes, one_of
+from attnviz.arguments import (
+    as_found,
+    check_kind,
+    check_share,
+    check_texts,
+    check_whole,
+    is_there,
+    n_bytes,
+    one_of,
+)
 from attnviz.errors import UsageError
 from attnviz.locks import alone
 from attnviz.memory import out_of_memory_named
@@ -115,7 +124,7 @@ class Option:
         if value is None:
             return
         if self.choices and not (isinstance(value, str) and value in self.choices):
-            raise UsageError(f"unknown {self.name} {value!r}: expected one of {', '.join(self.choices)}.")
+            raise UsageError(f"unknown {self.name} {as_found(value)}: expected one of {', '.join(self.choices)}.")
         if self.least is not None:
             check_whole(self.name, value, self.least, self.most)
         if self.check is not None:
@@ -265,10 +274,11 @@ _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-
 _JSON = _switch("as_json", "Print the JSON document and nothing else.", False, "--json")
 _TABLE = Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs) or md.",
                 None, "FORMAT", choices=("tex", "md"))
+_QUIET = _switch("quiet", "Print no tables, no progress and no messages.", False, "--quiet", "-q")
 _FILES = (
     _OUT,
     _JSON,
-    _switch("quiet", "Print no tables, no progress and no messages.", False, "--quiet", "-q"),
+    _QUIET,
     _switch("verbose", "Print every table, and what the numbers mean.", False, "--verbose", "-v"),
 )
 
@@ -314,8 +324,9 @@ COMMANDS = {
         pictures=(
             replace(_SELECT, help=_SELECT.help.replace("E0-2", "E0-2; or a label on this text or a role over a corpus "
                                                        "(sink, previous, syntactic, obj)")),
-            Option("scale", str, "Colour scale of overview, heads and page: shared (0 to 1 for all heads), per-head (0 "
-                   "to the largest weight of the head), log, or auto (shared up to 40 tokens, log beyond).", "auto"),
+            Option("scale", str, "Colour scale of overview, heads, mean and page: shared (0 to 1 for all heads; of "
+                   "mean 0 to a round end), per-head (0 to the largest weight of the head), log, or auto (shared up to 40 "
+                   "tokens, log beyond).", "auto"),
             _switch("drop_special", "Draw patterns without special tokens (GPT-2: without the first token), each row "
                     "scaled to sum to 1."),
             _token("Draw what this token attends to, in lines and text (adds the figure lines unless text is asked "
@@ -327,7 +338,7 @@ COMMANDS = {
             *_figures("heads"),
         ),
         output=(
-            _switch("tensors", "Also write attention.safetensors, one tensor a layer.", False, "--save-attention"),
+            _switch("save_attention", "Also write attention.safetensors, one tensor a layer."),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
                  "a few heads of each kind."),
             _TABLE, *_FILES,
@@ -410,7 +421,8 @@ COMMANDS = {
         output=(
             Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
                    "no fewer texts than before.", flags=("--store/--no-store",)),
-            _top("Number of rows in each table; with --show of hits and failures of each head. Default: 15, or 2."),
+            _top("Number of rows in each table; with --show of hits and failures of each head. Default: 5 on "
+                 "the first screen (of heads 10 without a treebank), 15 with --verbose; with --show 2."),
             _TABLE, *_FILES,
         ),
         of_one=("revision", "adapter", "device_map", "syntax", "parser", "examples", "frequencies", "show", "store",
@@ -627,7 +639,7 @@ COMMANDS = {
             _switch("verify", "Load the named models instead, and verify every head on a fixed set of short texts."),
         ),
         output=(replace(_OUT, help="Folder for models.json and models.csv, or models-verify.json and .csv. Default: "
-                        "none."), _JSON),
+                        "none."), _JSON, _QUIET),
     ),
 }
 """By name, in the order of ``attnviz --help``."""
@@ -682,7 +694,7 @@ class ViewOptionNames(TypedDict, total=False):
     drop_special: bool
     token: str | int | None
     maps: Sequence[str]
-    tensors: bool
+    save_attention: bool
     relation: str | None
     table: str | None
 
@@ -700,6 +712,16 @@ class StyleOptionNames(TypedDict, total=False):
 
 class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):
     """Both, the keywords of ``figure``, ``draw``, ``save`` and ``page``."""
+
+
+def _refuse_swapped(function: str, first: str, arguments: Mapping[str, object]) -> None:
+    """Raise UsageError for a model in the place of a function's first argument, or a text in that of the model."""
+    given, model = arguments.get(first), arguments.get("model")
+    is_model = first not in ("model", "models", "first") and hasattr(given, "config")
+    is_text = isinstance(model, str) and len(model.split()) > 1 and not is_there(model)
+    if is_model or is_text:
+        found = f"a {type(given).__name__} as {first}" if is_model else f"the model {as_found(model)}"
+        raise UsageError(f"expected {function}({first}, model, ...), in this order, found {found}.")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -736,6 +758,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError as error:
             raise UsageError(f"{function.__name__}(): {error}.") from error
         arguments |= arguments.pop(more, {})
+        _refuse_swapped(function.__name__, next(iter(known)), arguments)
         if arguments.get("text", "") is None and signature.parameters["text"].default is None:
             del arguments["text"]
         if "text" in arguments and (kinds["text"] is str or isinstance(arguments["text"], str)):

@@ -57,7 +57,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
         )
     run.refuse(run.spec.of_many, "is about a corpus; expected it with --corpus FILE, found it without")
     _check_form(texts, n_models)
-    sentences = [read_text(text) for text in texts]
+    sentences = [read_text(text, "compare --corpus {}") for text in texts]
     sources = _sources(run, both)
     reading = {name: options[name] for name in options if name not in run.spec.of_many}
 

@@ -110,7 +110,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     written, without = set[str](), Counter[str]()
 
     def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
-        if not (names or choices.tensors) or one.folder in written:  # an equal text
+        if not (names or choices.save_attention) or one.folder in written:  # an equal text
             return
         written.add(one.folder)
         missing = [view.name for view in checked_views("heads", names) if view.drawing.missing(analysis)]

@@ -36,26 +36,26 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
     """
     wanted, out, as_json = [decoded("NAME", name) for name in names], run.options["out"], run.options["as_json"]
     if families:
-        return Job(partial(_list_families, wanted, out, as_json))
+        return Job(partial(_list_families, wanted, out, as_json, run.quiet))
     if verify:
-        return _verify(list(dict.fromkeys(wanted)), out, as_json)
+        return _verify(list(dict.fromkeys(wanted)), out, as_json, run.quiet)
     from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.models.report import models_csv, models_document, models_report
     from attnviz.present.output_folder import OutputFolder
     from attnviz.version import __version__
 
-    with progress(quiet=False) as tell:
+    with progress(run.quiet) as tell:
         listed = model_configurations(wanted, lambda done, total: tell("reading", done, total))
     output = None if out is None else OutputFolder(Path(out), "models")
 
     def work() -> None:
         document = models_document(listed, __version__)
-        _give("models", document, models_csv(document), lambda: models_report(listed), as_json, output)
+        _give("models", document, models_csv(document), lambda: models_report(listed), as_json, run.quiet, output)
 
     return Job(work, output)
 
 
-def _verify(names: list[str], out: str | None, as_json: bool) -> Job:
+def _verify(names: list[str], out: str | None, as_json: bool, quiet: bool) -> Job:
     if not names:
         raise UsageError("--verify loads models: expected NAME, such as minilm, found none.")
     from attnviz.commands.models.report import verified_csv, verified_report
@@ -65,14 +65,14 @@ def _verify(names: list[str], out: str | None, as_json: bool) -> Job:
     output = None if out is None else OutputFolder(Path(out), "models")
 
     def work() -> None:
-        with progress(quiet=False) as tell:
+        with progress(quiet) as tell:
             found = []
             for done, name in enumerate(names):
                 tell(f"verifying {name}", done, len(names))
                 found.append(verified(name))
         document = VERSIONS | {"models": found}
         report = partial(verified_report, document)
-        _give("models-verify", document, verified_csv(document), report, as_json, output)
+        _give("models-verify", document, verified_csv(document), report, as_json, quiet, output)
         if any(each["reason"] for each in found):
             raise typer.Exit(1)
 
@@ -85,6 +85,7 @@ def _give(
     table: str,
     report: Callable[[], "RenderableType"],
     as_json: bool,
+    quiet: bool,
     output: "OutputFolder | None",
 ) -> None:
     if output is not None:
@@ -95,12 +96,12 @@ def _give(
             output.write(f"{name}.csv", table)
             output.write(f"{name}.json", json_text(document))
             output.put_in_place()
-    print_results(document, report, as_json, folder=None if output is None else output.path)
+    print_results(document, report, as_json, quiet, None if output is None else output.path)
     if output is not None:
-        say_where_to_look(output)
+        say_where_to_look(output, quiet)
 
 
-def _list_families(names: list[str], out: str | None, as_json: bool) -> None:
+def _list_families(names: list[str], out: str | None, as_json: bool, quiet: bool) -> None:
     if names or out is not None:
         raise UsageError(
             "--families lists all architectures, on the terminal alone; leave out NAME and --out (--json prints JSON)."
@@ -109,4 +110,4 @@ def _list_families(names: list[str], out: str | None, as_json: bool) -> None:
     from attnviz.version import __version__
 
     document = families_document(__version__)
-    print_results(document, lambda: families_report(document), as_json)
+    print_results(document, lambda: families_report(document), as_json, quiet)

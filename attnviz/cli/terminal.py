@@ -71,8 +71,10 @@ _OF_TEXTS = (".txt", ".conllu", ".tsv", ".csv", ".md", ".json", ".jsonl", ".parq
 """Suffixes of files that hold texts."""
 
 
-def read_text(text: str) -> str:
+def read_text(text: str, each_of_file: str = "heads {} --each-line") -> str:
     """The text of an argument, or of standard input where it is ``-``.
+
+    ``each_of_file`` is the command that reads each text of a file, for the message where TEXT is one.
 
     Raises:
         TextError: it is empty, blank or not UTF-8.
@@ -86,7 +88,7 @@ def read_text(text: str) -> str:
             seems = "" if is_file(text) else "which looks like "
             raise TextError(
                 f"TEXT is {text!r}, {seems}the name of a file; expected a sentence. For the file as one text, write - "
-                f"and < {text}; for each of its texts: attnviz heads {text} --each-line."
+                f"and < {text}; for each of its texts: attnviz {each_of_file.format(text)}."
             )
         return text
     if sys.stdin is None:

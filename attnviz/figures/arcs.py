@@ -107,6 +107,13 @@ def in_several_lines(words: Sequence[Piece], style: Style) -> bool:
     return len(text_lines(words, _LETTERS, _room(words, style), _SPACE)) > 1
 
 
+def leaves_out_lines(words: Sequence[Piece], blocks: Sequence[Sentence], style: Style) -> bool:
+    """Whether a folded picture has runs of lines without an arc, which are left out."""
+    room = _room(words, style)
+    lines = text_lines(words, _LETTERS, room, _SPACE)
+    return any(row is None for block in blocks for row in _kept(True, lines, block, room))
+
+
 def _room(words: Sequence[Piece], style: Style) -> float:
     """Width of a line in points."""
     return (prose_width(words, style, _SPACE) - 2 * MARGIN) * 72
@@ -134,7 +141,7 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
     for block in plan.blocks:
         write_heading(ax, block.name, block.beside, top, room, style)
         top += _HEADING
-        for row in _kept(plan, lines, block, room):
+        for row in _kept(plan.folded, lines, block, room):
             if row is None:
                 put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=style.greys.muted)
                 top += _GAP
@@ -149,15 +156,15 @@ def _height(plan: ArcsPlan, room: float) -> float:
     lines, height = text_lines(plan.words, _LETTERS, room, _SPACE), 0.0
     for block in plan.blocks:
         height += _HEADING + _BETWEEN
-        for row in _kept(plan, lines, block, room):
+        for row in _kept(plan.folded, lines, block, room):
             height += _GAP if row is None else _above(row[1]) + _LINE
     return height
 
 
-def _kept(plan: ArcsPlan, lines: Sequence[_Line], block: Sentence, room: float) -> Iterator[_Row | None]:
+def _kept(folded: bool, lines: Sequence[_Line], block: Sentence, room: float) -> Iterator[_Row | None]:
     """Lines of a sentence with the arcs above; None for a run of lines left out."""
     rows = ((line, _stacked(line, block.arcs, room)) for line in lines)
-    for empty, run in groupby(rows, lambda row: plan.folded and not row[1]):
+    for empty, run in groupby(rows, lambda row: folded and not row[1]):
         some = list(run)
         yield from [None] if empty and len(some) > 1 else some
 

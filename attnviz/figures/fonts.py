@@ -112,14 +112,31 @@ def fonts_to_install() -> str:
     )
 
 
+def without_script(text: str) -> str:
+    """Hint that no installed font has most of a text's characters, or ''."""
+    lacking, characters = _lacking(text), [character for character in text if not character.isspace()]
+    drawn = [character for character in characters if character not in lacking]
+    if 2 * len(drawn) >= len(characters):
+        return ""
+    _missing.update(lacking)
+    first = next(character for character in characters if character in lacking)
+    name = unicodedata.name(first, f"U+{ord(first):04X}")
+    return f"no installed font has the text's characters, such as {name}; the Noto fonts have most"
+
+
+def _lacking(text: str) -> set[str]:
+    """The characters that no installed font can draw."""
+    have = _known()
+    return {character for character in text if character not in have and _family_with(character) is None}
+
+
 def drawable(text: str) -> str:
     """The text with ``U+732B`` in place of each character that no installed font can draw.
 
     A text that begins from right to left is isolated: otherwise matplotlib sets all of its line from right to left in
     PNG and PDF, and the reader of an SVG from left to right.
     """
-    have = _known()
-    lacking = {character for character in text if character not in have and _family_with(character) is None}
+    lacking = _lacking(text)
     _missing.update(lacking)
     shown = "".join(f"U+{ord(character):04X}" if character in lacking else character for character in text)
     return isolated(shown) if right_to_left(shown) else shown

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array = NDArray[Any]
+
+_COVERED = 0.99  # share of the cells that the linear scale of means covers
 Cells = AxesImage | QuadMesh
 """The artist of a matrix's cells, for colour bars."""
 
@@ -181,6 +183,20 @@ def contrasting_ink(colour: Sequence[float] | Array) -> str:
 def scale_end(value: float) -> float:
     """Round a share up to the end of a colour scale."""
     return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if top >= value), max(1.0, value))
+
+
+def scale_of_means(values: Sequence[Array], style: Style, n: int) -> tuple[Normalize, bool]:
+    """The norm of means of weights between n positions, and whether values lie above its end.
+
+    Logarithmic where that of one head's weights is (:meth:`attnviz.figures.style.Style.scaled_for`); else from 0 to a
+    round end that covers nearly all of them.
+    """
+    scaled = style.scaled_for(n)
+    if scaled.scale == "log":
+        return scaled.norm(), False
+    every = np.concatenate([each.ravel() for each in values])
+    top = scale_end(float(np.quantile(every, _COVERED)))
+    return Normalize(0, top, clip=True), float(every.max()) > 1.001 * top
 
 
 def max_pool(values: Array, factor: int, across: int | None = None) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from attnviz.arguments import as_found
+from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
 
 if TYPE_CHECKING:  # a run without figures knows the style and does not import matplotlib
@@ -109,6 +109,9 @@ class Style:
 
     def __post_init__(self) -> None:
         """Check the style."""
+        kinds = {"theme": str, "scale": str, "bare": bool, "font": str | None}
+        for name, kind in kinds.items():
+            check_kind(name, getattr(self, name), kind)
         for kind, name, known in (("theme", self.theme, tuple(THEMES)), ("scale", self.scale, SCALES)):
             if name not in known:
                 raise UsageError(f"unknown {kind} {name!r}: expected one of {', '.join(known)}.")
@@ -116,7 +119,7 @@ class Style:
         if inches is not None and (isinstance(inches, bool) or not isinstance(inches, Real)):
             raise UsageError(f"expected a width in inches, or a text such as '84mm', found {as_found(inches)}.")
         if inches is not None and not _NARROWEST <= inches <= _WIDEST:
-            raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {inches:g}.")
+            raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {as_found(inches)}.")
         if self.font_size is not None:
             _check_size(self.font_size, inches)
         font = self.font
@@ -124,7 +127,7 @@ class Style:
             from attnviz.figures.fonts import installed
 
             font = installed(font)
-        vars(self).update(inches=inches, bare=bool(self.bare), font=font)
+        vars(self).update(inches=inches, font=font)
 
     @property
     def room(self) -> float | None:
@@ -228,7 +231,7 @@ def _check_size(size: object, width: float | None) -> None:
     if isinstance(size, bool) or not isinstance(size, int | float):
         raise UsageError(f"expected a font size in points, found {as_found(size)}.")
     if not _SMALLEST <= size <= _LARGEST:
-        raise UsageError(f"expected a font size of {_SMALLEST:g} to {_LARGEST:g} points, found {size:g}.")
+        raise UsageError(f"expected a font size of {_SMALLEST:g} to {_LARGEST:g} points, found {as_found(size)}.")
     if width is not None and width * TEXT_SIZE / size < _LEAST_ROOM:
         most = math.floor(10 * width * TEXT_SIZE / _LEAST_ROOM) / 10
         raise UsageError(

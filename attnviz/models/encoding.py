@@ -309,7 +309,7 @@ def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, 
     Raises:
         UsageError: none, or several; the message says which, and whether a leading space makes it one.
     """
-    given = f"--{name} ({name}=...) {token!r}"
+    given = f"--{name} ({name}=...) {as_found(token)}"
     if is_whole(token):
         if not 0 <= token < vocabulary_size:
             raise UsageError(f"{given} is no id of a token: the vocabulary has 0 to {vocabulary_size - 1}.")

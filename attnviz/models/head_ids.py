@@ -165,9 +165,10 @@ def head_named(head: object, stacks: Sequence[Stack], others: str = "") -> HeadI
     Raises:
         UsageError: it names no head, or one that the model lacks.
     """
-    if isinstance(head, tuple) and [is_whole(number) for number in head] == [True, True]:
-        head = HeadId(*head)
-    match = _ONE_HEAD.fullmatch(str(head).strip()) if isinstance(head, str | HeadId) else None
+    text = head if isinstance(head, str) else ""
+    if isinstance(head, tuple) and [is_whole(number) and abs(number) < 10**6 for number in head] == [True, True]:
+        text = str(HeadId(*head))
+    match = _ONE_HEAD.fullmatch(text.strip())
     letter = match[1].upper() or "L" if match else ""
     stack = next((each for each in stacks if each.letter == letter), None)
     if match is None or stack is None:

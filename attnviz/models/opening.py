@@ -69,11 +69,8 @@ def open_checkpoint(
             "revision, device, dtype, device_map, adapter and attention are for models by name; a loaded model runs as "
             "it is: move, convert or merge it yourself (model.to(...), merge_and_unload(), set_attn_implementation())."
         )
-    if tokenizer is not None and (isinstance(tokenizer, str | Path) != by_name or isinstance(model, Checkpoint)):
-        raise UsageError(
-            "expected tokenizer as transformers' object with a model in memory, as a name with a model by name, found "
-            f"{type(tokenizer).__name__}."
-        )
+    if tokenizer is not None:
+        _check_tokenizer(tokenizer, model)
     source = None
     if isinstance(model, nn.Module):
         checkpoint = from_loaded(model, tokenizer)
@@ -109,6 +106,18 @@ def open_checkpoint(
             "encoder."
         )
     return checkpoint, source
+
+
+def _check_tokenizer(tokenizer: object, model: object) -> None:
+    """Raise UsageError unless the tokenizer is a name with a model by name, an object with one of transformers."""
+    from transformers import PreTrainedTokenizerBase
+
+    expected: Any = PreTrainedTokenizerBase if isinstance(model, nn.Module) else str | Path
+    if isinstance(model, Checkpoint) or not isinstance(tokenizer, expected):
+        raise UsageError(
+            "expected tokenizer as transformers' object with a model in memory, as a name with a model by name, found "
+            f"{type(tokenizer).__name__}."
+        )
 
 
 def known_attention(name: str | None) -> str | None:
@@ -220,7 +229,7 @@ def resolve_device_map(device_map: object, device: object = None) -> DeviceMap |
     for each in resolved.values():
         if isinstance(each, bool) or not isinstance(each, str | int) or each in ("auto", ""):
             raise UsageError(
-                f"the device map has the device {each!r}; expected cpu, disk, cuda:N, mps or a GPU's number."
+                f"the device map has the device {as_found(each)}; expected cpu, disk, cuda:N, mps or a GPU's number."
             )
         if each != "disk":
             resolve_device(f"cuda:{each}" if isinstance(each, int) else each)

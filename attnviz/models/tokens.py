@@ -335,7 +335,7 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
     n = len(units)
     if is_whole(token):
         if not 0 <= token < n:
-            raise UsageError(f"the text has positions 0 to {n - 1}, found {token}.")
+            raise UsageError(f"the text has positions 0 to {n - 1}, found {as_found(token)}.")
         return (int(token),)
     if not isinstance(token, str):
         raise UsageError(

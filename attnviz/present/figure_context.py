@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnviz.figures.style import FAINTEST, Style
 from attnviz.models.wording import counted, ordinal, quoted
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Normalize
 
 STACK_LEGEND = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
 """The heads of an encoder-decoder, in the squares of a figure."""
@@ -52,10 +55,30 @@ class FigureContext:
         if self.sizes:
             (source, target), last = self.sizes, quoted(self.texts[-1])
             return f"{' / '.join(map(quoted, self.texts[:-1]))} ({source}) → {last} ({target})"
+        return f"{self.quotes} ({self._size})"
+
+    @property
+    def _size(self) -> str:
         count = self.n_generated if self.unit == "token" else counted(self.n_generated, "token")
         last = f", the last {count} generated" if self.n_generated else ""
         rows = f", the {'row' if self.n_rows == 1 else 'rows'} of {self.n_rows} alone" if self.n_rows else ""
-        return f"{self.quotes} ({counted(self.n, self.unit)}{last}{rows})"
+        return f"{counted(self.n, self.unit)}{last}{rows}"
+
+    @property
+    def without_script(self) -> str:
+        """Hint that no installed font has the script of the texts, or ''."""
+        from attnviz.figures.fonts import without_script
+
+        return without_script(self.quotes)
+
+    @property
+    def drawn_line(self) -> str:
+        """:attr:`text_line` in pictures: of texts in a script that no installed font has, their sizes alone."""
+        if not self.without_script:
+            return self.text_line
+        if self.sizes:
+            return " → ".join(f"a text of {size}" for size in self.sizes)
+        return f"{'a text' if len(self.texts) == 1 else 'two texts'} of {self._size}"
 
     @property
     def subject(self) -> str:
@@ -69,7 +92,7 @@ class FigureContext:
     def notes(self, *more: str) -> tuple[str, ...]:
         """The notes of a figure: the text, what was dropped, and more; empty ones are left out."""
         dropped = f"{capital(self.dropped)}." if self.dropped else ""
-        return tuple(note for note in (self.text_line, dropped, *more) if note)
+        return tuple(note for note in (capital(self.drawn_line), dropped, *more) if note)
 
     def caption_and_notes(self, what: str, *facts: str, alone: Sequence[str] = (), first: str = "") -> dict[str, Any]:
         """Caption and notes of a figure, as its plan takes them; facts stand in both, empty ones are left out.
@@ -78,10 +101,13 @@ class FigureContext:
             what: the caption's first line: what is shown of which model and text.
             facts: sentences, or parts of one, without a capital and a full stop; in the caption its details.
             alone: details of the caption alone, such as its colours.
-            first: note in place of :attr:`text_line`.
+            first: note in place of :attr:`drawn_line`.
         """
         noted = self.notes(*(f"{capital(fact.removesuffix('.'))}." for fact in facts if fact))
-        return {"caption": caption_of(what, *facts, *alone, self.dropped), "notes": (first or noted[0], *noted[1:])}
+        return {
+            "caption": caption_of(what, *facts, *alone, self.dropped, self.without_script),
+            "notes": (first or noted[0], *noted[1:]),
+        }
 
     def named(self, every: int) -> str:
         """What a figure says of labels left out: ``every 4th token is named``, or ''."""
@@ -98,6 +124,12 @@ def colours_in_words(style: Style, own: str) -> str:
     """The scale of weights for a caption; ``own``: its end if each head has its own."""
     ends = {"shared": "colours from 0 to 1", "per-head": f"colours from 0 to {own}"}
     return ends.get(style.scale, f"logarithmic colours from {FAINTEST:g} to 1")
+
+
+def norm_in_words(norm: "Normalize") -> str:
+    """The ends of the colours of a norm from 0, or of a logarithmic one, for a caption."""
+    low, high = float(norm.vmin or 0.0), float(norm.vmax or 0.0)
+    return f"{'logarithmic colours' if low else 'colours'} from {low:g} to {high:g}"
 
 
 def caption_of(what: str, *details: str) -> str:

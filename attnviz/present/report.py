@@ -215,6 +215,9 @@ def spec_of(command: str) -> "CommandSpec[Any]":
     return spec
 
 
+_ALL_OR_NONE = (("figure", "all"), ("figure", "none"))
+
+
 def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
     """The views of these names, in the order of the command's list; without names the default ones."""
     from attnviz.figures.style import FORMATS
@@ -227,10 +230,10 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
         if isinstance(requested, str) or not isinstance(requested, Sequence | Set):
             example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
             raise UsageError(f"expected a list of {kind}s, found {as_found(requested)}{example}.")
-        names = [name if isinstance(name, str) else repr(name) for name in requested]
-        unknown = [name for name in names if name not in valid and (kind, *names) != ("figure", "all")]
+        names = [name if isinstance(name, str) else as_found(name) for name in requested]
+        unknown = [name for name in names if name not in valid and (kind, *names) not in _ALL_OR_NONE]
         if unknown:
-            alone = " (on the command line also all, or none)" if kind == "figure" else ""
+            alone = ", all, or none" if kind == "figure" else ""
             usable = [view.name for view in _usable(views)] if kind == "figure" else valid
             meant = did_you_mean(unknown[0], usable)
             raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(usable)}{alone}.{meant}")

@@ -201,7 +201,8 @@ class Result:
 
         Args:
             folder: an earlier run of the command there goes; files of your own stay.
-            figures: names of views, or ``all``; default those of the command line, empty for none.
+            figures: names of views, or ``["all"]``, or ``["none"]``, as an empty list; default those of the command
+                line.
             formats: any of ``png``, ``svg``, ``pdf``.
             style: as for :meth:`figure`, like the other keywords.
             progress: callback for every figure drawn.
@@ -247,7 +248,7 @@ class Result:
         if spec.lines:
             name, rows = spec.lines
             output.write(within + name, "".join(json_text(row, None) for row in rows(self, choices)))
-        if choices.tensors and spec.tensors:
+        if choices.save_attention and spec.tensors:
             name, tensors = spec.tensors
             output.write(within + name, tensors(self, choices))
         formats = tuple(dict.fromkeys(formats))
@@ -431,9 +432,12 @@ class OfHeads(Generic[E]):
         return [entry for entry in self.heads if entry.id in chosen]
 
     def head(self, head: str | HeadId) -> E:
-        """The entry of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``."""
+        """The entry of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``; UsageError where there is none."""
         wanted = head_named(head, self.checkpoint.kinds)
-        return next(entry for entry in self.heads if entry.id == wanted)
+        for entry in self.heads:
+            if entry.id == wanted:
+                return entry
+        raise UsageError(f"this result has no head {wanted}; it has {min(self._ids)} to {max(self._ids)}.")
 
     @cached_property
     def _ids(self) -> frozenset[HeadId]:
@@ -444,3 +448,12 @@ class OfHeads(Generic[E]):
         if isinstance(entry, type(self.heads[0])) and entry.id in self._ids:
             return entry
         raise UsageError(f"expected one of this result's heads, such as result.head('L0H0'), found {as_found(entry)}.")
+
+    def all_own(self, entries: Iterable[E]) -> list[E]:
+        """The entries; UsageError unless all of them are of :attr:`heads`."""
+        try:
+            listed = list(entries)
+        except (TypeError, RuntimeError) as error:  # also of arrays and tensors of which no row can be read
+            expected = "expected heads of this result, such as result.select('L2')"
+            raise UsageError(f"{expected}, found {as_found(entries)}.") from error
+        return list(map(self.own, listed))

@@ -31,7 +31,7 @@ class Statistic(NamedTuple):
         meaning: in words; ``{unit}`` stands for token or word, ``{sinks}`` for the sinks of the text, ``{window}`` and
             ``{far}`` for the two distances.
         unit: '' of shares, 0-1.
-        column: header of its column in tables; empty for none.
+        column: header of its column in tables; default the title.
     """
 
     title: str
@@ -97,7 +97,7 @@ def described(name: str, unit: str, sinks: str) -> tuple[str, str, str]:
     return title, meaning, of
 
 
-def statistic_field(name: str, value: Callable[[Any], object], unit: str = "{unit}") -> Field[Any]:
+def statistic_field(name: str, value: Callable[[Any], object], unit: str = "token") -> Field[Any]:
     """The field of a statistic in rows from which ``value`` reads it."""
     known = STATISTICS[name]
-    return Field(known.column, value, filled(known.unit, unit=unit), name, detail=True)
+    return Field(known.column or known.title, value, filled(known.unit, unit=unit), name, detail=True)

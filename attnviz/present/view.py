@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from attnviz.arguments import as_found, check_kind
@@ -43,7 +42,7 @@ class ViewOptions:
     drop_special: bool = False
     token: str | int | None = None
     maps: tuple[str, ...] = ()
-    tensors: bool = False
+    save_attention: bool = False
     relation: str | None = None
     table: str | None = None
 
@@ -58,8 +57,8 @@ class ViewOptions:
         options_by_name = {option.name: option for command in COMMANDS.values() for option in command.options}
         options: dict[str, Any] = {name: value for name, value in choices.items() if name in kinds}
         for name, value in options.items():
-            options_by_name[name].check_value(value)
             check_kind(name, value, kinds[name])
+            options_by_name[name].check_value(value)
         look: dict[str, Any] = {name: value for name, value in choices.items() if name not in kinds}
         if look and style is not None:
             raise UsageError(
@@ -71,9 +70,7 @@ class ViewOptions:
                 f"expected style as attnviz.figures.Style(theme, scale, width, …), found {as_found(style)}."
             )
         maps = options.get("maps", ())
-        if isinstance(maps, str):
-            raise UsageError(f"expected maps as a list of names, found {maps!r}: write [{maps!r}].")
-        check_kind("maps", maps, Sequence[str | Path])
+        check_kind("maps", maps, Sequence[str])
         options["maps"] = tuple(maps)
         options |= {"select": tuple(selection_texts(choices.get("select", ())))}
         return cls(style=style or Style(**look), **options)

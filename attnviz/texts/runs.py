@@ -246,16 +246,10 @@ def open_for(process: Process, model: Model | None, opening: ModelOptions) -> Ch
     """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several.
 
     Raises:
-        UsageError: a model of transformers, or a device map for several processes.
+        UsageError: a device map for several processes.
         AttnvizError: as for :func:`attnviz.models.opening.open_checkpoint`.
     """
-    if isinstance(model, torch.nn.Module):
-        raise UsageError(
-            "a model in memory needs its tokenizer: give attnviz.models.checkpoint.from_loaded(model, tokenizer)."
-        )
-    if isinstance(model, Checkpoint):
-        return open_checkpoint(model)[0]
-    if process.count > 1:
+    if process.count > 1 and not isinstance(model, Checkpoint | torch.nn.Module):
         if opening.get("device_map") is not None:
             raise UsageError(
                 "--device-map (device_map=...) gives all devices to one process; start it without torchrun."

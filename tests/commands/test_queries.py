@@ -102,7 +102,7 @@ def test_a_row_that_is_wrong_is_found_and_one_that_nobody_asked_for_is_not_compa
 def test_every_picture_has_the_rows_and_all_columns(kind, drop, queries, tmp_path):
     analysis = analyze(SENTENCE, checkpoint_of(kind), syntax=False, queries=queries)
     views = ["overview", "heads", "lines", "map", "mean", "text"]
-    analysis.save(tmp_path, figures=views, formats=["svg"], drop_special=drop, select="L1", tensors=True)
+    analysis.save(tmp_path, figures=views, formats=["svg"], drop_special=drop, select="L1", save_attention=True)
     assert {path.stem for path in tmp_path.iterdir()} >= {"overview", "map-entropy", "mean", "text", "heads"}
     document = json.loads((tmp_path / "heads.json").read_text())
     assert document["options"]["queries"] == analysis.options.queries

@@ -8,7 +8,8 @@ from matplotlib.patches import Rectangle
 
 from attnviz.commands.heads.map_view import MAP
 from attnviz.figures.style import Style
-from attnviz.measures.statistics import SCALARS
+from attnviz.measures.statistics import OPTIONAL, SCALARS
+from attnviz.present.statistics import described
 from attnviz.present.view import ViewOptions
 from tests.support.hand_made import hand_made
 
@@ -41,6 +42,15 @@ def test_the_values_are_the_statistics_of_every_head_in_its_place(analysis):
             value, found = head.statistics[name], values[head.id.layer, head.id.head]
             assert np.isnan(found) if value is None else found == value
     np.testing.assert_allclose(map_of(analysis, "distance").values, [[5 / 6, 35 / 18], [2.5, 2.5 / 4 + 5 / 6 / 4]])
+
+
+@pytest.mark.draws
+@pytest.mark.parametrize("name", [*SCALARS, *OPTIONAL])
+def test_every_statistic_is_a_map_and_a_column_with_its_unit(analysis, name):
+    header = " ".join(analysis.report(maps=[name], width=150).partition("Baseline")[2].partition("─")[0].split())
+    unit = described(name, "token", "")[2]
+    assert header.endswith(f"({unit})") if unit else "(" not in header
+    assert MAP.figure(plan_of(analysis, name), Style(), False).axes
 
 
 @pytest.mark.parametrize(

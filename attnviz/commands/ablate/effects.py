@@ -181,6 +181,9 @@ class Estimate:
     low: float | None
     high: float | None
 
+    def __float__(self) -> float:
+        return self.value
+
     @property
     def side(self) -> int | None:
         """Sign of the interval: 1 above zero, -1 below, 0 if it includes zero; None without an interval."""

@@ -172,7 +172,7 @@ def _plan(card: Card, choices: ViewOptions, stem: str) -> CardPlan:
         else replace(table, title=f"{table.title} ({_ROWS} of {len(table.rows)})", rows=table.rows[:_ROWS])
         for table in tables_of(card)
     ]
-    feet = [f"Pattern: {card.part.figure_context.text_line}. Colours: {pattern.bar}.{_outlined(pattern)}"]
+    feet = [f"Pattern: {card.part.figure_context.drawn_line}. Colours: {pattern.bar}.{_outlined(pattern)}"]
     feet += notes_of(card)
     title = title_of(card)
     return CardPlan(

@@ -93,7 +93,7 @@ def check(
     init: Sequence[str | Path] = (),
     revision: str | None = None,
     adapter: str | Path | None = None,
-    tokenizer: str | Path | None = None,
+    tokenizer: Any = None,
     text_column: str | None = None,
     pair_column: str | None = None,
     label_column: str | None = None,
@@ -146,7 +146,9 @@ def check(
     profiles = dict[tuple[Path, ...], Profile]()
     if init:
         profile = _profile(checkpoint, init, True, of_profile)
-        same: dict[str, object] = {"revision": revision, "adapter": adapter, "tokenizer": tokenizer, "dtype": dtype}
+        tokenizer_name = tokenizer if isinstance(tokenizer, str | Path) else None
+        same: dict[str, object] = {"revision": revision, "adapter": adapter, "tokenizer": tokenizer_name}
+        same["dtype"] = dtype
         same |= {"attention": attention, "limit": limit, "seed": seed, **of_tables, "frequencies": frequencies}
         typed = COMMANDS["check"].typed({name: value for name, value in same.items() if value is not None})
         default = "minilm" if model is None and adapter is None else ""

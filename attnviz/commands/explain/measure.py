@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
+from attnviz.arguments import is_whole
 from attnviz.commands.explain.followed_row import FollowedRow, row_of
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import ArchitectureError, UsageError
@@ -158,9 +159,10 @@ def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Ch
     """The layer to explain and the head to follow; default the first of each."""
     if layer is not None:
         checkpoint.layer_of(layer)
-    number = str(head).strip() if isinstance(head, str | int) and not isinstance(head, bool) else ""
-    if head is None or re.fullmatch("[0-9]{1,6}", number):
-        head = HeadId(layer or 0, int(number or 0))
+    if isinstance(head, str) and re.fullmatch(r"\s*[0-9]{1,6}\s*", head):
+        head = int(head)
+    if head is None or is_whole(head):
+        head = HeadId(layer or 0, int(head or 0))
     named = head_named(head, checkpoint.kinds, "the number of a head, such as 3, or")
     if layer is not None and named.layer != layer:
         raise UsageError(f"--head {named} is not in the layer that --layer names, {layer}; leave one of them out.")

@@ -404,9 +404,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         Raises:
             UsageError: these are not this result's heads.
         """
-        if not isinstance(heads, Iterable | None):
-            raise UsageError(f"expected heads of this result, such as result.select('L2'), found {heads!r}.")
-        listed = self.heads if heads is None else map(self.own, heads)
+        listed = self.heads if heads is None else self.all_own(heads)
         for layer, of_layer in groupby(listed, lambda head: head.id.layer):
             patterns = self.layer_patterns(layer)
             yield from ((head, patterns[head.id.head]) for head in of_layer)

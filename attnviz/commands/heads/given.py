@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from attnviz.arguments import as_found, is_whole
+from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.commands.heads.analysis import Analysis, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import judged
@@ -20,7 +20,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.bert_gpt2 import Bert
-from attnviz.models.head_ids import HeadId, Stack
+from attnviz.models.head_ids import HeadId, Stack, number_of, numbers_in_words
 from attnviz.models.tokens import Tokens, merge_subwords, tokens_of_labels, told_apart
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
@@ -120,29 +120,28 @@ def _kept(mask: Any, batch: int | Sequence[int] | None, n: int, steps: int) -> l
         return None
     rows = real_array(mask, "a mask").bool()
     rows = rows[None] if rows.ndim == 1 else rows
+    lengths = {n, n - steps + 1, n + 1} if steps else {n}
+    if rows.ndim != 2 or rows.shape[1] not in lengths or not rows.any():
+        raise UsageError(f"expected a mask of {n} tokens with 1 for those that are shown, found {as_found(mask)}.")
     at = 0
     if len(rows) > 1:
-        if not is_whole(batch) or batch >= len(rows):
+        if not is_whole(batch) or not 0 <= batch < len(rows):
             raise UsageError(f"expected the mask of one text, [n], or batch as its index, found {len(rows)} rows.")
         at = batch
     shown = rows[at].tolist()
-    lengths = {n, n - steps + 1, n + 1} if steps else {n}
-    if rows.ndim != 2 or len(shown) not in lengths or not any(shown):
-        raise UsageError(f"expected a mask of {n} tokens with 1 for those that are shown, found {as_found(mask)}.")
     return [*shown, *[True] * n][:n]
 
 
 def _labels(tokens: Sequence[str], of: str, n: int, kept: Sequence[bool] | None, n_more: int = 0) -> tuple[str, ...]:
     """The labels of n rows or columns, without padding, from the tokens of all and perhaps ``n_more``."""
-    if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
-        raise UsageError(
-            "expected a list of tokens as strings, such as tokenizer.convert_ids_to_tokens(ids) gives, found "
-            f"{as_found(tokens)}."
-        )
-    if len(tokens) not in (n, n + n_more):
+    what = "a list of tokens as strings, such as tokenizer.convert_ids_to_tokens(ids) gives"
+    given = as_list(tokens, what)
+    if not all(isinstance(token, str) for token in given):
+        raise UsageError(f"expected {what}, found {as_found(tokens)}.")
+    if len(given) not in (n, n + n_more):
         padding = "" if kept is None else ", padding included"
-        raise UsageError(f"expected a token for each of the {n} {of} of the weights{padding}, found {len(tokens)}.")
-    labels = [visible(token) for token in tokens[:n]]
+        raise UsageError(f"expected a token for each of the {n} {of} of the weights{padding}, found {len(given)}.")
+    labels = [visible(token) for token in given[:n]]
     return tuple(labels if kept is None else compress(labels, kept))
 
 
@@ -233,5 +232,8 @@ class _Given:
 
     def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[_Rows]:
         """All rows of a layer, of all or some heads."""
+        if layer not in self.patterns:
+            known = numbers_in_words("layer", map(number_of, self.patterns))
+            raise UsageError(f"there is no attention of layer {number_of(layer)}: expected {known}.")
         pattern = self.patterns[layer] if heads is None else self.patterns[layer][list(heads)]
         yield _Rows(pattern[None], *pattern.shape[-2:])

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, overload
 
-from attnviz.arguments import as_found
+from attnviz.arguments import as_found, as_list
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import TextError, UsageError, VerificationError
@@ -47,15 +47,40 @@ Inputs = Mapping[str, Any]
 """What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``."""
 
 
-@overload
-def analyze(text: str | None = None, model: Model | None = None, **options: Any) -> Analysis: ...
-@overload
-def analyze(text: list[str] | tuple[str, ...], model: Model | None = None, **options: Any) -> list[Analysis]: ...
-@overload
-def analyze(text: Inputs, model: Model | None = None, **options: Any) -> Any: ...
+class AnalyzeOptions(ModelOptions, total=False):
+    """The keywords of :func:`analyze`, for checkers of types."""
+
+    pair: str | None
+    chat: Sequence[Message] | str | Path | None
+    audio: str | Path | None
+    spans: Mapping[str, str] | Sequence[str]
+    contacts: str | Path | None
+    symmetric: bool
+    apc: bool
+    words: bool
+    syntax: bool
+    parser: str | None
+    truncate: bool
+    target: str | None
+    max_new_tokens: int | None
+    generate: int | None
+    memory: int | str | None
+    queries: str | int | None
+    progress: Progress | None
+    warn: Callable[[str], None] | None
 
 
-@checked  # type: ignore[misc] # its options stand in the function alone
+@overload
+def analyze(text: str | None = None, model: Model | None = None, **options: Unpack[AnalyzeOptions]) -> Analysis: ...
+@overload
+def analyze(
+    text: list[str] | tuple[str, ...], model: Model | None = None, **options: Unpack[AnalyzeOptions]
+) -> list[Analysis]: ...
+@overload
+def analyze(text: Inputs, model: Model | None = None, **options: Unpack[AnalyzeOptions]) -> Any: ...
+
+
+@checked
 def analyze(
     text: str | Sequence[str] | Inputs | None = None,
     model: Model | None = None,
@@ -389,15 +414,6 @@ def _with_contacts(found: Analysis) -> Analysis:
         return found
     scored = [(head, contacts.statistics(pattern)) for head, pattern in found.patterns()]
     return replace(found, heads=tuple(replace(head, statistics=head.statistics | scores) for head, scores in scored))
-
-
-def as_list(texts: object) -> list[object]:
-    """A list, from a list, or an array or column of NumPy, pandas, datasets; UsageError for anything else, or none."""
-    items = texts.tolist() if hasattr(texts, "tolist") else texts
-    if isinstance(items, str) or not isinstance(items, Sequence) or not items:
-        found = as_found(texts) if isinstance(texts, str | Sequence) else type(texts).__name__
-        raise UsageError(f"expected a list of texts, or the path of a file of texts, found {found}.")
-    return list(items)
 
 
 def listed(texts: object) -> list[Text]:

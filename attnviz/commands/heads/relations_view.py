@@ -6,7 +6,16 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.lines_view import MOST_HEADS, MOST_PICTURES
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of, without_relations
 from attnviz.commands.heads.summary import label_and_role
-from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs, in_several_lines
+from attnviz.figures.arcs import (
+    Arc,
+    ArcsPlan,
+    Sentence,
+    arcs_figure,
+    arcs_inches,
+    draw_arcs,
+    in_several_lines,
+    leaves_out_lines,
+)
 from attnviz.figures.matrix import Outline
 from attnviz.figures.running_text import HIGHEST, Piece
 from attnviz.figures.style import Style
@@ -72,6 +81,8 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
     )
     blocks, words = tuple(_block(parse, each) for each in relations), tuple(_words(analysis, parse))
     on = "; one at an edge goes on in the next line" if in_several_lines(words, style) else ""
+    folded = _is_long(parse) and bool(blocks)
+    left_out = folded and leaves_out_lines(words, blocks, style)
     title = {0: "the parse", 1: "".join(f"{each.head.id}  {each.arrow}: {each.count}" for each in relations)}
     return ArcsPlan(
         stem=stem,
@@ -79,11 +90,11 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
             f"Dependency parse of {about.quotes}{heads and f', and what heads of {about.model} find of it: {heads}'}",
             f"arcs from dependent to head{on}; {relations_note(analysis)}",
             _FOUND if relations else _NO_RELATION,
-            "lines without a pair are left out (…)" if relations and _is_long(parse) else "",
+            "lines without a pair are left out (…)" if left_out else "",
         ),
         title=f"{about.model}: {title.get(len(relations), f'{len(relations)} heads')}",
         words=words,
-        folded=_is_long(parse) and bool(blocks),
+        folded=folded,
         blocks=blocks or (Sentence("parse", visible(parse.parser), _others(parse, ())),),
     )
 

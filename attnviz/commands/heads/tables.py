@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -390,9 +389,9 @@ def _table_of_heads(
         Field("Score", lambda row: score_and_baseline(selected_verdict(row[2], names))[0]),
         Field("Baseline", lambda row: _dashless(selected_verdict(row[2], names))),
     ]
-    for name in map(statistic_named, choices.maps):
-        shown: Field[_Row] = statistic_field(name, lambda row, name=name: row[2].statistics.get(name), "")  # type: ignore[misc]
-        columns.append(replace(shown, title=shown.title or NAMES[name]))
+    for name in dict.fromkeys(map(statistic_named, choices.maps)):
+        unit = tables[0][0].units.name
+        columns.append(statistic_field(name, lambda row, name=name: row[2].statistics.get(name), unit))  # type: ignore[misc]
     if choices.verbose:
         columns.append(Field("n", lambda row: getattr(selected_verdict(row[2], names), "n", row[2].labelled.n)))
     if any(part.profile is not None for part, _, _ in rows):

@@ -24,14 +24,14 @@ from attnviz.figures.heatmap import (
     heatmap_pooling,
 )
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool, scale_end
+from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool, scale_of_means
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import NOWHERE
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import sinks_in_words
 from attnviz.models.wording import visible
-from attnviz.present.figure_context import colours_in_words
+from attnviz.present.figure_context import colours_in_words, norm_in_words
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
@@ -39,9 +39,6 @@ from attnviz.profiles.parts import SYNTACTIC
 _FEW = 12  # most heads of an overview that names their tokens
 
 _TILE, _FULL_NAMES = 1.6, {"all": "all layers", "selected": "all selected"}
-_COVERED = 0.995
-"""Share of the cells that the shared scale of means covers."""
-
 _LEARNED = "what rows lack to 1 goes nowhere, to a learned sink"
 
 
@@ -202,7 +199,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 about.named(every),
                 about.pooled(pooled),
                 pairs and f"{pairs}, {relations_note(analysis)}",
-                first=f"{about.model} on {about.text_line}",
+                first=f"{about.model} on {about.drawn_line}",
                 alone=(
                     colours_in_words(style, f"the head's largest weight, {most:.2g}"),
                     "weights of at least 0.005 are written in the cells" if written else "",
@@ -253,8 +250,7 @@ def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
     of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
     pooled, every = tile_pooling(labels.texts, len(of_layers) + 1, _TILE, style, keys.texts if keys else ())
     means = _mean_patterns(shown, of_layers, pooled)
-    top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
-    cut = max(float(mean.max()) for mean in means) > top
+    norm, cut = scale_of_means(means, style, part.longest)
     kind = f"{shown.stack_name} " if shown.stack_name else ""
     names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "all"]
     whose, title = f"each {kind}layer’s heads, and of all", f"mean pattern of each {kind}layer’s heads"
@@ -275,7 +271,8 @@ def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
             f"a mean: no head need look like it. {rows}",
             about.named(every),
             about.pooled(pooled),
-            alone=(f"colours from 0 to {top:g}{larger}",),
+            style.why_log(part.longest),
+            alone=(f"{norm_in_words(norm)}{larger}",),
         ),
         title=f"{about.model}: {title}",
         tiles=tuple(
@@ -284,8 +281,8 @@ def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
         ),
         labels=labels,
         keys=keys,
-        norm=Normalize(0, top, clip=True),
-        bar="mean attention weight",
+        norm=norm,
+        bar="mean attention weight" if norm.vmin == 0 else "mean attention weight (log scale)",
         pooled=pooled,
         cut=cut,
         target=_TILE,

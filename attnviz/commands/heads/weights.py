@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.arguments import as_found, is_whole
+from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.errors import UsageError
 
 _SHAPES = "[n_layers, n_heads, n, n], [n_layers, batch, n_heads, n, n], [n_heads, n, n] or [n, n]"
@@ -119,17 +119,24 @@ def real_array(given: Any, what: str = "attention weights") -> Tensor:
     """A tensor on the CPU, in float32 or wider; UsageError, with ``what``, for anything but real numbers."""
     try:
         array = torch.as_tensor(given).detach().cpu()
-        if array.is_complex():
-            raise TypeError("complex numbers")
+        if array.is_complex() or array.is_nested or array.is_quantized or array.layout is not torch.strided:
+            raise TypeError("other numbers, or another layout")
     except (TypeError, ValueError, RuntimeError) as error:
         of = f" of {given.dtype}" if hasattr(given, "dtype") else ""
-        raise UsageError(f"expected {what} as an array of real numbers, found {type(given).__name__}{of}.") from error
+        where = f", {given.layout} on {given.device}" if isinstance(given, Tensor) else ""
+        nested = "nested " if getattr(given, "is_nested", False) else ""
+        raise UsageError(
+            f"expected {what} as a dense array of real numbers, found {nested}{type(given).__name__}{of}{where}."
+        ) from error
     return array if array.dtype == torch.float64 else array.float()
 
 
 def _of_one_text(weights: Tensor, batch: int | Sequence[int] | None, step: int) -> Tensor:
     """The weights of one text, [n_heads, n_queries, n_keys], from those of a layer with or without a batch axis."""
     if weights.ndim != 4:
+        if batch is not None:
+            found = list(weights.shape)
+            raise UsageError(f"expected batch with the weights of several texts, found one text: a layer is {found}.")
         return weights
     n, at = len(weights), 0
     if batch is None and n > 1:
@@ -145,9 +152,10 @@ def _of_one_text(weights: Tensor, batch: int | Sequence[int] | None, step: int) 
 
 
 def _beam(beams: Any, step: int) -> int:
-    listed = beams.tolist() if hasattr(beams, "tolist") else list(beams)
+    what = "batch as an index, or as the index of the beam in each step"
+    listed = as_list(beams, what)
     if not all(is_whole(each) for each in listed) or step >= len(listed):
-        raise UsageError(f"expected batch as an index, or as the index of the beam in each step, found {listed}.")
+        raise UsageError(f"expected {what}, found {as_found(listed)}.")
     return int(listed[step])
 
 

@@ -218,7 +218,7 @@ _SHORT = re.compile(r"\bhas (\w+=[^,;]+)")
 
 @checked
 def model_configurations(
-    names: str | Path | Iterable[str | Path] | None = (), tell: Callable[[int, int], None] = lambda _, __: None
+    names: str | Path | Iterable[str | Path] | None = (), tell: Callable[[int, int], None] | None = None
 ) -> list[Configuration]:
     """List sizes and parameters of models, from configs and papers; no weights are loaded.
 
@@ -232,7 +232,7 @@ def model_configurations(
         CheckpointError: a name leads nowhere, or its config cannot be read.
         UsageError: a name is empty, or no name at all.
     """
-    wanted = list(dict.fromkeys(_names(names)))
+    wanted, tell = list(dict.fromkeys(_names(names))), tell or (lambda _, __: None)
     if not wanted:
         return _known_here(tell)
     configurations: list[Configuration] = []
@@ -245,7 +245,10 @@ def model_configurations(
 def _names(names: object) -> list[str]:
     """Names as a list of strings; UsageError for anything else."""
     several = [names] if isinstance(names, str | Path) else [] if names is None else names
-    listed = list(several) if isinstance(several, Iterable) and not isinstance(several, bytes) else [several]
+    try:
+        listed = [several] if isinstance(several, bytes) else list(several)  # type: ignore[call-overload]
+    except (TypeError, RuntimeError):  # also of arrays and tensors of which no row can be read
+        listed = [several]
     for name in listed:
         if not isinstance(name, str | Path):
             raise UsageError(f"expected a list of models such as ['minilm', 'gpt2-xl'], found {as_found(name)}.")

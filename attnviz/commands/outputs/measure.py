@@ -152,7 +152,9 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         self, heads: Sequence[HeadContribution]
     ) -> Iterator[tuple[LayerContributions, list[HeadContribution]]]:
         """Group heads by layer, in the model's order."""
-        for number, of_layer in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
+        for number, of_layer in groupby(
+            sorted(self.all_own(heads), key=lambda head: head.id), lambda head: head.id.layer
+        ):
             yield layer_contributions(self.attention, number), list(of_layer)
 
     @alone

@@ -23,8 +23,7 @@ from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
-from attnviz.models.opening import refuse_words
-from attnviz.models.sources import Source
+from attnviz.models.opening import Model, refuse_words
 from attnviz.models.wording import counted, visible
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
@@ -147,7 +146,7 @@ class Profile(Result):
 
 @checked
 def profile_heads(
-    model: str | Path | Source | Checkpoint | None,
+    model: Model | None,
     paths: Sequence[str | Path],
     *,
     repeats: bool = False,
@@ -169,7 +168,7 @@ def profile_heads(
     Under torchrun the corpora are split over the processes; the first one returns the profile.
 
     Args:
-        model: a built-in name, folder or hub id, a Source found before, a Checkpoint; of encoder-decoders the encoder.
+        model: see :data:`attnviz.models.opening.Model`; of encoder-decoders the encoder.
         paths: texts (``.txt``, a text a line; a table ``.csv``, ``.tsv``, ``.jsonl``, ``.json``, ``.parquet``; a folder
             of the library datasets), treebanks (``.conllu``, gold trees), GAP ``.tsv`` (coreference), or chats (a table
             with ``messages``).

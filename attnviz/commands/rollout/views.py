@@ -2,17 +2,14 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-from matplotlib.colors import Normalize
-
 from attnviz.commands.rollout.measure import Rollout
 from attnviz.commands.rollout.report import last_layer, method_text, spread_sentence
-from attnviz.figures.matrix import Labels, max_pool, scale_end
+from attnviz.figures.matrix import Labels, max_pool, scale_of_means
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted
+from attnviz.present.figure_context import norm_in_words
 from attnviz.present.view import Drawing, ViewOptions
 
-_COVERED = 0.99
 _TARGET = 2.0
 
 
@@ -26,9 +23,9 @@ def _plan(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
     ]
     pooled, _ = tile_pooling(units.labels, len(matrices), _TARGET, choices.style)
     tiles = tuple(Tile(name, max_pool(matrix.float().numpy(), pooled), shorter) for name, shorter, matrix in matrices)
-    every = np.concatenate([tile.values.ravel() for tile in tiles])
-    top, largest = scale_end(np.quantile(every, _COVERED)), float(every.max())
-    cut = f" (larger ones, up to {largest:.2g}, look the same)" if largest > 1.001 * top else ""
+    norm, cut = scale_of_means([tile.values for tile in tiles], choices.style, len(units))
+    largest = max(float(tile.values.max()) for tile in tiles)
+    larger = f" (larger ones, up to {largest:.2g}, look the same)" if cut else ""
     yield TilesPlan(
         stem="rollout",
         **of.caption_and_notes(
@@ -37,18 +34,19 @@ def _plan(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
             "rows: positions at the layer's output; columns: input",
             spread_sentence(result),
             f"cells: the largest of {pooled} × {pooled}" if pooled > 1 else "",
+            choices.style.why_log(len(units)),
             alone=(
                 method_text(result),
-                f"colours from 0 to {top:g}{cut}",
+                f"{norm_in_words(norm)}{larger}",
             ),
         ),
         title=f"{of.model}: rollout to layer {result.layer}",
         tiles=tiles,
         labels=Labels(units.labels, units.sink),
-        norm=Normalize(0, top, clip=True),
-        bar=f"share{cut}",
+        norm=norm,
+        bar=f"share{larger}" if norm.vmin == 0 else "share (log scale)",
         pooled=pooled,
-        cut=bool(cut),
+        cut=cut,
         target=_TARGET,
     )
 

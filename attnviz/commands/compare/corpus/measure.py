@@ -3,12 +3,12 @@
 The distance of a head is the mean over texts, with an interval from a bootstrap over them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.commands.compare.differences import Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_shapes, model_names
@@ -132,6 +132,7 @@ def compare_corpus(
     seed: int = 0,
     syntax: bool = True,
     parser: str | None = None,
+    tokenizer: Any = None,
     device: str | None = None,
     device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
@@ -145,7 +146,7 @@ def compare_corpus(
     Of encoder-decoders the encoders alone are compared. Under torchrun the texts are split over the processes.
 
     Args:
-        first: A, the model before; a name, a folder, a Source or a Checkpoint.
+        first: A, the model before; see :data:`attnviz.models.opening.Model`.
         second: B, of the same architecture, with as many layers and heads and the same tokenizer.
         corpus: texts or a treebank, as for :func:`attnviz.profile_heads`.
         text_column: of a table, likewise.
@@ -155,6 +156,7 @@ def compare_corpus(
         seed: of the bootstrap, and of which batches are verified.
         syntax: find relations in texts where spaCy and a pipeline are installed, for the roles of heads.
         parser: the spaCy pipeline to use; default an installed English one.
+        tokenizer: of models in memory; or, of two models by name, the name of the one that both lack.
         device: as for :func:`attnviz.analyze`, for models by name.
         device_map: likewise, of one process.
         dtype: likewise.
@@ -178,8 +180,8 @@ def compare_corpus(
     check_columns([file], columns)
     parse = find_parser([file], parser) if syntax else None
     process = this_process()
-    opening: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
-    a, b = (open_for(process, model, opening) for model in (first, second))
+    options: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
+    a, b = (open_for(process, *each) for each in _with_openings((first, second), tokenizer, options))
     check_shapes(a, b)
     refuse_words(a, parser=parser, corpora=[file.path] if file.has_words_marked else [])
     parse = parse if a.architecture.has_words else None
@@ -194,6 +196,19 @@ def compare_corpus(
     )  # fmt: skip
     with joined_processes(process):
         return _Run(settings, b.encoder).result()
+
+
+def _with_openings(
+    models: Sequence[Model], tokenizer: Any, options: ModelOptions
+) -> Iterator[tuple[Model, ModelOptions]]:
+    """How each model is opened: a tokenizer is of those of transformers, if any; other options of those by name."""
+    of_transformers = [isinstance(model, nn.Module) for model in models]
+    by_name = [not isinstance(model, nn.Module | Checkpoint) for model in models]
+    for number, model in enumerate(models):
+        opening = options.copy() if by_name[number] or not any(by_name) else ModelOptions()
+        if of_transformers[number] or not any(of_transformers):
+            opening["tokenizer"] = tokenizer
+        yield model, opening
 
 
 class _Run:

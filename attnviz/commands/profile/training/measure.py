@@ -117,7 +117,7 @@ def profile_training(
     batch_size: int = 32,
     seed: int = 0,
     control: bool = True,
-    tokenizer: str | Path | None = None,
+    tokenizer: Any = None,
     device: str | None = None,
     dtype: str | None = None,
     attention: str | None = None,
