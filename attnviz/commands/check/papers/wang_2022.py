@@ -26,7 +26,7 @@ from attnviz.reference.attention import upcast
 from attnviz.texts.batches import SampledAttention
 from attnviz.texts.tables import PromptPair
 from attnviz.trace.contributions import without_gradients
-from attnviz.trace.paths import Receiver, why_no_paths
+from attnviz.trace.paths import RUN, Receiver, why_no_paths
 from attnviz.trace.taps import sites_of, taps
 
 PAPER = "wang-2022"
@@ -112,7 +112,9 @@ class IndirectObjects:
         """As ``falls``, of the path to another receiver; 0 for heads that come after it."""
         falls = torch.zeros(len(self.heads), len(self._inputs.clean), dtype=torch.float64)
         senders = receiver.senders(self._checkpoint)
-        passes = PatchedPasses(self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False)
+        passes = PatchedPasses(
+            self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False, networks=RUN
+        )
         passes.measure_prompts(self._options["batch_size"])
         passes.run(senders, self._options["batch_size"], partial(tell, self._options["progress"], str(receiver)))
         falls[: len(senders)] = passes.changes[0]
@@ -257,8 +259,8 @@ WANG_2022 = PaperTable(
     data=f"{PROMPTS} sentences of our own, such as 'When Mary and John went to the store, John gave a drink to', in "
     "both orders of the names; corrupt prompts have three other names",
     metric="share of logit(IO) - logit(S) that is lost if the path from the head's output at the end, to the logits or "
-    "to the queries of each name mover found (a mean over these), is patched from the corrupt prompt, all else frozen "
-    "(paper: feed-forward networks run, all name movers together); its attention from the end, beside that to S (of "
+    "to the queries of each name mover found (a mean over these; paper: to all together), is patched from the corrupt "
+    "prompt, all other heads frozen and networks running; its attention from the end, beside that to S (of "
     "S-inhibition: to IO); the share of names that are among its 5 largest logits, by values and outputs of the head "
     "on the residual stream after the first layer",
     threshold=f"effects above 0 and above all heads of the untrained copy, intervals corrected for all heads; copy "
