@@ -140,9 +140,9 @@ WU_2024 = PaperTable(
     "texts, as the model can read (paper: 1,000 to 50,000 tokens); the question is followed by the answer's beginning, "
     "so that a model that is not tuned answers, too",
     metric="share of the answer's tokens (the paper's text: of the whole needle's) at which the model writes greedily "
-    "the token of the needle that gets the head's largest attention, mean over prompts that it answers; it answers where "
-    "as many tokens as the answer has hold over half of its distinct ones (paper: ROUGE-1 recall over 50 in up to 50 "
-    "tokens); the untrained copy's over all",
+    "the token of the needle that gets the head's largest attention, mean over prompts that it answers, for which it "
+    "writes as many tokens as the answer has, over half of the answer's distinct ones among them (paper: up to 50 "
+    "tokens, ROUGE-1 recall over 50); the untrained copy's over all",
     threshold=f"{THRESHOLD} (paper); above every head of the untrained copy (our own)",
     measure=_measure,
 )
