@@ -49,6 +49,10 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         return _each_line(run, text or str(chat), reading)
     run.refuse(run.spec.of_many, "is of a file of texts; expected it with --each-line, found it without")
     options = {name: value for name, value in options.items() if name not in run.spec.of_many}
+    if not options["syntax"] and "relations" in (run.figure_names(_implied_figures(run)) or []):
+        raise UsageError(
+            "the figure relations shows the parse of the text: leave it (or --relation) or --no-syntax out."
+        )
     statistics = split_names(run.options["maps"])
     sentence = None if text is None else read_text(text)
     of_chat = [] if chat is None else _contents(chat)

@@ -427,7 +427,7 @@ def load_checkpoint(
     if any("\ud800" <= character <= "\udfff" for character in str(source.folder)):
         raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
     dtype = own_dtype(source.folder) if dtype is None else dtype
-    config, architecture = _config_in(source.folder, dtype)
+    config, architecture = config_in(source.folder, dtype)
     tokenizer, notes = without_sampling(load_tokenizer(source))
     if source.tokenizer is not None:
         notes = (f"The tokenizer is that of {source.tokenizer.title}.", *notes)
@@ -510,7 +510,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     )
 
 
-def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
+def config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     """The config and its architecture, checked before any weight is read."""
     model_type = read_json(folder / "config.json").get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
@@ -525,6 +525,13 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
         return config, architecture_of(config, dtype)
     except ArchitectureError as error:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
+
+
+def kinds_in(folder: Path) -> Sequence[Stack]:
+    """As :attr:`Checkpoint.kinds`, by the config of a folder alone."""
+    config, architecture = config_in(folder, torch.float32)
+    config = getattr(config, "text_config", config)  # of a model that also reads images
+    return architecture.stacks(config) or [one_stack(architecture.attending(config), config.num_attention_heads)]
 
 
 def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:

@@ -91,10 +91,13 @@ def retrieval(checkpoint: Checkpoint, attention: SampledAttention, prompt: Promp
     return scores, len(set(answer) & set(written)) > RECALLED * len(set(answer))
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
-    checkpoint, options = run.checkpoint, run.options
+def _refuse(checkpoint: Checkpoint) -> None:
     if checkpoint.language_head is None or not checkpoint.architecture.causal:
         raise CheckpointError("wu-2024 lets the model write: expected a decoder, such as gpt2.")
+
+
+def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+    checkpoint, options = run.checkpoint, run.options
     corpora = run.opened("gap", "chats")
     most = max(LENGTHS) * len(NEEDLES) * len(DEPTHS)
     asked = prompts(checkpoint, list(islice(running_tokens(checkpoint, corpora, options["limit"]), most)))
@@ -144,5 +147,6 @@ WU_2024 = PaperTable(
     "writes as many tokens as the answer has, over half of the answer's distinct ones among them (paper: up to 50 "
     "tokens, ROUGE-1 recall over 50); the untrained copy's over all",
     threshold=f"{THRESHOLD} (paper); above every head of the untrained copy (our own)",
+    refuse=_refuse,
     measure=_measure,
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor
+from torch.nn import Module
 
 from attnviz.commands.compare.differences import Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_shapes, model_names
@@ -20,7 +21,7 @@ from attnviz.measures.tallies import StatisticsTally, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
-from attnviz.models.opening import Model, refuse_words
+from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.models.wording import counted, visible
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
@@ -178,9 +179,11 @@ def compare_corpus(
     check_columns([file], columns)
     parse = find_parser([file], parser) if syntax else None
     process = this_process()
+    first, second = (named_source(each) if isinstance(each, str | Path) else each for each in (first, second))
+    if not (isinstance(first, Module) or isinstance(second, Module)):
+        check_shapes(first, second)
     opening: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
     a, b = (open_for(process, model, opening) for model in (first, second))
-    check_shapes(a, b)
     refuse_words(a, parser=parser, corpora=[file.path] if file.has_words_marked else [])
     parse = parse if a.architecture.has_words else None
     identity = {
