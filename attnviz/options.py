@@ -55,6 +55,9 @@ PATCH_DIRECTIONS = ("denoise", "noise")
 PATCH_METRICS = ("logit_difference", "loss", "kl")
 """By what a patched prediction is measured."""
 
+PATH_NETWORKS = ("frozen", "run")
+"""What the feed-forward networks between the ends of a path do; see :mod:`attnviz.trace.paths`."""
+
 MOST_EXAMPLES = 100
 """Examples of a kind that can be asked for, of each role of each head: all are in memory."""
 
@@ -325,8 +328,8 @@ COMMANDS = {
             replace(_SELECT, help=_SELECT.help.replace("E0-2", "E0-2; or a label on this text or a role over a corpus "
                                                        "(sink, previous, syntactic, obj)")),
             Option("scale", str, "Colour scale of overview, heads, mean and page: shared (0 to 1 for all heads; of "
-                   "mean 0 to a round end), per-head (0 to the largest weight of the head), log, or auto (shared up to 40 "
-                   "tokens, log beyond).", "auto"),
+                   "mean 0 to a round end), per-head (0 to the largest weight of the head), log, or auto (shared up to "
+                   "40 tokens, log beyond).", "auto"),
             _switch("drop_special", "Draw patterns without special tokens (GPT-2: without the first token), each row "
                     "scaled to sum to 1."),
             _token("Draw what this token attends to, in lines and text (adds the figure lines unless text is asked "
@@ -531,9 +534,11 @@ COMMANDS = {
             replace(_SELECT, help="Heads to patch: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8. May be "
                     "given more than once. Default: all heads."),
             Option("receiver", str, "Patch only the direct path to this: L2H1.q, L2H1.k, L2H1.v (queries, keys or "
-                   "values of a head), or logits; all between is frozen.", None, "END", ("--to",)),
+                   "values of a head), or logits; all heads between are frozen.", None, "END", ("--to",)),
             Option("sender", list[str], "With --to: heads that paths begin at, as for --select. Default: all of "
                    "earlier layers.", (), "HEADS", ("--from",)),
+            Option("networks", str, "With --to: whether feed-forward networks between are frozen, too, or run on what "
+                   "the head writes, so that a path may go through them. Default: frozen.", choices=PATH_NETWORKS),
             _switch("self_repair", "Also measure how much of each head's direct effect later heads and networks make "
                     "good, with its corrupt output in the clean run. Needs --answer and --foil."),
             replace(_CORPORA[0], help="Read only the first N pairs of the table. Default: all."),

@@ -27,7 +27,7 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
             Whether the heads of a paper do over a corpus what it says.
         attnviz check --published gould-2023 -m gpt2
             Whether a head writes the successor of numbers and days, as the paper measures it.
-        attnviz check --init novel.txt -m gpt2
+        attnviz check --init novel.txt -m tiny-gpt2
             Write claims.toml: what the clearest heads do now, for a CI to check.
     """
     from attnviz.commands.check.claims import CLAIMS_FILE, read_claims

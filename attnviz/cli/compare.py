@@ -62,6 +62,9 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     reading = {name: options[name] for name in options if name not in run.spec.of_many}
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
+        from attnviz.commands.compare.sides import check_shapes
+
+        check_shapes(sources[0], sources[-1])
         sides: list[attnviz.Analysis] = []
         for side, (sentence, source) in zip("AB", product(sentences, sources), strict=True):
             arguments: dict[str, Any] = {**reading, "model": source, "progress": _of_side(progress, side)}

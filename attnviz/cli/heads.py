@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attnviz
 from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import read_text, split_names
+from attnviz.cli.terminal import print_row, read_text, split_names
 from attnviz.errors import UsageError
 from attnviz.models.wording import counted
 from attnviz.progress import Progress
@@ -49,6 +49,10 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         return _each_line(run, text or str(chat), reading)
     run.refuse(run.spec.of_many, "is of a file of texts; expected it with --each-line, found it without")
     options = {name: value for name, value in options.items() if name not in run.spec.of_many}
+    if not options["syntax"] and "relations" in (run.figure_names(_implied_figures(run)) or []):
+        raise UsageError(
+            "the figure relations shows the parse of the text: leave it (or --relation) or --no-syntax out."
+        )
     statistics = split_names(run.options["maps"])
     sentence = None if text is None else read_text(text)
     of_chat = [] if chat is None else _contents(chat)
@@ -99,7 +103,11 @@ def _texts_of_lines(file: str) -> "Path | list[Text]":
 
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
-    """Analyse every line, and write one summary; for figures or tensors also a folder for each text."""
+    """Analyse every line, and write one summary; for figures or tensors also a folder for each text.
+
+    A row is printed as soon as a text is done.
+    """
+    from attnviz.commands.heads.texts.tables import text_row
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views
 
@@ -110,6 +118,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     written, without = set[str](), Counter[str]()
 
     def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
+        print_row(text_row(one), run.quiet or run.options["as_json"])
         if not (names or choices.save_attention) or one.folder in written:  # an equal text
             return
         written.add(one.folder)

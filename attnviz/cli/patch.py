@@ -16,14 +16,14 @@ def patch(run: Run, clean: str, corrupt: str | None, **options: Any) -> Job:
     prompt goes into the corrupt run: 1 says that it restores the whole difference, 0 none of it. A table of pairs gives
     means, intervals, and what a head of an unrelated pair does.
 
-    --to patches only what another head's queries, keys or values, or the logits, read of a head directly, with all
-    between frozen. --self-repair says how much of a head's direct effect later heads and networks make good.
+    --to patches only what another head's queries, keys or values, or the logits, read of a head directly, with other
+    heads between frozen. --self-repair says how much of a head's direct effect later heads and networks make good.
 
     Attention is verified on both prompts. It writes patch.png, captions, patch.json and patch.csv, and prints the heads
     ranked.
 
     Examples:
-        attnviz patch "one two" --corrupt "six two" -m tiny-gpt2
+        attnviz patch "one two" --corrupt "one one" -m tiny-gpt2
             Which heads carry how the predictions differ.
         attnviz patch pairs.csv -m tiny-gpt2 --at last
             Many pairs with answers and foils, at their last tokens.

@@ -48,6 +48,9 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
         raise UsageError(
             "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), --repeats, or --show roles."
         )
+    no_trees = not options["syntax"] and all(path.suffix.lower() != ".conllu" for path in corpora)
+    if no_trees and "relations" in (run.figure_names() or []):
+        raise UsageError("the figure relations needs trees: expected a treebank (.conllu), or no --no-syntax.")
     source, process = run.find_model(), this_process()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 

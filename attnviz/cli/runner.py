@@ -120,12 +120,17 @@ class Run:
         return [name for name in (self.options["model"], self.options["adapter"]) if name is not None] or ["minilm"]
 
     def find_model(self, *named: str | None) -> "Source":
-        """Find a model by name, revision and adapter; default those of the options."""
+        """Find a model by name, revision and adapter; default those of the options. It must have the selected heads."""
+        from attnviz.models.checkpoint import kinds_in
+        from attnviz.models.head_ids import ids_and_names, select_heads
         from attnviz.models.sources import find_checkpoint, with_tokenizer
 
         model, revision, adapter = named or [self.options[name] for name in _OF_MODEL[:3]]
         with progress(self.quiet or _another_speaks()) as tell:
             found = with_tokenizer(find_checkpoint(model, revision, tell, adapter), self.options["tokenizer"])
+        ids, _ = ids_and_names(self.options.get("select", ()))
+        if ids:
+            select_heads(ids, kinds_in(found.folder))
         return replace(found, languages={name: self.options[name] for name in _LANGUAGES if self.options.get(name)})
 
     def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:

@@ -4,8 +4,10 @@ import errno
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,9 +29,13 @@ _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Surrogates that stand for no byte: no command line has them, but a string of Python may."""
 
 
+_SECONDS = 30.0
+"""Between lines of progress, where no terminal shows a bar."""
+
+
 @contextmanager
 def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars on standard error if that is a terminal; with ``rate`` also speed and time left."""
+    """Progress on standard error: bars on a terminal, with ``rate`` also speed and time left; else a line at times."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -40,6 +46,9 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
     )
 
     console = Console(stderr=True, file=sys.stderr)  # named, so that it is the same while a library's is held back
+    if quiet or not console.is_terminal:
+        yield partial(_tell_at_times, quiet, [time.monotonic()] * 2)
+        return
     columns: list[Any] = [
         TextColumn("{task.description:<10}", markup=False),
         BarColumn(),
@@ -48,7 +57,7 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
     ]
     if rate:
         columns += [TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("left")]
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as display:
+    with Progress(*columns, console=console, transient=True) as display:
         tasks: dict[str, Any] = {}
 
         def tell(what: str, done: int, total: int) -> None:
@@ -65,6 +74,15 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
             display.update(tasks[what], completed=done, total=total or None, **told)
 
         yield tell
+
+
+def _tell_at_times(quiet: bool, times: list[float], what: str, done: int, total: int) -> None:
+    """Print a line of progress, unless one was printed just now; ``times``: when all began, and that of the last."""
+    begun, last = times
+    now = time.monotonic()
+    if now - last >= _SECONDS:
+        times[1] = now
+        say(f"{what}{f' {done} of {total}' if total else ''}, after {now - begun:.0f} s", quiet)
 
 
 _OF_TEXTS = (".txt", ".conllu", ".tsv", ".csv", ".md", ".json", ".jsonl", ".parquet")
@@ -187,6 +205,15 @@ def print_results(
         if not isinstance(error, BrokenPipeError):
             files = "" if folder is None else f"; the files in {folder} are complete"
             raise OutputError(f"cannot print the results: {error.strerror}{files}.") from error
+
+
+@_on_standard_output()
+def print_row(row: str, quiet: bool) -> None:
+    """Print a row of a long run at once, unless a terminal shows progress; what fails here fails again at the end."""
+    if not (quiet or sys.stdout is None or sys.stdout.isatty()):
+        with suppress(OSError):
+            sys.stdout.write(f"{printable(row)}\n")
+            sys.stdout.flush()
 
 
 def discard(stream: TextIO | None) -> None:

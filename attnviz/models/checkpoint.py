@@ -531,6 +531,13 @@ def config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
 
+def kinds_in(folder: Path) -> Sequence[Stack]:
+    """As :attr:`Checkpoint.kinds`, by the config of a folder alone."""
+    config, architecture = config_in(folder, torch.float32)
+    config = getattr(config, "text_config", config)  # of a model that also reads images
+    return architecture.stacks(config) or [one_stack(architecture.attending(config), config.num_attention_heads)]
+
+
 def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
     """Check all weights one by one, without old masks, and map them into memory to ``keep``."""
     files, quantised = weight_files(folder), quantised_as(folder)

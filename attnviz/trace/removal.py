@@ -4,7 +4,7 @@ What a head writes is decided where the heads' weighted values stand side by sid
 d_head columns is replaced there, and everything after it is the model's own. b_O belongs to no head and stays.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
 from attnviz.trace.recorder import in_blocks
@@ -105,15 +104,12 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
     return KeptPass(*seen, final, inputs, encoded[0] if encoded else None)
 
 
-def resume(
-    checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1, weighted: Tensor | None = None
-) -> Tensor:
+def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
     """Run the model from W_O of a layer on, on stacked copies of a batch: final states [copies * rows, n, d_model].
 
     All before W_O is taken from the kept pass, with the layer's residual stream and mask. Hooks can change the input of
     W_O and all that follows. A model that is not resumable runs again from the beginning, a decoder from its encoder's
-    output on. ``weighted``: of a resumable model, other weighted values of this layer's heads,
-    [copies * rows, n, n_heads * d_head].
+    output on.
     """
     if not checkpoint.architecture.resumable:
         inputs: dict[str, Any] = {
@@ -125,8 +121,7 @@ def resume(
         return final_states(checkpoint, inputs)
     layers = checkpoint.modules
     hidden = kept.calls[layer][0][0].repeat(copies, 1, 1)
-    values = kept.o_proj[layer].repeat(copies, 1, 1) if weighted is None else weighted
-    with _attention_known(layers[layer], values):
+    with attention_known(checkpoint, layer, kept.o_proj[layer].repeat(copies, 1, 1)):
         hidden = run_block(layers[layer].block, kept, layer, hidden, copies)
     every = checkpoint.every_layer
     for later in every[every.index(layer) + 1 :]:
@@ -135,11 +130,24 @@ def resume(
 
 
 @contextmanager
-def _attention_known(layer: LayerModules, values: Tensor) -> Iterator[None]:
+def attention_known(checkpoint: Checkpoint, layer: int, values: Tensor) -> Iterator[None]:
     """Inside the block, a layer's attention uses these weighted values instead of computing them for every copy."""
-    module: Any = layer.pattern
+    of = checkpoint.modules[layer]
+
+    def attended(*given: Tensor, **_: Any) -> tuple[Tensor, None]:
+        if checkpoint.architecture.attention_adds_residual:
+            return given[1] + of.o_proj(values), None
+        return of.o_proj(values) if of.output is of.pattern else values, None
+
+    with answering(of.pattern, attended):
+        yield
+
+
+@contextmanager
+def answering(module: Any, answer: Callable[..., Any]) -> Iterator[None]:
+    """Inside the block, a module gives what ``answer`` does of its arguments."""
     before = vars(module).get("forward")
-    module.forward = lambda *_, **__: (layer.o_proj(values) if layer.output is module else values, None)
+    module.forward = answer
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import attnviz
+from attnviz.cli import terminal
 from attnviz.cli.program import app
 from attnviz.commands.heads.texts import measure as texts_measure
+from attnviz.errors import TextError
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 LINES = ("the cat that i saw ran away", "the dog ran away and the house ran", "he was in a tree")
@@ -98,7 +101,7 @@ def test_two_hundred_rows_are_four_files_that_keep_ids_and_labels(run: Any):
     rows = "".join(f"r{number},{text},{number % 2},1999\n" for number, text in enumerate(texts))
     done = run(f"id,sentence,label,year\n{rows}", "--table", "md", name="x.csv")
     assert done.exit_code == 0, done.output
-    assert len(done.output.splitlines()) <= 22
+    assert len(done.output.splitlines()) <= 22 + len(texts)  # a row a text comes before the tables
     assert "columns not read: year" in done.stdout
     written = {path.name for path in Path("out").iterdir()} - {".attnviz.json"}
     assert written == {"heads-texts.csv", "heads-texts.json", "heads-texts.html", "heads-texts.md", "heads.jsonl"}
@@ -160,3 +163,27 @@ def test_an_error_at_a_line_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyP
     assert done.exit_code == code
     assert ("x.txt:3: layer 0" in done.stderr) == (code == 3)
     assert not Path("out").exists()
+
+
+def test_each_row_is_printed_before_the_next_text_is_measured(run: Any, monkeypatch: pytest.MonkeyPatch):
+    read_each = texts_measure.Reader.read_each
+
+    def interrupted(*given: Any) -> Any:
+        yield from islice(read_each(*given), 2)
+        raise TextError("the third text")
+
+    whole = run("\n".join(LINES)).stdout.splitlines()
+    assert [row.startswith(f"x.txt:{number}: ") for number, row in enumerate(whole[:4], 1)] == [True] * 3 + [False]
+    for option in ("--json", "--quiet"):
+        assert "x.txt:1: " not in run("\n".join(LINES), option).stdout
+    monkeypatch.setattr(texts_measure.Reader, "read_each", interrupted)
+    assert run("\n".join(LINES)).stdout.splitlines() == whole[:2]
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_where_no_terminal_shows_a_bar_progress_is_told_in_lines(
+    quiet: bool, run: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(terminal, "_SECONDS", 0.0)
+    said = run("\n".join(LINES), *["--quiet"] * quiet).stderr
+    assert ("2 of 3" in said) is not quiet

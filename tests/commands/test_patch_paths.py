@@ -45,8 +45,17 @@ def pairs(folder: Path) -> Path:
     return path
 
 
+BATCHED: list[dict[str, Any]] = [
+    {"receiver": "L2H1.k"},
+    {"receiver": "logits"},
+    {"receiver": "logits", "networks": "run"},
+    {"receiver": "L2H1.q", "networks": "run", "at": "last"},
+    {"self_repair": True},
+]
+
+
 @pytest.mark.draws
-@pytest.mark.parametrize("options", [{"receiver": "L2H1.k"}, {"receiver": "logits"}, {"self_repair": True}], ids=str)
+@pytest.mark.parametrize("options", BATCHED, ids=str)
 def test_batches_of_several_lengths_change_nothing_but_rounding(tmp_path, options):
     model, tokenizer = next_token_model()
     path = pairs(tmp_path)

@@ -34,7 +34,12 @@ def both_runs(checkpoint: Checkpoint, base: Tensor = BASE, other: Tensor = OTHER
 
 
 def logits_along(
-    checkpoint: Checkpoint, name: str, base: Tensor = BASE, other: Tensor = OTHER, at: Tensor | None = None
+    checkpoint: Checkpoint,
+    name: str,
+    base: Tensor = BASE,
+    other: Tensor = OTHER,
+    at: Tensor | None = None,
+    networks: str = "frozen",
 ) -> dict[HeadId, Tensor]:
     """By sender the logits [n, vocabulary] with its path to a receiver patched."""
     with running(checkpoint):
@@ -42,7 +47,7 @@ def logits_along(
         runs = both_runs(checkpoint, base, other)
         senders = receiver.senders(checkpoint)
         found: dict[HeadId, Tensor] = {}
-        for numbers, final in paths.along_paths(checkpoint, *runs, receiver, senders, at):
+        for numbers, final in paths.along_paths(checkpoint, *runs, receiver, senders, at, networks):
             found |= dict(zip([senders[number] for number in numbers], checkpoint.language_head(final), strict=True))  # type: ignore[misc]
         return found
 
@@ -52,17 +57,26 @@ def logits_along(
 
 @torch.no_grad()
 def logits_by_hooks(
-    checkpoint: Checkpoint, sender: HeadId, receiver: HeadId | None, reads: str = "", at: Any = slice(None)
+    checkpoint: Checkpoint,
+    sender: HeadId,
+    receiver: HeadId | None,
+    reads: str = "",
+    at: Any = slice(None),
+    networks: str = "frozen",
 ) -> Tensor:
-    """Logits [n, vocabulary] of the base with one path patched: passes of Wang et al., networks frozen."""
+    """Logits [n, vocabulary] of the base with one path patched: passes of Wang et al., networks frozen or running."""
     layers, model = checkpoint.modules, checkpoint.whole
-    networks = [layer.feed_forward_output_norm or layer.network_output for layer in layers]
+    outputs = [layer.feed_forward_output_norm or layer.network_output for layer in layers]
+    outputs += [layer.experts for layer in layers if layer.experts is not None]
+    mixers = [layer.output for layer in layers if not layer.attends]
+    held = [*mixers, *(outputs if networks == "frozen" else [])]
 
     def logits(ids: Tensor, into: Callable[[Any, Tensor], Tensor], out: Callable[[Any, Tensor], Tensor]) -> Tensor:
         with ExitStack() as stack:
             for layer in layers:
-                stack.enter_context(layer.o_proj.register_forward_pre_hook(lambda m, args: (into(m, args[0]),)))
-            for module in {*networks, *(each for layer in layers for each in layer.projections)}:
+                if layer.attends:
+                    stack.enter_context(layer.o_proj.register_forward_pre_hook(lambda m, args: (into(m, args[0]),)))
+            for module in {*outputs, *mixers, *(each for layer in layers for each in layer.projections)}:
                 stack.enter_context(module.register_forward_hook(lambda m, _, result: out(m, result)))
             return model(ids).logits[0]
 
@@ -87,11 +101,13 @@ def logits_by_hooks(
             values[:, at, columns] = other[module][:, at, columns]
         return values
 
-    direct = logits(BASE, heads, lambda m, x: deepcopy(base[m]) if m in networks else frozen.setdefault(m, x))
+    direct = logits(BASE, heads, lambda m, x: deepcopy(base[m]) if m in held else frozen.setdefault(m, x))
     if receiver is None:
         return direct
     projections, number = layers[receiver.layer].projections, "qkv".index(reads)
     first = receiver.head * d_head + (number * checkpoint.d_model if len(projections) == 1 else 0)
+    if checkpoint.architecture.fused_by_head:
+        first = (3 * receiver.head + number) * d_head
     changed = projections[0] if len(projections) == 1 else projections[number]
 
     def projected(module: Any, result: Tensor) -> Tensor:
@@ -114,32 +130,37 @@ def ungrouped(model: Any) -> Any:
     return own
 
 
-def differences(checkpoint: Checkpoint, name: str, apart: Checkpoint, at: Any = slice(None)) -> float:
+def differences(
+    checkpoint: Checkpoint, name: str, apart: Checkpoint, at: Any = slice(None), networks: str = "frozen"
+) -> float:
     """Largest change by any path to a receiver, after it was compared with that of the hooks."""
     receiver, changes = paths.receiver_named(name, checkpoint), []
     with torch.no_grad():
         unchanged = checkpoint.whole(BASE).logits[0]
     where = torch.zeros_like(BASE, dtype=torch.bool)
     where[:, at] = True
-    for sender, ours in logits_along(checkpoint, name, at=where).items():
-        theirs = logits_by_hooks(apart, sender, receiver.head, receiver.reads, at)
+    for sender, ours in logits_along(checkpoint, name, at=where, networks=networks).items():
+        theirs = logits_by_hooks(apart, sender, receiver.head, receiver.reads, at, networks)
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
         changes.append(float((theirs - unchanged).abs().max()))
     return max(changes)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_paths_to_heads_are_those_of_plain_hooks(family):
-    model, tokenizer = next_token_model() if family == "gpt2" else model_of("llama", head_dim=8)
+@pytest.mark.parametrize("networks", ["frozen", "run"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bloom"])
+def test_paths_to_heads_are_those_of_plain_hooks(family, networks):
+    """BLOOM cannot be run from a layer on."""
+    widths = {"head_dim": 8} if family == "llama" else {}
+    model, tokenizer = next_token_model() if family == "gpt2" else model_of(family, headed=True, **widths)
     checkpoint = from_loaded(model, tokenizer)
-    apart = checkpoint if family == "gpt2" else from_loaded(ungrouped(model), tokenizer)
+    apart = from_loaded(ungrouped(model), tokenizer) if family == "llama" else checkpoint
     last = checkpoint.n_layers - 1
-    assert min(differences(checkpoint, f"L{last}H1.{reads}", apart) for reads in "qkv") > 5e-4
-    assert differences(checkpoint, "L1H2.k", apart) > 5e-4  # layers after it run, too
-    assert differences(checkpoint, "L1H2.k", apart, at=[1, 3]) > 5e-4
+    assert min(differences(checkpoint, f"L{last}H1.{reads}", apart, networks=networks) for reads in "qkv") > 5e-4
+    assert differences(checkpoint, "L1H2.k", apart, networks=networks) > 5e-4  # layers after it run, too
+    assert differences(checkpoint, "L1H2.k", apart, [1, 3], networks) > 5e-4
 
 
-@pytest.mark.parametrize("family", [*(family for family in LLAMAS if family not in HYBRID), *RELATIVES])
+@pytest.mark.parametrize("family", [*LLAMAS, *RELATIVES])
 def test_paths_to_logits_are_those_of_plain_hooks(family):
     """And with nothing sent to any head nothing changes, which the product checks in every pass."""
     checkpoint = from_loaded(*model_of(family, headed=True))
@@ -148,7 +169,10 @@ def test_paths_to_logits_are_those_of_plain_hooks(family):
     if not checkpoint.architecture.pre_norm:
         assert "norm" in paths.why_no_paths(checkpoint)
         return
-    assert differences(checkpoint, "logits", checkpoint) > 1e-4
+    for networks in ("frozen", "run"):
+        assert differences(checkpoint, "logits", checkpoint, networks=networks) > 1e-4
+    if family in HYBRID:  # one layer attends
+        return
     for name in ("L1H1.q", "L1H1.k", "L1H1.v"):
         (one, *_, other) = logits_along(checkpoint, name).values()
         assert family not in LLAMAS or float((one - other).abs().max()) > 1e-5

@@ -266,9 +266,8 @@ def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, dict[str, Any]]:
     """What a patch.json says of each head; UsageError where it is none, or of another model."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-        run = {name: document["options"][name] for name in ("direction", "metric", "receiver")} | {
-            "pairs": document["pairs"]
-        }
+        names = ("direction", "metric", "receiver", "networks")
+        run = {name: document["options"][name] for name in names} | {"pairs": document["pairs"]}
         found, entries = document["model"], {entry["id"]: {**entry, **run} for entry in document["heads"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"expected the patch.json of attnviz patch as --patch (patch=...), found {file}.") from error

@@ -24,6 +24,7 @@ from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.wording import counted, quoted, rounded, signed, visible
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.statistics import filled
+from attnviz.trace.paths import RUN
 
 PROMOTED = 3
 """Tokens whose logits the head raises most, in the table."""
@@ -180,6 +181,7 @@ def _exchanges(card: Card) -> Iterator[tuple[Cell, ...]]:
         yield "copying", "", copying.copying, f"random {signed(copying.untrained or 0.0)}"
     if card.patched is not None:
         path = f" to {card.patched['receiver']}" if card.patched["receiver"] else ""
+        path += " through networks" if card.patched["networks"] == RUN else ""
         run, control = (
             f"{card.patched['direction']}{path}, {counted(card.patched['pairs'], 'pair')}",
             card.patched["unrelated"],

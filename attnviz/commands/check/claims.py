@@ -110,7 +110,9 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
         of_file = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"expected a TOML file of claims at {path}, found: {why}.") from error
+        raise UsageError(
+            f"expected a TOML file of claims at {path} (corpora: with --published PAPER, or --init), found: {why}."
+        ) from error
     tables = of_file.pop("claim", None)
     lines = text.split("\n")
     first = [number for number, line in enumerate(lines, 1) if _HEADER.match(line)]

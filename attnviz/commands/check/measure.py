@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from attnviz.arguments import is_there
+from attnviz.commands.ablate.inputs import kind_of, metrics_of, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.commands.check.checked import FAILS, HOLDS, UNDECIDED, VERDICTS, CheckedClaim, bounded
 from attnviz.commands.check.claims import (
@@ -23,6 +24,7 @@ from attnviz.commands.check.papers import PAPER_TABLES
 from attnviz.commands.check.papers.table import PaperRun, PaperTable
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
+from attnviz.commands.compare.sides import check_shapes
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.measure import Profile, profile_heads
@@ -32,7 +34,7 @@ from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
-from attnviz.models.opening import Model, open_checkpoint
+from attnviz.models.opening import Model, named_source, open_checkpoint
 from attnviz.models.wording import counted, rounded
 from attnviz.options import COMMANDS, checked
 from attnviz.present.published import ARROWS
@@ -126,13 +128,8 @@ def check(
     place = ""  # of the model, where the file names it
     if published is None:
         paths = paths or [Path(CLAIMS_FILE)]
-        if len(paths) != 1:
-            raise UsageError(f"expected one file of claims (corpora: with --published PAPER), found {len(paths)}.")
-    if init:
-        if published is not None:
-            raise UsageError("expected init (--init) or published (--published), found both.")
-        claims_file(paths[0]).refuse()
-    elif published is None:
+    _check_options(paths, published, init, limit)
+    if published is None and not init:
         claims, named, at = read_claims(paths[0])
         if named is not None and model is None and adapter is None:
             model, place = named, at
@@ -168,6 +165,8 @@ def check(
     options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
     options["frequencies"] = None if frequencies is None else str(frequencies)
     of_ablation = {"truncate": truncate, "label_column": label_column}
+    if table is not None:
+        table.refuse(checkpoint)
     found = [*_held(held, checkpoint, stored, profiles, opened, of_ablation, of_profile, more)]
     if table is not None:
         profile_once = cache(lambda: _profile(checkpoint, paths, False, of_profile))
@@ -191,6 +190,24 @@ def _of_paper(
         heads = heads if corpora else ()
     measured = () if table is None else table.roles
     return table, tuple(published_claim(name, head, corpora) for head in heads if head.role not in measured)
+
+
+def _check_options(paths: Sequence[Path], published: str | None, init: Sequence[str | Path], limit: int | None) -> None:
+    """Raise UsageError for options that exclude each other, a file that is not new, and too few texts for a table."""
+    if init and published is not None:
+        raise UsageError("expected init (--init) or published (--published), found both.")
+    if published is None and len(paths) != 1:
+        raise UsageError(f"expected one file of claims (corpora: with --published PAPER), found {len(paths)}.")
+    if init:
+        claims_file(paths[0]).refuse()
+    table = PAPER_TABLES.get(published or "")
+    if table is not None and limit is not None:
+        most = limit * len(paths) if table.needs_corpus else limit
+        if 0 < most < table.least:
+            raise UsageError(
+                f"{table.name} decides nothing on fewer than {table.least} texts, and --limit (limit=...) leaves "
+                f"{most}: raise it, or leave it out."
+            )
 
 
 def _clearest(profile: Profile) -> list[Role]:
@@ -253,18 +270,40 @@ def _held(
 
     def held(claim: Claim, id: HeadId) -> CheckedClaim:
         if claim.kind == "role":
-            answer = _of_stored(claim, id, stored, same)
-            return answer or _role(claim, id, profile(claim.corpus))
+            return _role(claim, id, profile(claim.corpus))
         if claim.kind == "distance_to":
             return _distance(claim, compared(claim.text, claim.corpus, claim.what))
         if claim.kind == "ablate":
             return _effect(claim, id, ablation(claim.corpus))
         return _on_text(claim, id, analysis(claim.text))
 
-    for claim, id in claims:
+    answers = list[CheckedClaim | None]()
+    for claim, id in claims:  # what is known already, and what cannot be measured: before anything is
         with placed(claim.at):
-            found = held(claim, id)
+            answers.append(_of_stored(claim, id, stored, same) if claim.kind == "role" else None)
+            if answers[-1] is None:
+                _check_measurable(claim, checkpoint, of_ablation, of_profile)
+    for (claim, id), answer in zip(claims, answers, strict=True):
+        with placed(claim.at):
+            found = answer or held(claim, id)
         yield found
+
+
+def _check_measurable(claim: Claim, checkpoint: Checkpoint, of_ablation: Any, more: Any) -> None:
+    """Raise an AttnvizError for a claim on files, a model, a metric or a text that cannot be measured."""
+    columns = Columns(more["text_column"], more["pair_column"])
+    if claim.text:
+        checkpoint.tokenize(claim.text, None, of_ablation["truncate"])
+    if claim.kind == "distance_to":
+        check_shapes(checkpoint, named_source(claim.what, None))
+    if claim.kind == "ablate":
+        columns = replace(columns, label=of_ablation["label_column"])
+        texts = read_sources(claim.corpus, more["limit"], None, None, columns).texts
+        metrics = [metric.name for metric in metrics_of(kind_of(checkpoint, texts, wanted=columns.label is not None))]
+        if claim.what not in metrics:
+            raise UsageError(f"this model is measured by {' and '.join(metrics)}, not by {claim.what}.")
+    for corpus in claim.corpus:
+        open_corpus(corpus, columns)
 
 
 def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedClaim:
@@ -278,10 +317,7 @@ def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedC
 
 
 def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
-    effects = ablation.head(id).damage
-    if claim.what not in effects:
-        raise UsageError(f"this model is measured by {' and '.join(effects)}, not by {claim.what}.")
-    value, low, high = vars(effects[claim.what]).values()
+    value, low, high = vars(ablation.head(id).damage[claim.what]).values()
     return bounded(claim, value, ablation.n_texts, interval=None if low is None else (low, high))
 
 

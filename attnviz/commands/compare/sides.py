@@ -4,7 +4,8 @@ import torch
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
-from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.checkpoint import Checkpoint, config_in
+from attnviz.models.sources import Source
 from attnviz.models.tokens import merge_subwords
 from attnviz.models.wording import counted, quoted, visible
 
@@ -46,8 +47,8 @@ def model_names(first: Checkpoint, second: Checkpoint) -> tuple[str, str]:
     return visible(a), visible(b)
 
 
-def check_shapes(a: Checkpoint, b: Checkpoint) -> None:
-    """Raise UsageError unless architectures, layers and heads are the same."""
+def check_shapes(a: Checkpoint | Source, b: Checkpoint | Source) -> None:
+    """Raise UsageError unless architectures, layers and heads are the same; of a source its config says so."""
     shapes = [_shape(side) for side in (a, b)]
     if shapes[0] != shapes[1]:
         raise UsageError(
@@ -72,12 +73,20 @@ def _check_models_and_options(first: Analysis, second: Analysis) -> None:
         )
 
 
-def _shape(model: Checkpoint) -> str:
+def _shape(model: Checkpoint | Source) -> str:
     """Architecture, layers and heads per kind of attention, in words."""
+    if isinstance(model, Source):
+        config, architecture = config_in(model.folder, torch.float32)
+        config = getattr(config, "text_config", config)  # of a model that also reads images
+    else:
+        config, architecture = model.config, model.architecture
     sizes = [
-        f"{counted(each.n_layers, f'{each.name} layer')} of {counted(each.n_heads, 'head')}" for each in model.stacks
-    ] or [f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}"]
-    return f"{model.architecture.name} with {', '.join(sizes)}"
+        f"{counted(each.n_layers, f'{each.name} layer')} of {counted(each.n_heads, 'head')}"
+        for each in architecture.stacks(config)
+    ]
+    n_layers, n_heads = len(architecture.attending(config)), int(config.num_attention_heads)
+    sizes = sizes or [f"{counted(n_layers, 'layer')} of {counted(n_heads, 'head')}"]
+    return f"{architecture.name} with {', '.join(sizes)}"
 
 
 def _check_targets(first: Analysis, second: Analysis) -> None:

@@ -47,7 +47,7 @@ from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.texts.batches import collate
 from attnviz.texts.tables import PromptPair
-from attnviz.trace.paths import Receiver, along_paths, receiver_named
+from attnviz.trace.paths import FROZEN, Receiver, along_paths, receiver_named
 from attnviz.trace.removal import KeptPass, Replacement, final_states, run_and_keep, running
 
 DENOISE, NOISE = PATCH_DIRECTIONS
@@ -168,6 +168,7 @@ def patch(
     select: str | HeadId | Sequence[str | HeadId] = (),
     receiver: str | None = None,
     sender: str | HeadId | Sequence[str | HeadId] = (),
+    networks: str | None = None,
     self_repair: bool = False,
     limit: int | None = None,
     batch_size: int = 32,
@@ -198,6 +199,7 @@ def patch(
         receiver: patch the direct path from each head to this alone (:mod:`attnviz.trace.paths`): ``L2H1.q``, ``.k`` or
             ``.v`` (queries, keys or values of a head), or ``logits``.
         sender: heads that paths begin at; default all of the layers before the receiver's.
+        networks: of a path, whether feed-forward networks between are ``frozen`` (default), or ``run``.
         self_repair: also measure what later heads and networks make good of each head's direct effect, with its corrupt
             output in the clean run (:mod:`attnviz.trace.self_repair`); needs an answer and a foil.
         limit: pairs of a table that are read; default all.
@@ -225,23 +227,26 @@ def patch(
         "seed": seed,
         "receiver": receiver,
         "sender": selection_texts(sender),
+        "networks": networks,
         "self_repair": self_repair,
     }
     pairs, file = read_pairs(clean, corrupt, answer, foil, label, limit)
     if options["spans"]:
         _refuse_beside_spans(options, file)
     options["metric"] = metric_named(metric, pairs[0])
+    _check_together(options)
     checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
-    path = _path(checkpoint, options)
-    if path is None:
-        heads = select_heads(options["select"], checkpoint.kinds)
-    else:
+    path, heads = None, select_heads(options["select"], checkpoint.kinds)
+    if receiver is not None:
+        path = receiver_named(receiver, checkpoint)
         heads = path.senders(checkpoint, options["sender"])
-        options["receiver"] = str(path)
-    repairs = MeanRepairs(checkpoint, options["metric"], len(pairs)) if self_repair else None
+        options |= {"receiver": str(path), "networks": networks or FROZEN}
+    repairs = MeanRepairs(checkpoint, len(pairs)) if self_repair else None
     inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens, options["spans"])
     with torch.inference_mode(mode=False):
-        passes = PatchedPasses(checkpoint, inputs, options["metric"], direction == DENOISE, path, repairs)
+        passes = PatchedPasses(
+            checkpoint, inputs, options["metric"], direction == DENOISE, path, repairs, networks=networks or FROZEN
+        )
         passes.measure_prompts(batch_size)
         clean_metric, corrupt_metric = passes.metric_of_prompts()
         _refuse_equal(options["metric"], clean_metric, corrupt_metric)
@@ -275,17 +280,23 @@ def _refuse_beside_spans(options: dict[str, Any], file: PairFile | None) -> None
         )
 
 
-def _path(checkpoint: Checkpoint, options: dict[str, Any]) -> Receiver | None:
-    """Where paths end; None for heads that are patched for all that read them."""
+def _check_together(options: dict[str, Any]) -> None:
+    """Raise UsageError for options of a path without its end, and for what stands in the way of self-repair."""
+    end = "name its end, too: --to L2H1.k (receiver=...)"
     if options["receiver"] is None:
         if options["sender"]:
-            raise UsageError("--from (sender=...) begins a path; name its end, too: --to L2H1.k (receiver=...).")
-        return None
-    if options["self_repair"]:
+            raise UsageError(f"--from (sender=...) begins a path; {end}.")
+        if options["networks"]:
+            raise UsageError(f"--networks (networks=...) is of a path; {end}.")
+    elif options["self_repair"]:
         raise UsageError("leave out --to (receiver=...): --self-repair removes a head for all that read it.")
-    if options["select"]:
+    elif options["select"]:
         raise UsageError("leave out --select (select=...): --from (sender=...) names the heads that a path begins at.")
-    return receiver_named(options["receiver"], checkpoint)
+    if options["self_repair"] and options["metric"] != DIFFERENCE:
+        raise UsageError(
+            "--self-repair divides a difference of logits among heads; expected --answer and --foil, and no other "
+            f"--metric, found the metric {options['metric']}."
+        )
 
 
 def _refuse_equal(metric: str, clean: float, corrupt: float) -> None:
@@ -319,9 +330,10 @@ class PatchedPasses:
         path: Receiver | None,
         repairs: MeanRepairs | None = None,
         unrelated: bool = True,
+        networks: str = FROZEN,
     ) -> None:
         self._checkpoint, self._inputs, self._denoises = checkpoint, inputs, denoises
-        self._path, self._repairs = path, repairs
+        self._path, self._repairs, self._networks = path, repairs, networks
         self.verifier = PassVerifier(checkpoint)
         self._sign = -1.0 if metric == DIFFERENCE else 1.0  # what is computed is the foil less the answer
         self._metric = metric
@@ -380,7 +392,7 @@ class PatchedPasses:
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Yield numbers of heads and final states with each patched, [n_heads * rows, n, d_model]."""
         if self._path is not None:
-            return along_paths(self._checkpoint, kept, donor, self._path, heads, mask)
+            return along_paths(self._checkpoint, kept, donor, self._path, heads, mask, self._networks)
         replacement = Replacement("patch", values=self._aligned(into, kept, donor), positions=mask)
         return resumed_passes(self._checkpoint, into, kept, replacement, [frozenset([head]) for head in heads])
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.ablate.inputs import InputBatch
-from attnviz.commands.patch.pairs import DIFFERENCE, PairSamples
+from attnviz.commands.patch.pairs import PairSamples
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
 from attnviz.models.checkpoint import Checkpoint
@@ -57,15 +57,10 @@ class SelfRepair:
 class MeanRepairs:
     """Sums over pairs what each head's removal from the clean run does."""
 
-    def __init__(self, checkpoint: Checkpoint, metric: str, n_pairs: int) -> None:
-        """Raise UsageError where no logits of this model, or with this metric, are a sum of parts."""
+    def __init__(self, checkpoint: Checkpoint, n_pairs: int) -> None:
+        """Raise UsageError where no logits of this model are a sum of parts."""
         if why := why_no_repair(checkpoint):
             raise UsageError(f"leave out --self-repair (self_repair=True): {why}.")
-        if metric != DIFFERENCE:
-            raise UsageError(
-                f"--self-repair divides a difference of logits among heads; expected --answer and --foil, and no "
-                f"other --metric, found the metric {metric}."
-            )
         self._checkpoint, self._n_pairs = checkpoint, n_pairs
         self._found: dict[HeadId, Tensor] = {}  # direct, total, norm, [3, n_pairs]
         self._changes: dict[HeadId, dict[Source, float]] = {}  # sums over pairs

@@ -20,7 +20,7 @@ from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.trace.paths import READS
+from attnviz.trace.paths import READS, RUN
 
 _three = partial(rounded, digits=3)
 
@@ -108,7 +108,8 @@ def direction_text(result: Patching) -> str:
     names = dict.fromkeys(each.partition("=")[0].strip() for each in result.options["spans"])
     tokens += [f"the span {visible(name)}" for name in names]
     at = f", at {' and '.join(tokens)} alone" if tokens else ""
-    path = f", as {end_text(result)} read it directly," if result.receiver else ""
+    how = ", directly or through networks" if result.options["networks"] == RUN else " directly"
+    path = f", as {end_text(result)} read it{how}," if result.receiver else ""
     if result.denoises:
         return f"a head’s clean output{path} goes into the corrupt run{at}; 1: all is restored"
     return f"a head’s corrupt output{path} goes into the clean run{at}; 1: as bad as the corrupt prompt"

@@ -260,6 +260,7 @@ class Architecture:
     learned_sinks: bool = False  # whether rows of attention may sum to less than 1
     # whether one map gives the queries, key and value of the first heads that share a key, then of the next (GPT-NeoX)
     fused_by_head: bool = False
+    attention_adds_residual: bool = False  # whether its attention takes the residual stream, too, and adds it (BLOOM)
     resumable: bool = True  # whether a pass can begin at any layer: not where layers share modules (ALBERT)
     explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
     # the method of its attention that bypasses transformers' attention interface, and is run for all queries at once:

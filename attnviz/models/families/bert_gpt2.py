@@ -287,7 +287,8 @@ class Bloom(GPT, name="bloom", prefix="Bloom"):
     float32_steps = True
     softmax_in_float32 = True
     bypassing = "forward"
-    resumable = False  # its attention adds the residual stream
+    attention_adds_residual = True
+    resumable = False  # what it adds to scores has a row a text and head
 
     def activation(self, config: Any) -> object:  # noqa: ARG002 - the config names none
         """GELU, nearly."""

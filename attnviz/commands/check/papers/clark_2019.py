@@ -9,7 +9,7 @@ from torch import Tensor
 from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence, too_few
 from attnviz.judge.rules import BROAD_SHARE, MAJORITY, SINK_SHARE
-from attnviz.measures.bootstrap import REPLICATES
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, REPLICATES
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
@@ -113,5 +113,6 @@ CLARK_2019 = PaperTable(
     threshold=f"a neighbour over {MAJORITY} (paper); entropy over {BROAD_SHARE:.2f}, [CLS], [SEP], period or comma "
     f"over {SINK_SHARE} (their plotting code, 3.8 nats of about 4.5); the paper's layers 6 to 10 of 12 by their share "
     "of the depth, from 0 here",
+    least=ENOUGH_TEXTS,
     measure=_measure,
 )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence
+from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
@@ -62,5 +63,6 @@ GU_2024 = PaperTable(
     metric="share of texts, layers and heads whose mean attention to the first token is above the threshold; the mean "
     "is over all queries, the first included",
     threshold=f"{EPSILON} (paper); the rate is to be above that of the untrained copy (our own)",
+    least=MIN_TEXTS_SHARES,
     measure=_measure,
 )

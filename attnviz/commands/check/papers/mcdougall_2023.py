@@ -11,7 +11,7 @@ from torch import Tensor
 from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, too_few
 from attnviz.errors import CheckpointError, CorpusError
-from attnviz.measures.bootstrap import standard_error, text_weights
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
 from attnviz.measures.estimates import t_quantile
 from attnviz.measures.patterns import COPY_SUPPRESSION
 from attnviz.models.checkpoint import Checkpoint
@@ -145,12 +145,15 @@ def _heads(run: PaperRun) -> list[HeadId]:
     return [role.id for role in sorted(roles, key=lambda role: -role.margin)[:HEADS]]
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
-    checkpoint, options = run.checkpoint, run.options
+def _refuse(checkpoint: Checkpoint) -> None:
     if why := why_not_linear(checkpoint):
         raise CheckpointError(f"mcdougall-2023 takes logits apart: {why}. Expected a decoder, such as gpt2.")
     if any(each.attention_output_norm is not None for each in checkpoint.modules):
         raise CheckpointError("mcdougall-2023 takes heads that write as they are; this model has a norm after W_O.")
+
+
+def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+    checkpoint, options = run.checkpoint, run.options
     corpora = run.opened("gap", "chats")
     read = islice(chain.from_iterable(read_texts(corpus, options["limit"]) for corpus in corpora), MOST_TEXTS)
     most = min(MOST_TOKENS, checkpoint.positions)
@@ -185,5 +188,7 @@ MCDOUGALL_2023 = PaperTable(
     "source token has along its own unembedding, if negative, where that token is among the 5 % that the query "
     "predicts before the head's layer; direct effects alone, value biases stay",
     threshold="0.5, and above the same head of the untrained copy (our own; the paper has 0.769)",
+    least=ENOUGH_TEXTS,
+    refuse=_refuse,
     measure=_measure,
 )

@@ -37,6 +37,8 @@ class PaperTable:
         cited: authors, year and title.
         data, metric, threshold: what the paper measured, and where attnviz differs; each a sentence without a stop.
         needs_corpus: whether texts are measured.
+        least: texts, or prompts, below which no row is decided.
+        refuse: raises an AttnvizError for a model that cannot be measured.
         roles: that the paper names heads for and the table measures, so that they are no claims beside it.
         measure: gives the rows of the table.
     """
@@ -47,6 +49,8 @@ class PaperTable:
     metric: str
     threshold: str
     needs_corpus: bool = True
+    least: int = 0
+    refuse: Callable[[Checkpoint], None] = lambda _: None
     roles: tuple[str, ...] = ()
     measure: "Callable[[PaperRun], Iterator[CheckedClaim]]"
 

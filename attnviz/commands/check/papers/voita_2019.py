@@ -84,5 +84,6 @@ VOITA_2019 = PaperTable(
     f"{', '.join(RELATIONS)}; at the rarest token of a text, if it is not one of the {COMMON} most frequent ones",
     threshold=f"at a neighbour {POSITIONAL} of the time, {MARGIN} above the best fixed offset for a relation in one "
     f"direction (paper); {MAJORITY} on the rarest token (our own), and above the untrained copy",
+    least=ENOUGH_TEXTS,
     measure=_measure,
 )

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from attnviz.commands.ablate.inputs import InputBatch, input_batches
 from attnviz.commands.check.checked import HOLDS, CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, too_few
+from attnviz.commands.check.papers.table import PaperRun, PaperTable
 from attnviz.commands.patch.measure import PatchedPasses
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, interval_over_pairs, paired_inputs
 from attnviz.errors import CheckpointError
 from attnviz.judge.roles import ERROR_RATE
-from attnviz.measures.bootstrap import named_generator, text_weights
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator, text_weights
 from attnviz.measures.estimates import proportion_evidence
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, select_heads
@@ -26,7 +26,7 @@ from attnviz.reference.attention import upcast
 from attnviz.texts.batches import SampledAttention
 from attnviz.texts.tables import PromptPair
 from attnviz.trace.contributions import without_gradients
-from attnviz.trace.paths import Receiver, why_no_paths
+from attnviz.trace.paths import RUN, Receiver, why_no_paths
 from attnviz.trace.taps import sites_of, taps
 
 PAPER = "wang-2022"
@@ -61,15 +61,15 @@ CANDIDATES = 10
 """Heads that are tried for a role, those of the largest effect first."""
 
 
+def one_token_names(checkpoint: Checkpoint) -> list[str]:
+    """The names that are one token with the space before them."""
+    ids = {name: checkpoint.tokenizer(f" {name}", add_special_tokens=False)["input_ids"] for name in NAMES}
+    return [name for name in NAMES if len(ids[name]) == 1 and ids[name] != [checkpoint.tokenizer.unk_token_id]]
+
+
 def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPair]:
     """Sentences of both orders in turn (ABBA, BABA), and the same with three other names (ABC)."""
-    ids = {name: checkpoint.tokenizer(f" {name}", add_special_tokens=False)["input_ids"] for name in NAMES}
-    names = [name for name in NAMES if len(ids[name]) == 1 and ids[name] != [checkpoint.tokenizer.unk_token_id]]
-    if len(names) < LEAST_NAMES:
-        raise CheckpointError(
-            f"{PAPER} takes {LEAST_NAMES} names that are one token each with the space before them, such as ' Mary'; "
-            f"this tokenizer has {counted(len(names), 'such name')}."
-        )
+    names = one_token_names(checkpoint)
     generator, made = named_generator(f"{PAPER}:{seed}"), list[PromptPair]()
     for number in range(n_prompts):
         drawn = [names[at] for at in torch.randperm(len(names), generator=generator)[:5].tolist()]
@@ -112,7 +112,9 @@ class IndirectObjects:
         """As ``falls``, of the path to another receiver; 0 for heads that come after it."""
         falls = torch.zeros(len(self.heads), len(self._inputs.clean), dtype=torch.float64)
         senders = receiver.senders(self._checkpoint)
-        passes = PatchedPasses(self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False)
+        passes = PatchedPasses(
+            self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False, networks=RUN
+        )
         passes.measure_prompts(self._options["batch_size"])
         passes.run(senders, self._options["batch_size"], partial(tell, self._options["progress"], str(receiver)))
         falls[: len(senders)] = passes.changes[0]
@@ -163,17 +165,16 @@ class _Rows:
     def all(self) -> Iterator[CheckedClaim]:
         """The task, and the heads of each role."""
         own, fresh = self._own.differences, self._fresh.differences
-        interval, few = interval_over_pairs(self._weights @ own, self._n, 1), too_few(self._n).replace("text", "prompt")
+        interval = interval_over_pairs(self._weights @ own, self._n, 1)
         task = self._run.claimed(
             "logit(IO) - logit(S)", float(own.mean()), self._n, at_least=0.0, untrained=float(fresh.mean()),
-            interval=interval, few=few, published="3.56",
+            interval=interval, published="3.56",
         )  # fmt: skip
         yield task
         share, untrained = (float((each > 0).double().mean()) for each in (own, fresh))
         yield self._run.reported("prompts with IO above S", share, self._n, untrained=untrained, published="0.993")
         if task.verdict != HOLDS:
-            why = few or "the model does not do the task"
-            yield from (self._run.undecided(role, why) for role in MOST)
+            yield from (self._run.undecided(role, "the model does not do the task") for role in MOST)
             return
         movers = yield from self._role(NAME_MOVER, self._own.falls, self._fresh.falls)
         yield from self._role(NEGATIVE, -self._own.falls, -self._fresh.falls)
@@ -241,10 +242,19 @@ def _untrained(run: PaperRun) -> Checkpoint:
     return from_loaded(fresh.to(trained.device, trained.dtype).eval(), trained.tokenizer)
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
-    checkpoint, options = run.checkpoint, run.options
+def _refuse(checkpoint: Checkpoint) -> None:
     if checkpoint.language_head is None or not checkpoint.architecture.causal or why_no_paths(checkpoint):
         raise CheckpointError(f"{PAPER} follows paths to the next name: expected a decoder, such as gpt2.")
+    n_names = len(one_token_names(checkpoint))
+    if n_names < LEAST_NAMES:
+        raise CheckpointError(
+            f"{PAPER} takes {LEAST_NAMES} names that are one token each with the space before them, such as ' Mary'; "
+            f"this tokenizer has {counted(n_names, 'such name')}."
+        )
+
+
+def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+    checkpoint, options = run.checkpoint, run.options
     pairs = prompts(checkpoint, min(options["limit"] or PROMPTS, PROMPTS), options["seed"])
     inputs = paired_inputs(checkpoint, pairs, DIFFERENCE, ())
     ends = [(each.positions, each.positions) for each in inputs.clean]
@@ -257,13 +267,15 @@ WANG_2022 = PaperTable(
     data=f"{PROMPTS} sentences of our own, such as 'When Mary and John went to the store, John gave a drink to', in "
     "both orders of the names; corrupt prompts have three other names",
     metric="share of logit(IO) - logit(S) that is lost if the path from the head's output at the end, to the logits or "
-    "to the queries of each name mover found (a mean over these), is patched from the corrupt prompt, all else frozen "
-    "(paper: feed-forward networks run, all name movers together); its attention from the end, beside that to S (of "
+    "to the queries of each name mover found (a mean over these; paper: to all together), is patched from the corrupt "
+    "prompt, all other heads frozen and networks running; its attention from the end, beside that to S (of "
     "S-inhibition: to IO); the share of names that are among its 5 largest logits, by values and outputs of the head "
     "on the residual stream after the first layer",
     threshold=f"effects above 0 and above all heads of the untrained copy, intervals corrected for all heads; copy "
     f"score {COPIED} (our own; the paper's heads have over 0.95, an average one 0.2)",
     needs_corpus=False,
+    least=ENOUGH_TEXTS,
+    refuse=_refuse,
     roles=(NAME_MOVER, NEGATIVE, S_INHIBITION),
     measure=_measure,
 )  # fmt: skip

@@ -91,10 +91,13 @@ def retrieval(checkpoint: Checkpoint, attention: SampledAttention, prompt: Promp
     return scores, len(set(answer) & set(written)) > RECALLED * len(set(answer))
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
-    checkpoint, options = run.checkpoint, run.options
+def _refuse(checkpoint: Checkpoint) -> None:
     if checkpoint.language_head is None or not checkpoint.architecture.causal:
         raise CheckpointError("wu-2024 lets the model write: expected a decoder, such as gpt2.")
+
+
+def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+    checkpoint, options = run.checkpoint, run.options
     corpora = run.opened("gap", "chats")
     most = max(LENGTHS) * len(NEEDLES) * len(DEPTHS)
     asked = prompts(checkpoint, list(islice(running_tokens(checkpoint, corpora, options["limit"]), most)))
@@ -139,9 +142,11 @@ WU_2024 = PaperTable(
     data=f"{len(NEEDLES)} needles of our own at {len(DEPTHS)} depths of {LENGTHS[0]} to {LENGTHS[-1]} tokens of the "
     "texts, as the model can read (paper: 1,000 to 50,000 tokens); the question is followed by the answer's beginning, "
     "so that a model that is not tuned answers, too",
-    metric="share of the answer's tokens at which the model writes greedily the token of the needle that gets the "
-    "head's largest attention, mean over prompts that it answers (over half of the tokens); the untrained "
-    "copy's over all",
+    metric="share of the answer's tokens (the paper's text: of the whole needle's) at which the model writes greedily "
+    "the token of the needle that gets the head's largest attention, mean over prompts that it answers, for which it "
+    "writes as many tokens as the answer has, over half of the answer's distinct ones among them (paper: up to 50 "
+    "tokens, ROUGE-1 recall over 50); the untrained copy's over all",
     threshold=f"{THRESHOLD} (paper); above every head of the untrained copy (our own)",
+    refuse=_refuse,
     measure=_measure,
 )

@@ -20,7 +20,7 @@ from attnviz.measures.tallies import StatisticsTally, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
-from attnviz.models.opening import Model, refuse_words
+from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.models.wording import counted, visible
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
@@ -180,6 +180,9 @@ def compare_corpus(
     check_columns([file], columns)
     parse = find_parser([file], parser) if syntax else None
     process = this_process()
+    first, second = (named_source(each) if isinstance(each, str | Path) else each for each in (first, second))
+    if not (isinstance(first, nn.Module) or isinstance(second, nn.Module)):
+        check_shapes(first, second)
     options: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
     a, b = (open_for(process, *each) for each in _with_openings((first, second), tokenizer, options))
     check_shapes(a, b)

@@ -80,6 +80,11 @@ class HeadOnText:
     statistics: dict[str, float | None]
     uniform: dict[str, float | None]
 
+    @property
+    def labelled(self) -> bool:
+        """Whether its label names a pattern."""
+        return self.label not in (UNNAMED, *NO_LABEL)
+
 
 @dataclass(frozen=True)
 class OneText:

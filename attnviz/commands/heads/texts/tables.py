@@ -6,7 +6,7 @@ from functools import partial
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, TextsAnalysis
 from attnviz.measures.alignments import ALIGNMENT
-from attnviz.models.wording import quoted, rounded, span, visible
+from attnviz.models.wording import counted, quoted, rounded, span, visible
 from attnviz.present.fields import Field, pick, plain
 from attnviz.present.statistics import statistic_field
 
@@ -26,6 +26,14 @@ LINES: tuple[Field[OneText], ...] = (
 
 NAMED = ("line", "id", "label", "text", "pair")
 """Those that say which text it is."""
+
+
+def text_row(text: OneText) -> str:
+    """A line for a text: its place, tokens, how many heads have a label there, and how it begins."""
+    place = "" if text.place is None else f"{text.place}: "
+    labelled = sum(head.labelled for head in text.heads)
+    of = f"{labelled} of {counted(len(text.heads), 'head')} labelled"
+    return f"{place}{counted(text.n_tokens, 'token')}, {of}: {quoted(text.text)}"
 
 
 def text_fields(result: TextsAnalysis) -> list[Field[OneText]]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from attnviz.commands.profile.measure import untrained_copy
 from attnviz.errors import CorpusError, OutputError, ProcessError, UsageError
@@ -18,7 +19,7 @@ from attnviz.measures.estimates import Interval, t_quantile
 from attnviz.measures.repeats import SEQUENCES, RepeatTally, repeated_tokens
 from attnviz.measures.writing import WritingTally
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.opening import Model, open_checkpoint
+from attnviz.models.opening import Model, named_source, open_checkpoint
 from attnviz.models.wording import counted
 from attnviz.options import checked
 from attnviz.present.documents import model_entry, verification_entry
@@ -156,7 +157,10 @@ def profile_training(
     done: dict[str, Any] = kept.load() or {"steps": [], "untrained": None, "contexts": 0, "why": "", "name": ""}
     if done["steps"] and warn is not None:
         warn(f"continuing after {counted(len(done['steps']), 'step')}; to start again, delete {unfinished}")
-    for number, (model, revision) in enumerate(wanted):
+    found = [
+        model if isinstance(model, Checkpoint | Module) else named_source(model, revision) for model, revision in wanted
+    ]
+    for number, (model, (_, revision)) in enumerate(zip(found, wanted, strict=True)):
         tell(progress, "steps", number, len(wanted))
         opening: dict[str, Any] = {}
         if not isinstance(model, Checkpoint):
