@@ -55,10 +55,6 @@ from attnviz.reference.tolerances import Tolerance, tolerance_of
 _NO_LIMIT = 1_000_000
 
 
-EAGER_IN_BLOCKS = "attnviz"
-"""Name in transformers' interface of eager attention while it runs in blocks of query rows."""
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """A model whose attention can be recomputed, with its tokenizer.
@@ -267,13 +263,19 @@ class Checkpoint:
         model: Any = self.model
         configs = [getattr(layer.pattern, "config", model.config) for layer in self.modules]
         known = (getattr(config, "_attn_implementation", None) for config in configs)
-        names = {"eager" if name in (None, EAGER_IN_BLOCKS) else str(name) for name in known}
+        names = {"eager" if name is None else str(name) for name in known}
         if len(names) > 1:
             raise VerificationError(
                 f"the layers of this model attend in different ways ({', '.join(sorted(names))}); expected one: "
                 "model.set_attn_implementation(NAME)."
             )
         return names.pop()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the model, or a part of it, is compiled by torch; it then runs uncompiled."""
+        whole: nn.Module = self.model if self.whole is None else self.whole
+        return any(module._compiled_call_impl or "_orig_mod" in module._modules for module in whole.modules())
 
     @property
     def dtype(self) -> torch.dtype:
@@ -459,7 +461,7 @@ def load_checkpoint(
         adapter=source.adapter,
         image_token=getattr(config, "image_token_id", None),
         notes=notes,
-        whole=whole if head or classifier else None,
+        whole=None if head is None and classifier is None else whole,
         quantised=formats_of(whole),
     )
     for module in (model, loaded.prediction_head):
@@ -505,7 +507,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         weight_devices=weight_devices_of(model),
         image_token=getattr(model.config, "image_token_id", None),
         notes=notes,
-        whole=model if head or classifier else None,
+        whole=None if head is None and classifier is None else model,
         quantised=formats_of(model),
     )
 

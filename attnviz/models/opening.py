@@ -126,11 +126,11 @@ def known_attention(name: str | None) -> str | None:
     Raises:
         UsageError: it has none of this name.
     """
-    from transformers import AttentionInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    known = ["eager", *(each for each in AttentionInterface() if "|" not in each)]
+    known = ["eager", *(each for each in ALL_ATTENTION_FUNCTIONS if "|" not in each)]
     if name is not None and name not in known:
-        said = one_of(name, known, "AttentionInterface() of transformers lists them")
+        said = one_of(name, known, "ALL_ATTENTION_FUNCTIONS of transformers.modeling_utils lists them")
         raise UsageError(f"--attention (attention=...) is {name!r}: {said}")
     return name
 

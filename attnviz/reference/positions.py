@@ -72,7 +72,7 @@ def apply_rotary(x: Tensor, rotary: Rotary, positions: Tensor | None = None, len
     dtype = torch.promote_types(x.dtype, torch.float32) if rotary.in_float32 else x.dtype
     kept = x.dtype if rotary.rounded else dtype
     if positions is None:
-        cos, sin = _cos_and_sin_of_all(frequencies, x.shape[-2], x.device, rotary.factor, kept, dtype)
+        cos, sin = cos_and_sin_of_all(frequencies, x.shape[-2], x.device, rotary.factor, kept, dtype)
     else:
         cos, sin = _cos_and_sin(frequencies.to(x.device), positions, rotary.factor, kept, dtype)
     x, given = x.to(dtype), x.dtype
@@ -87,10 +87,10 @@ def apply_rotary(x: Tensor, rotary: Rotary, positions: Tensor | None = None, len
 
 
 @lru_cache(maxsize=8)
-def _cos_and_sin_of_all(
+def cos_and_sin_of_all(
     frequencies: Tensor, n: int, device: torch.device, factor: float, kept: torch.dtype, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Those of positions 0 to n, made once for queries and keys of all layers that share the frequencies."""
+    """Those of positions 0 to n, made once for queries and keys of all layers of a pass that share the frequencies."""
     with torch.inference_mode(False):
         return _cos_and_sin(frequencies.to(device), torch.arange(n, device=device), factor, kept, dtype)
 

@@ -55,7 +55,7 @@ def with_language(checkpoint: Checkpoint, sound: Tokens) -> Checkpoint:
     if checkpoint.language_head is None or getattr(tokenizer, "language", "") is not None:
         return checkpoint
     written = tokenizer.prefix_tokens[:1]
-    with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+    with running_plainly(checkpoint), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         _append(checkpoint, written, 1, _decoder_on(checkpoint, sound))
     language = tokenizer.convert_ids_to_tokens(written[1]).strip("<|>")
     if written[1] in tokenizer.all_special_ids and len(language) < 4:  # <|en|>, <|haw|>
@@ -88,7 +88,7 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
     start = int(config.decoder_start_token_id)
     written = prefix if prefix[:1] == [start] else [start, *prefix]
     count = min(max_new_tokens, checkpoint.positions + 1 - len(written))
-    with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+    with running_plainly(checkpoint), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         _append(checkpoint, written, count, _decoder_on(checkpoint, tokens), config.pad_token_id)
     text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
     if all(target.special):
@@ -111,7 +111,7 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
             f"{checkpoint.positions} positions; shorten the text, or generate fewer."
         )
     written, model = list(tokens.ids), checkpoint.model
-    with running_plainly(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+    with running_plainly(checkpoint), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         run = partial(model, use_cache=False)
         hit_eos = _append(
             checkpoint,
@@ -137,7 +137,7 @@ def drafted_greedily(checkpoint: Checkpoint, ids: Sequence[int], draft: Sequence
     while len(written) < len(draft):
         tried = draft[len(written) :]
         inputs = torch.tensor([[*ids, *written, *tried[:-1]]], device=checkpoint.device)
-        with running_plainly(checkpoint.model), torch.inference_mode():
+        with running_plainly(checkpoint), torch.inference_mode():
             states = checkpoint.model(input_ids=inputs, attention_mask=torch.ones_like(inputs), use_cache=False)[0]
             chosen = head(states[0, -len(tried) :]).argmax(-1).tolist()
         for own, other in zip(chosen, tried, strict=True):

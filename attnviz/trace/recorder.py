@@ -19,12 +19,12 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from inspect import signature
 from threading import Lock, get_ident
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from attnviz.arguments import n_bytes
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.memory import TENSORS_OF_A_BLOCK
-from attnviz.models.checkpoint import EAGER_IN_BLOCKS, Checkpoint
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules, heads_apart
 from attnviz.models.libraries import running_own_code
 from attnviz.models.weights import all_finite
-from attnviz.reference.positions import Rotary, apply_rotary
+from attnviz.reference.positions import Rotary, apply_rotary, cos_and_sin_of_all
 from attnviz.trace.taps import Site, at_site, sites_of, taps
 
 _EAGER = "eager_attention_forward"  # name of the eager attention function in each of transformers' modeling files
@@ -184,7 +184,7 @@ class _State:
         return self.attending
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _BlockAttention:
     """Replaces the model's attention during one pass, and calls it: eager attention in blocks of query rows."""
 
@@ -192,9 +192,21 @@ class _BlockAttention:
     memory: float  # bytes of a block
     state: _State  # gives a layer's inputs, and gets its weighted values
     masks: "_MaskRows"
-    modules: frozenset[int] = frozenset()  # numbers of all but those of the encoder of a sound; empty for all
+    modules: frozenset[int]  # numbers of all but those of the encoder of a sound
+    configs: frozenset[int]  # numbers of theirs
     rotary: Rotary | None = None  # of every layer, where a forward that bypasses the interface shows none
     thread: int = field(default_factory=get_ident)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, observer: Observer, memory: float, state: _State) -> "_BlockAttention":
+        """That of a pass of a model."""
+        architecture, rotary = checkpoint.architecture, None
+        measured: Any = checkpoint.model.decoder if architecture.reads_sound else checkpoint.model
+        if architecture.bypassing == "forward":
+            rotary = architecture.rotary(checkpoint.model, 0, checkpoint.d_head)
+        modules = list(measured.modules())
+        configs = frozenset(id(module.config) for module in modules if hasattr(module, "config"))
+        return cls(observer, memory, state, _MaskRows(), frozenset(map(id, modules)), configs, rotary)
 
     def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
         """Tell the observer that a layer is about to attend, and return which."""
@@ -212,7 +224,7 @@ class _BlockAttention:
         result = own(module, query, key, value, *mask, **more)
         layer, probed = self._begin(query, key, value, more.get("scaling"), more.get("softcap")), None
         if self.observer.probes:
-            random = random_values(value).clone()  # which the function may overwrite
+            random = random_values(value).expand(value.shape).contiguous()  # which the function may overwrite
             probed = own(module, query, key, random, *mask, **more)[0]
         row_bytes = query.shape[:2].numel() * key.shape[-2] * max(4, query.element_size())
         for first, last in row_blocks(query.shape[-2], row_bytes, self.memory):
@@ -220,12 +232,12 @@ class _BlockAttention:
         self.state.seen[layer]["weighted"] = result[0]
         return result
 
-    def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any) -> Any:
-        """Called by transformers instead of the module's own eager attention."""
-        own = partial(_own_attention(module), module)
-        if self.modules and id(module) not in self.modules:
-            return own(query, key, value, mask, **more)
-        return self._in_blocks(own, query, key, value, mask, more, more.get("scaling"))
+    def attend_in_blocks(
+        self, own: Callable[..., Any], module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
+        **more: Any,
+    ) -> Any:  # fmt: skip
+        """Called by transformers instead of eager attention, ``own``."""
+        return self._in_blocks(partial(own, module), query, key, value, mask, more, more.get("scaling"))
 
     def upcast(
         self, modules: LayerModules, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any
@@ -294,18 +306,13 @@ class _BlockAttention:
 
 
 def random_values(like: Tensor) -> Tensor:
-    """Fixed random numbers between -1 and 1, the same for every text and head, in the shape of some values."""
-    return _random_values(like.shape, like.dtype, like.device)
-
-
-@lru_cache(maxsize=4)
-def _random_values(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return (2 * random_numbers(*shape[-2:], dtype, device) - 1).expand(shape).contiguous()
+    """Fixed random numbers between -1 and 1, [n, d], the same for every text and head of some values [.., n, d]."""
+    return 2 * random_numbers(*like.shape[-2:], like.dtype, like.device) - 1
 
 
 @lru_cache(maxsize=16)
 def random_numbers(n: int, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Fixed random numbers between 0 and 1, [n, d]."""
+    """Fixed random numbers between 0 and 1, [n, d]; kept until a pass ends."""
     return torch.rand(n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)
 
 
@@ -370,18 +377,16 @@ def _lazy(rows: Callable[[int, int], Tensor], n_texts: int, n_queries: int, n_ke
     return mask
 
 
-def _lazy_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """Replaces transformers' ``eager_mask``: the same mask, made a block of rows at a time."""
-    from transformers.masking_utils import eager_mask
-
+def _lazy_mask(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor | None:
+    """The same mask as transformers' ``eager_mask`` makes, ``own``, a block of rows at a time."""
     n_bytes = 8 * kwargs.get("q_length", 0) * kwargs.get("kv_length", 0) * kwargs.get("batch_size", 1)
     if args or n_bytes <= MOST_MASKS:  # as earlier versions of transformers call it, or small
-        whole: Tensor | None = eager_mask(*args, **kwargs)
+        whole: Tensor | None = own(*args, **kwargs)
         return whole
     offset = int(kwargs.get("q_offset", 0))
 
     def rows(first: int, last: int) -> Any:
-        return eager_mask(**{**kwargs, "q_offset": offset + first, "q_length": last - first})
+        return own(**{**kwargs, "q_offset": offset + first, "q_length": last - first})
 
     one = rows(0, 1)
     if one is None:
@@ -460,13 +465,9 @@ def record_attention(
             state.attending = layer if name == "attention_input" else state.attending
 
     with ExitStack() as stack:
-        architecture, rotary = checkpoint.architecture, None
-        measured: Any = checkpoint.model.decoder if architecture.reads_sound else checkpoint.model
-        of_model = frozenset(map(id, measured.modules()))
-        if architecture.bypassing == "forward":
-            rotary = architecture.rotary(checkpoint.model, 0, checkpoint.d_head)
-        attention = _BlockAttention(observer, memory, state, _MaskRows(), of_model, rotary)
-        stack.enter_context(_registered(attention, checkpoint))
+        stack.callback(random_numbers.cache_clear)
+        stack.callback(cos_and_sin_of_all.cache_clear)
+        stack.enter_context(_attending(_BlockAttention.of(checkpoint, observer, memory, state), checkpoint))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
@@ -500,110 +501,123 @@ def _record_of(layer: int, of: LayerModules, pre_norm: bool, seen: dict[str, Ten
 
 
 @contextmanager
-def _registered(attention: _BlockAttention, checkpoint: Checkpoint) -> Iterator[None]:
-    """Register the attention with transformers' interface for one pass of the model, in eval mode."""
-    if checkpoint.attention == "eager":
-        with _eager(attention, checkpoint.model, _bypassing(checkpoint)):
-            yield
-        return
-    with _Passes.of(checkpoint.attention).running(attention), running_plainly(checkpoint.model):
+def _attending(attention: _BlockAttention, checkpoint: Checkpoint) -> Iterator[None]:
+    """Have the attention take the place of the model's own during one pass, in eval mode."""
+    bypassing = _bypassing(checkpoint) if checkpoint.attention == "eager" else []
+    with ExitStack() as stack:
+        stack.enter_context(running_plainly(checkpoint))
+        if bypassing:
+            _replace_methods(attention, checkpoint.model, bypassing, stack)
+        else:
+            stack.enter_context(_exchanged(attention, checkpoint.attention))
         yield
 
 
-class _Passes:
-    """The running passes of models with one implementation of attention, which it calls for all others."""
+def _replace_methods(
+    attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[LayerModules, str]], stack: ExitStack
+) -> None:
+    """Replace the method by which each of some layers bypasses transformers' interface, until the stack is left."""
+    for config in {id(each): each for each in (getattr(m, "config", None) for m in model.modules()) if each}.values():
+        stack.callback(setattr, config, "_attn_implementation", getattr(config, "_attn_implementation", None))
+        config._attn_implementation = "eager"  # some of these models do not take set_attn_implementation
+    for modules, name in bypassing:
+        instead, module = getattr(attention, _INSTEAD[name]), modules.pattern
+        earlier, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too
+        setattr(module, name, partial(instead, modules, own))
+        stack.callback(*((delattr, module, name) if earlier is None else (setattr, module, name, earlier)))
 
-    _lock, _by_name = Lock(), dict[str, "_Passes"]()
 
-    def __init__(self, name: str) -> None:
-        self._name, self._running = name, list[_BlockAttention]()
-        self._own: Callable[..., Any]
-
-    @classmethod
-    def of(cls, name: str) -> "_Passes":
-        """Those of an implementation by its name."""
-        return cls._by_name.setdefault(name, cls(name))
-
-    @contextmanager
-    def running(self, attention: _BlockAttention) -> Iterator[None]:
-        """Take the place of the implementation until the last pass has ended."""
-        from transformers import AttentionInterface
-
-        with self._lock:
-            if not self._running:
-                try:
-                    self._own = AttentionInterface()[self._name]
-                except KeyError as error:
-                    raise VerificationError(
-                        f"the model is set to the attention {self._name!r}, which transformers does not know; expected "
-                        "one that was registered: AttentionInterface.register(NAME, FUNCTION)."
-                    ) from error
-                AttentionInterface.register(self._name, self._attend)
-            self._running.append(attention)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running.remove(attention)
-                if not self._running:
-                    AttentionInterface.register(self._name, self._own)
-
-    def _attend(self, module: Any, *given: Any, **more: Any) -> Any:
-        """The attention of the pass that runs this module here; else of another model, which runs untouched."""
-        for attention in reversed(self._running):
-            if attention.thread == get_ident() and id(module) in attention.modules:
-                return attention.attend_as_loaded(self._own, module, *given, **more)
-        return self._own(module, *given, **more)
+_running, _lock = list[_BlockAttention](), Lock()
 
 
 @contextmanager
-def _eager(attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[LayerModules, str]]) -> Iterator[None]:
-    """Set the model to eager attention in blocks; ``bypassing`` are layers and the method that each calls instead."""
+def _exchanged(attention: _BlockAttention, name: str) -> Iterator[None]:
+    """Have transformers call this attention in the pass of this thread where its interface has one of this name.
+
+    The name stays, since some models attend otherwise under another one. What is looked up is exchanged for as long as
+    any pass runs, and in the threads of passes alone.
+    """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    with ExitStack() as stack:
-        _active.append(attention)
-        stack.callback(_unregister)
-        AttentionInterface.register(EAGER_IN_BLOCKS, attention.attend)
-        AttentionMaskInterface.register(EAGER_IN_BLOCKS, _lazy_mask)  # without it the model would run without any mask
-        stack.enter_context(running_plainly(model))
-        for config in {
-            id(each): each for each in (getattr(m, "config", None) for m in model.modules()) if each
-        }.values():
-            stack.callback(setattr, config, "_attn_implementation", getattr(config, "_attn_implementation", None))
-            if bypassing:  # some of these models do not take set_attn_implementation
-                config._attn_implementation = "eager"
-        if not bypassing:
-            model.set_attn_implementation(EAGER_IN_BLOCKS)
-        for modules, name in bypassing:
-            instead, module = getattr(attention, _INSTEAD[name]), modules.pattern
-            earlier, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too
-            setattr(module, name, partial(instead, modules, own))
-            stack.callback(*((delattr, module, name) if earlier is None else (setattr, module, name, earlier)))
+    if name != "eager" and name not in ALL_ATTENTION_FUNCTIONS:
+        raise VerificationError(
+            f"the model is set to the attention {name!r}, which transformers does not know; expected one that was "
+            "registered: AttentionInterface.register(NAME, FUNCTION)."
+        )
+    instead = {AttentionInterface: _attention_by_name, AttentionMaskInterface: _mask_by_name}
+    with _lock:
+        if not _running:
+            for interface, by_name in instead.items():
+                interface.__getitem__ = by_name  # type: ignore[method-assign]
+        _running.append(attention)
+    try:
         yield
+    finally:
+        with _lock:
+            _running.remove(attention)
+            if not _running:
+                for interface in instead:
+                    del interface.__getitem__
 
 
-_active: list[_BlockAttention] = []  # the attention of each running pass, outermost first
+def _passes_here() -> list[_BlockAttention]:
+    """The passes of this thread, innermost first."""
+    return [attention for attention in reversed(_running) if attention.thread == get_ident()]
 
 
-def _unregister() -> None:
-    """Register the attention of the enclosing pass again, or none, so that no model stays in memory."""
+def _attention_by_name(interface: Any, name: str) -> Any:
+    """Replaces the look-up in transformers' attention interface: in the thread of a pass, this calls what is found."""
     from transformers import AttentionInterface
 
-    _active.pop()
-    AttentionInterface.register(EAGER_IN_BLOCKS, _active[-1].attend if _active else _not_running)
+    passes = _passes_here()
+    try:
+        own = super(AttentionInterface, interface).__getitem__(name)
+    except KeyError:
+        if name != "eager" or not passes:
+            raise
+        own = _eager
+    return partial(_attend, own, name) if passes else own
+
+
+def _eager(module: Any, *given: Any, **more: Any) -> Any:
+    """What a module calls where nothing is registered as ``eager``."""
+    return _own_attention(module)(module, *given, **more)
+
+
+def _attend(own: Callable[..., Any], name: str, module: Any, *given: Any, **more: Any) -> Any:
+    """The attention of the pass that runs this module here; else of another model, which runs untouched."""
+    for attention in _passes_here():
+        if id(module) in attention.modules:
+            attend = attention.attend_in_blocks if name == "eager" else attention.attend_as_loaded
+            return attend(own, module, *given, **more)
+    return own(module, *given, **more)
+
+
+def _mask_by_name(interface: Any, name: str) -> Any:
+    """Replaces the look-up in transformers' interface of masks: in the thread of a pass, eager ones may be lazy."""
+    from transformers.masking_utils import AttentionMaskInterface
+
+    own = super(AttentionMaskInterface, interface).__getitem__(name)
+    return partial(_mask, own) if name == "eager" and _passes_here() else own
+
+
+def _mask(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The mask of a pass of this model here, perhaps lazy; else of another model, which runs untouched."""
+    ours = any(id(kwargs.get("config")) in attention.configs for attention in _passes_here())
+    return _lazy_mask(own, *args, **kwargs) if ours else own(*args, **kwargs)
 
 
 @contextmanager
 def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
     """Run the model as it was loaded, eager attention in blocks of query rows, without recording it."""
     if checkpoint.attention != "eager":
-        with running_plainly(checkpoint.model):
+        with running_plainly(checkpoint):
             yield
         return
-    attention = _BlockAttention(Observer(), default_memory(checkpoint.device), _State(-1), _MaskRows())
-    with _eager(attention, checkpoint.model, _bypassing(checkpoint)):
+    attention = _BlockAttention.of(checkpoint, Observer(), default_memory(checkpoint.device), _State(-1))
+    with _attending(attention, checkpoint):
         yield
 
 
@@ -617,11 +631,6 @@ def _bypassing(checkpoint: Checkpoint) -> list[tuple[LayerModules, str]]:
 
 _INSTEAD = {"forward": "whole", "_attn": "inside", "_upcast_and_reordered_attn": "upcast"}
 """Methods that bypass the interface, and those of :class:`_BlockAttention` that replace them."""
-
-
-def _not_running(*_: Any, **__: Any) -> NoReturn:
-    """Registered with the interface outside of passes."""
-    raise VerificationError("this model is set to attnviz's attention, but attnviz is not running it.")
 
 
 def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None:
@@ -650,19 +659,21 @@ def not_finite(what: str, dtype: str) -> VerificationError:
 
 
 @contextmanager
-def running_plainly(model: Any) -> Iterator[None]:
-    """Set plain experts, outputs by name and eval mode, and restore all at the end.
+def running_plainly(checkpoint: Checkpoint) -> Iterator[None]:
+    """Set plain experts, outputs by name and eval mode, run no compiled code, and restore all at the end.
 
     Raises:
         CheckpointError: by the block, where the model's own code raises anything.
     """
+    model: Any = checkpoint.model
     experts, by_name = model.config._experts_implementation, model.config.return_dict
     training = [module for module in model.modules() if module.training]
+    uncompiled = torch.compiler.set_stance("force_eager") if checkpoint.compiled else nullcontext()
     try:
         model.config.return_dict = True  # BART's own code fails on tuples
         model.config._experts_implementation = "eager"  # torch's grouped product takes neither float64 nor every width
         model.eval()
-        with running_own_code():
+        with uncompiled, running_own_code():
             yield
     finally:
         for module in training:

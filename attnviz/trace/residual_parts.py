@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import classification_class
-from attnviz.models.families.base import position_rows
+from attnviz.models.families.base import first_of, position_rows
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
@@ -271,7 +271,8 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
         final: Any = architecture.final_norm(checkpoint.model)
         if final is not None:
             sites[None, "last"] = Site(final, "input")
-        whole: Any = architecture.output_map(checkpoint.model) or final or modules[layers[-1]].feed_forward_norm
+        ends = architecture.output_map(checkpoint.model), final, modules[layers[-1]].feed_forward_norm
+        whole: Any = first_of(*ends)
         sites[None, "final"] = Site(whole, "output")
     with taps(sites, keep):
         yield written

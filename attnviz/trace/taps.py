@@ -53,7 +53,7 @@ def sites_of(
         if not of.attends:
             at = {"arguments": at["arguments"]}
         elif of.parallel:
-            at["network_output"] = of.feed_forward_output_norm or of.network_output, "output"
+            at["network_output"] = of.writers["feed-forward"], "output"
         sites |= {(layer, name): Site(*at[name], of) for name in names if name in at}
     return sites
 

@@ -375,7 +375,7 @@ class Verifier(Observer):
             self._heads = self._heads.without_rounding()
             self._value = attention.upcast(self._value)
             self._random = attention.upcast(random_values(self._value))
-            self._both = torch.cat([self._value, self._random], -1)
+            self._both = torch.cat([self._value, self._random.expand(self._value.shape)], -1)
         if self._keep:
             self._fingerprint = _fingerprint(self._heads, self._value)
         if self._locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):

@@ -11,7 +11,7 @@ import torch
 from accelerate import disk_offload
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, GPT2ForSequenceClassification, GPT2LMHeadModel
-from transformers.masking_utils import causal_mask_function
+from transformers.masking_utils import causal_mask_function, eager_mask
 
 import attnviz
 from attnviz.errors import CheckpointError, DeviceError, UsageError
@@ -211,7 +211,7 @@ def test_a_head_that_is_not_named_goes_where_the_word_embeddings_are():
 def test_a_mask_that_is_moved_gives_its_rows_there(monkeypatch):
     monkeypatch.setattr("attnviz.trace.recorder.MOST_MASKS", 0)
     named = {"batch_size": 1, "q_length": 5, "kv_length": 5, "q_offset": 0, "kv_offset": 0, "dtype": torch.float32}
-    mask = _lazy_mask(**named, mask_function=causal_mask_function, device=torch.device("cpu"))
+    mask = _lazy_mask(eager_mask, **named, mask_function=causal_mask_function, device=torch.device("cpu"))
     moved: Any = mask.to(torch.device("meta"))
     assert mask.to(torch.device("cpu")) is mask
     assert moved.rows(1, 3).shape == mask.rows(1, 3).shape == (1, 1, 2, 5)

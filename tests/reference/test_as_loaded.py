@@ -320,7 +320,9 @@ def test_another_model_that_a_hook_runs_is_not_recorded():
 
 
 def test_passes_that_end_out_of_turn_leave_transformers_own_function():
-    one, other = (recorder._Passes.of("sdpa").running(object()) for _ in range(2))
+    checkpoint = llama()
+    attentions = (recorder._BlockAttention.of(checkpoint, recorder.Observer(), 1.0, recorder._State()) for _ in range(2))
+    one, other = (recorder._exchanged(attention, "sdpa") for attention in attentions)
     one.__enter__()
     other.__enter__()
     one.__exit__(None, None, None)

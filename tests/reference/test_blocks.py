@@ -424,7 +424,7 @@ def test_the_lazy_mask_has_the_rows_of_transformers_own(monkeypatch, kind, padde
     given = None if padded is None else mask.flip(1) if padded == "left" else mask
     named = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": KINDS_OF_MASK[kind],
              "attention_mask": given, "dtype": torch.float32}  # fmt: skip
-    expected, lazy = masking_utils.eager_mask(**named), recorder._lazy_mask(**named)
+    expected, lazy = masking_utils.eager_mask(**named), recorder._lazy_mask(masking_utils.eager_mask, **named)
     of_lazy, of_expected = recorder._MaskRows(), recorder._MaskRows()
     assert lazy is not None
     assert lazy.shape == (*expected.shape[:1], 1, 9, 9)

@@ -109,8 +109,8 @@ class LayerModules:
     @property
     def writers(self) -> dict[str, nn.Module]:
         """By the name of the part, the modules that return what is added to the residual stream, but for heads."""
-        mixer = None if self.attends else self.attention_output_norm or self.output
-        network = self.feed_forward_output_norm or self.network_output
+        mixer = None if self.attends else first_of(self.attention_output_norm, self.output)
+        network = first_of(self.feed_forward_output_norm, self.network_output)
         modules = {"mixer": mixer, "feed-forward": network, "experts": self.experts}
         return {name: module for name, module in modules.items() if module is not None}
 
@@ -124,13 +124,19 @@ class LayerModules:
     def after_attention(self, pre_norm: bool) -> nn.Module | None:
         """The norm of the sum of the residual stream and the attention's output; of parallel ones, of the network."""
         if self.parallel:
-            return self.feed_forward_norm or self.attention_norm
+            return first_of(self.feed_forward_norm, self.attention_norm)
         return self.feed_forward_norm if pre_norm else self.attention_norm
 
     def sum_input(self, pre_norm: bool) -> nn.Module:
         """The module that takes in this sum: its norm, or the feed-forward network."""
-        module: Any = self.gate or self.up_proj if self.routed is None else self.routed.network
-        return self.after_attention(pre_norm) or module
+        network = first_of(self.gate, self.up_proj) if self.routed is None else self.routed.network
+        module: Any = first_of(self.after_attention(pre_norm), network)
+        return module  # type: ignore[no-any-return]
+
+
+def first_of(*modules: nn.Module | None) -> nn.Module | None:
+    """The first that there is; a module that torch compiled has no truth value."""
+    return next((module for module in modules if module is not None), None)
 
 
 @dataclass(frozen=True)
@@ -398,7 +404,7 @@ class Architecture:
         names = self.projection_names if mixer is None else ()
         *projections, o_proj = [self.declared("projection_names", attention, name) for name in names] or [mixer]
         routed = self.routed_modules(network) if hasattr(network, "experts") else None
-        shared = getattr(network, "shared_expert", None) or getattr(network, "shared_experts", None)
+        shared = first_of(getattr(network, "shared_expert", None), getattr(network, "shared_experts", None))
         dense = network if routed is None else shared
         up_proj, gate, activation, down_proj = (
             None if dense is None else self.declared("network_names", dense, name) for name in self.network_names
