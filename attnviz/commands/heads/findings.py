@@ -28,7 +28,7 @@ class HeadFindings:
         statistics: by name (:data:`attnviz.measures.statistics.SCALARS`); None where not measurable.
         patterns: every verdict with its score, baseline and n.
         labelled: its label from this text alone, with the verdict behind it.
-        roles: that it passes over a corpus, by a stored profile of the model, as that orders them; None without one.
+        roles: that it has over a corpus, by a stored profile of the model, as that orders them; None without one.
         alignment: of cross-attention, for each unit of the target its unit of the source of the largest weight.
     """
 
@@ -54,7 +54,7 @@ class HeadFindings:
 
     @property
     def over_corpus(self) -> list[tuple[str, Role]]:
-        """The roles that the head passes over the corpus, by name."""
+        """The roles that the head has over the corpus, by name."""
         return [(role.role, role) for role in self.roles or ()]
 
     @property
@@ -64,7 +64,7 @@ class HeadFindings:
 
     @property
     def role(self) -> Role | None:
-        """Its first role over the corpus: what it does, or sink where that is all; None if none passes."""
+        """Its first role over the corpus: what it does, or sink where that is all; None without any."""
         return self.roles[0] if self.roles else None
 
     @property

@@ -145,7 +145,7 @@ def _contact_table(analysis: Analysis, choices: ViewOptions, top: int | None) ->
 
 
 def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
-    """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads pass."""
+    """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads show it."""
     by_name: dict[tuple[bool, str], list[_Entry]] = {}
     for head in heads:
         for verdict in head.patterns:
@@ -195,9 +195,9 @@ def _strongest(row: _Pattern) -> str | Text:
     return glued(listed)
 
 
-def _passing(row: _Pattern) -> str:
+def _showing(row: _Pattern) -> str:
     entries = row[1]
-    return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= ENOUGH else "–"
+    return f"{sum(verdict.holds for _, verdict in entries)}/{len(entries)}" if row[0].n >= ENOUGH else "–"
 
 
 _PATTERN_COLUMNS: list[Field[_Pattern]] = [
@@ -206,7 +206,7 @@ _PATTERN_COLUMNS: list[Field[_Pattern]] = [
     Field("Baseline", lambda row: row[0].baseline),
     Field("which", lambda row: row[0].largest_baseline or ("" if row[0].baseline is None else "uniform"), detail=True),
     Field("n", lambda row: row[0].n),
-    Field("Pass", _passing),
+    Field("Heads", _showing),
 ]
 
 
@@ -222,8 +222,8 @@ def _notes(analysis: Analysis) -> Text:
     corpora = hidden = repeats = ""
     label = (
         "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests "
-        "on sinks; then, of the patterns that pass, the one with the largest error reduction, (score - baseline) / "
-        f"(1 - baseline); below n = {LEAST_N} no label. Pass: heads above the threshold, of n of {ENOUGH} or more."
+        "on sinks; then, of the patterns that it shows, the one with the largest error reduction, (score - baseline) / "
+        f"(1 - baseline); below n = {LEAST_N} no label. Heads: those above the threshold, for n of {ENOUGH} or more."
     )
     content = "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019)."
     if profile is not None:
