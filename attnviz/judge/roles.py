@@ -292,7 +292,8 @@ def untrained_scores(candidates: Iterable[Candidate]) -> dict[tuple[str, str], f
 def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[tuple[str, str], float]) -> list[Role]:
     """Every head's verdict for every role: by its interval, the false discovery rate, and the control.
 
-    Roles that only describe hold by their rule alone. ``untrained`` are the :func:`untrained_scores` of a freshly initialised copy of the model; empty without one.
+    Roles that only describe hold by their rule alone. ``untrained`` are the :func:`untrained_scores` of a freshly
+    initialised copy of the model; empty without one.
     """
     roles = [role for candidate in candidates for role in candidate.roles()]
     tested = [role.p for role in roles if role.p is not None]

@@ -168,16 +168,16 @@ def pattern_of_mask(name: str, mask: Callable[[MaskInput], Tensor | None]) -> Pa
 
 _NATIVE = (
     PatternSpec(
-        "previous", "previous-token", lambda text: text.distances == -1, "the previous {unit}", "positional",
+        "previous", "previous-token", lambda text: text.distances == -1, "the previous {unit}", "local",
         column="Prev", source="Clark et al. 2019", specific=True,
     ),
     PatternSpec(
-        "current", "current-token", lambda text: text.distances == 0, "the {unit} itself", "positional",
+        "current", "current-token", lambda text: text.distances == 0, "the {unit} itself", "local",
         column="Curr", source="Clark et al. 2019", specific=True,
     ),
     PatternSpec(
         "next", "next-token", lambda text: None if text.causal else text.distances == 1, "the next {unit}",
-        "positional", column="Next", source="Clark et al. 2019", specific=True,
+        "local", column="Next", source="Clark et al. 2019", specific=True,
     ),
     PatternSpec(
         "local", "local", lambda text: text.distances.abs() <= text.local_window, "{unit}s at most {window} away",
@@ -206,7 +206,7 @@ OWN_WORDS = (
 ).split()
 """First words of what attnviz names itself, besides relations: statistics, labels, roles, columns, entries, figures."""
 
-FAMILIES = ("positional", "local", "long-range", "semantic", "repeats", "other")
+FAMILIES = ("local", "long-range", "semantic", "repeats", "other")
 """Families of roles that a pattern from outside may belong to."""
 
 

@@ -40,7 +40,7 @@ def _at(offset: int) -> PatternSpec:
         return None if text.causal and offset > 0 else text.distances == offset
 
     name = f"offset:{offset:+d}"
-    return PatternSpec(name, name, mask, f"the {{unit}} at {offset:+d}", "positional")
+    return PatternSpec(name, name, mask, f"the {{unit}} at {offset:+d}", "local")
 
 
 _OFFSETS = [_at(offset) for offset in range(-8, 9) if abs(offset) > 1]

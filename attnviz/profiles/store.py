@@ -10,7 +10,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -27,7 +27,7 @@ from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
 from attnviz.profiles.examples import RoleExamples, stored_examples, text_or_none
-from attnviz.profiles.parts import Merged, measured_on, merged, parts_of
+from attnviz.profiles.parts import Merged, measured_on, merged, part_of, parts_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -80,11 +80,21 @@ class StoredProfile:
         named = [f"{corpus.name}, {counted(corpus.sentences, 'text')}" for corpus in self.corpora]
         return "; ".join(named) or "random tokens, repeated"
 
+    def measured_by(self, roles: Iterable[Role]) -> str:
+        """The corpora that measured these roles, with their sizes, for people: if several, each with its parts."""
+        parts: dict[str, list[str]] = {}
+        for name in dict.fromkeys(part_of(role.role, self.parts) for role in roles):
+            if name in self.parts:
+                parts.setdefault(measured_on(self.parts[name]), []).append(name)
+        if len(parts) == 1:
+            return next(iter(parts))
+        return "; ".join(f"{', '.join(names)}: {corpora}" for corpora, names in parts.items())
+
     @property
     def outdated(self) -> str:
         """What an earlier attnviz did not measure, in a sentence; else ''."""
-        statistics = self.document.get("statistics")
-        if not statistics or all(name in statistics for name in SHUFFLED.values()):
+        statistics = self.document.get("statistics") or {}
+        if all(name not in statistics or baseline in statistics for name, baseline in SHUFFLED.items()):
             return ""
         return (
             f"the profile {self.path.name} is of an earlier attnviz, whose long-range heads were held against no "
@@ -101,6 +111,7 @@ class StoredProfile:
             "seed": self.document["seed"],
             "sentences": self.sentences,
             "corpora": [asdict(corpus) for corpus in self.corpora],
+            "parts": {name: measured_on(part) for name, part in self.parts.items()},
         }
 
     def of(self, head: HeadId) -> tuple[Role, ...]:

@@ -144,8 +144,5 @@ def test_a_freshly_initialised_model_shows_nothing(model_class: Any, config: Any
     assert len(found.heads) == 12
     assert {head.label for head in found.heads} <= {"broad", "unnamed"}
     assert not any(
-        verdict.holds
-        for head in found.heads
-        for verdict in head.patterns
-        if verdict.kind not in ("broad", "syntactic")
+        verdict.holds for head in found.heads for verdict in head.patterns if verdict.kind not in ("broad", "syntactic")
     )

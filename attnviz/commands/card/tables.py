@@ -17,7 +17,6 @@ from attnviz.measures.patterns import (
     PATTERNS,
     RARE_WORD,
     RETRIEVAL,
-    ROLES_ON_REPEATS,
     SINK,
 )
 from attnviz.models.head_ids import HeadId, is_of_source
@@ -149,13 +148,9 @@ def role_table(card: Card) -> CardTable:
 
 
 def measured_on(*cards: Card) -> str:
-    """The corpora that the roles of cards of one model were measured on, and random tokens."""
+    """The corpora, or random tokens, that measured the roles of cards of one model; '' without a role."""
     profile = cards[0].profile
-    if profile is None:
-        return ""
-    on_repeats = any(role.role in ROLES_ON_REPEATS for card in cards for role in card.roles)
-    random = "; random tokens" if profile.corpora and on_repeats else ""
-    return visible(profile.measured_on) + random
+    return "" if profile is None else visible(profile.measured_by(role for card in cards for role in card.roles))
 
 
 def exchange_table(card: Card) -> CardTable:

@@ -304,9 +304,10 @@ def _judged(claim: Claim, role: Role, source: str) -> CheckedClaim:
         return replace(found, verdict=UNDECIDED, reason=f"too few for a verdict: {role.too_few}")
     if role.describes:
         found = replace(found, interval=None)
-        return found if claim.bounded or role.holds else replace(found, verdict=FAILS, reason="it is below its threshold")
     if claim.bounded or role.holds:
         return found
+    if role.describes:
+        return replace(found, verdict=FAILS, reason="the head is below the threshold")
     if role.refuted:
         return replace(found, verdict=FAILS, reason="the role does not pass")
     return replace(found, verdict=UNDECIDED, reason="the role does not pass, but its threshold is within the interval")

@@ -175,8 +175,8 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "repeats": ["on_repeats", "baseline_on_repeats", "types"],
         "broad": ["on_content"],
     }
-    names = ["name", "score", "baseline", "n", "holds", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
-    return {name: getattr(verdict, name) for name in names}
+    names = ["name", "score", "baseline", "n", "holds", "passed", "kind", "enough", "threshold"]
+    return {name: getattr(verdict, name) for name in (*names, *more.get(verdict.kind, []))}
 
 
 def _attention_bytes(analysis: Analysis, _: ViewOptions) -> bytes:

@@ -12,7 +12,6 @@ from rich.text import Text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import (
     HeadFindings,
-    kind_of,
     rank_value,
     selected_verdict,
     shorter,
@@ -25,10 +24,12 @@ from attnviz.commands.heads.summary import (
     LABEL_NUMBERS,
     MISSION,
     MOST_LISTED,
+    corpora_of,
     heads_to_look_at,
     no_role,
     role_text,
 )
+from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
@@ -229,7 +230,7 @@ def _notes(analysis: Analysis) -> Text:
     if profile is not None:
         hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known."
         whose = "shipped with attnviz" if profile.shipped else "your own"
-        corpora = f"Corpus: {visible(profile.measured_on)} (profile {whose})."
+        corpora = f"Corpus: {corpora_of(analysis, analysis.heads)} (profile {whose})."
     if any(analysis.parts[0].context.counts[name] for name in REPEATS):
         repeats = f" In brackets, of induction and duplicate-token: the attention of repeated {unit}s."
     general = (
@@ -340,8 +341,8 @@ def _counts(
     """``2 local · 0 syntactic · …``, if ``whole`` with the clearest head of each kind in brackets."""
     by_kind: dict[str, list[tuple[float, HeadFindings, str]]] = {kind: [] for kind in (*_ALWAYS, *LABEL_KINDS)}
     for head, found in heads:
-        for kind in dict.fromkeys(kind_of(name) for name, _ in found):
-            name, best = next(each for each in found if kind_of(each[0]) == kind)
+        for kind in dict.fromkeys(family_of_label(name).name for name, _ in found):
+            name, best = next(each for each in found if family_of_label(each[0]).name == kind)
             does = shorter(visible(name))
             words = (str(head.id), "" if does == kind else does, rounded(score_and_baseline(best)[0]))
             by_kind.setdefault(kind, []).append((-rank_value(best), head, " ".join(filter(None, words))))
@@ -431,7 +432,7 @@ def _in_words(heads: Sequence[HeadFindings]) -> str:
 def _kinds_anywhere(head: HeadFindings, names: Collection[str]) -> list[str]:
     """What a head is on the text or over the corpus, each kind once, those that these names select first."""
     found = [name for name, _ in (*head.found_as(names), *head.on_text, *head.over_corpus)]
-    named = dict.fromkeys(map(kind_of, found))
+    named = dict.fromkeys(family_of_label(name).name for name in found)
     return [kind for kind in named if kind != UNNAMED] or [UNNAMED]
 
 

@@ -2,19 +2,18 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
-from attnviz.figures.families import UNNAMED, Family, brief_name, family_of_label
+from attnviz.figures.families import UNNAMED, Family, family_of_label
 from attnviz.judge.roles import Role, role_key
 from attnviz.measures.chats import LOOKBACK, SHARE
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.wording import counted, visible
-from attnviz.page.page import colours_entry, short_float, statistic_entry
+from attnviz.page.page import colours_entry, families_entry, label_entry, short_float, statistic_entry
 from attnviz.present import statistics
 from attnviz.present.fields import pick
 from attnviz.present.figure_context import caption_of
@@ -52,6 +51,7 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "patterns": [],
         "dropped": "",
         "colours": colours_entry(),
+        "families": families_entry(),
         "command_line": {
             "program": ["profile"], "texts": [str(count.corpus.path) for count in profile.corpora], "options": options
         },
@@ -79,14 +79,13 @@ def _spans(profile: Profile) -> dict[str, Any]:
 
 
 def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
-    name = role_name(roles[0].role, None) if roles else UNNAMED.name
+    names = [role.role for role in roles] or [UNNAMED.name]
     return {
         "id": str(head),
         "row": int(head.layer),
         "column": head.head,
-        "label": name,
-        "short": brief_name(name),
-        "family": asdict(family_of(roles)),
+        **label_entry(role_name(names[0], None), names[0]),
+        "kinds": list(dict.fromkeys(family_of_label(name).name for name in names)),
         "evidence": " · ".join(f"{role_name(role.role, role.direction)}, {role_numbers(role)}" for role in roles),
         "role": None,
         "patterns": [],

@@ -264,13 +264,11 @@ def _notes(profile: Profile) -> RenderableType:
     if profile.control_texts is not None:
         texts = [counted(profile.control_texts, "text")] if profile.control_texts else []
         read = " and ".join([*texts, *(["the same random tokens"] if profile.repeats is not None else [])])
-        control = (
-            f"Untrained: the best head of a freshly initialised copy, in the same direction, on {read}"
-        )
+        control = f"Untrained: the best head of a freshly initialised copy, in the same direction, on {read}"
     return notes(
         "A role passes by its threshold (a relation: 0.1 above its baseline), with the interval of score less baseline "
-        f"above 0, a false discovery rate of at most {ERROR_RATE:g} over all heads, and its interval above an untrained "
-        f"copy. {control}. {DESCRIBING} profile.json has every score.",
+        f"above 0, a false discovery rate of at most {ERROR_RATE:g} over all heads, and its own interval above an "
+        f"untrained copy. {control}. {DESCRIBING} profile.json has every score.",
         f"Trees: {trees}. Baseline: the largest of six guesses (+1: the next word). Pass: heads that pass; too few: "
         f"below {ENOUGH_INSTANCES} instances, or texts."
         if profile.relations is not None

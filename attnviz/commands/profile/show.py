@@ -169,8 +169,9 @@ def paper_table_of(profile: StoredProfile, kind: str) -> str:
     content = roles_document(profile)
     fields = [replace(field, value=methodcaller("get", field.name)) for field in ROLE_FIELDS]
     columns, rows = NamedTable("roles", fields, content["roles"]).csv_rows()
+    corpora = visible(profile.measured_by(role for head in profile.roles for role in profile.of(head)))
     caption = (
-        f"Roles of the heads of {visible(str(profile.model.get('name')))} over {profile.measured_on} (attnviz profile, "
+        f"Roles of the heads of {visible(str(profile.model.get('name')))} over {corpora} (attnviz profile, "
         f"version {content['attnviz']})."
     )
     return paper_table(kind, SPEC.paper or columns, rows, caption, "tab:attnviz-profile")
