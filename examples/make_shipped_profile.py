@@ -3,8 +3,8 @@
     python examples/make_shipped_profile.py en_ewt-ud-dev.conllu [gap-development.tsv] [--out attnviz/data/profiles]
 
 The document is profile.json's, with three differences that keep it small and at home anywhere: the matrices are
-rounded to four decimals (roles are not, since they are shown with three, and would be rounded twice), roles that did
-not pass are left out (their scores stand in the matrices), and corpora are named without their folders. The examples
+rounded to four decimals (roles are not, since they are shown with three, and would be rounded twice), roles that heads
+do not have are left out (their scores stand in the matrices), and corpora are named without their folders. The examples
 say under which licence their sentences are. The same corpora give the same file.
 """
 
@@ -49,9 +49,9 @@ def shipped(document: dict[str, Any], corpora: list[Path]) -> dict[str, Any]:
     return {
         **{key: value if key in _WHOLE else rounded(value) for key, value in document.items()},
         "corpora": [{**corpus, "path": Path(corpus["path"]).name} for corpus in document["corpora"]],
-        "roles": [role for role in document["roles"] if role["passed"]],
+        "roles": [role for role in document["roles"] if role["holds"]],
         "examples": {**examples, "licences": {name: text for name, text in named.items() if name in quoted}},
-        "note": f"Measured on: {sources}. Roles that did not pass are left out; matrices have four decimals.",
+        "note": f"Measured on: {sources}. Roles that heads do not have are left out; matrices have four decimals.",
     }
 
 

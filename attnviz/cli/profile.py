@@ -120,7 +120,7 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
         )
     top, table = run.options["top"], run.options["table"]
     if wanted == [show.ROLES]:
-        printed = show.passed_roles(profile)
+        printed = show.roles_document(profile)
 
         def tables() -> "RenderableType | str":
             return show.paper_table_of(profile, table) if table else spaced(show.role_tables(profile, top or 0))

@@ -1,4 +1,4 @@
-"""Families of roles, with their colour and marker in all figures."""
+"""Families of labels and roles: what they are counted as everywhere, their colour and marker, and short names."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,7 @@ class Family:
 
 
 FAMILIES = (
-    Family("positional", "#77AADD", "o"),
-    Family("local", "#99DDFF", "h"),
+    Family("local", "#77AADD", "o"),
     Family("long-range", "#44BB99", "^"),
     Family("syntactic", "#BBCC33", "s"),
     Family("coreference", "#FFAABB", "D"),
@@ -46,15 +45,20 @@ _FAMILY_OF = live(REGISTRY, lambda: (
     | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
     | {RETRIEVAL: _NAMED["repeats"]}
     | dict.fromkeys(WRITTEN, _NAMED["output"])
-    | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
+    | {"offset": _NAMED["local"], "diagonal": _NAMED["local"]}
     | dict.fromkeys(("too short", "too few rows"), _NAMED["unnamed"])
 ))  # fmt: skip
 
 
 def family_of_label(label: str) -> Family:
     """The family of a label or a role: ``local``, ``syntactic:nsubj``, ``offset:-3``; of two parts that of the last."""
-    name = label.rpartition(BOTH)[2]
-    return _FAMILY_OF.get(name.partition(":")[0], OTHER)
+    return families_of_label(label)[-1]
+
+
+def families_of_label(label: str) -> list[Family]:
+    """The families that a head with this label is counted under, each once."""
+    names = (name.partition(":")[0] for name in label.split(BOTH))
+    return list(dict.fromkeys(_FAMILY_OF.get(name, OTHER) for name in names))
 
 
 ABBREVIATIONS = {
@@ -65,6 +69,10 @@ ABBREVIATIONS = {
 """Names of labels and roles where a picture has no room for the whole name."""
 
 
-def brief_name(name: str) -> str:
-    """A label or role below a thumbnail, beside its family's mark: ``prev``; – for none."""
-    return "–" if name == UNNAMED.name else ABBREVIATIONS.get(name, name)
+def brief_name(label: str) -> str:
+    """A label or role below a thumbnail, beside its family's mark: ``prev``, ``sink; prev``; – for none."""
+    if label == UNNAMED.name:
+        return "–"
+    first, both, last = label.rpartition(BOTH)
+    name = last.removeprefix("syntactic:")
+    return f"{first}{both}{ABBREVIATIONS.get(name, name)}"

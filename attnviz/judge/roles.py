@@ -19,7 +19,16 @@ from attnviz.measures.estimates import (
 )
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import INACTIVE, NAMES, RARE_WORD, REPEATS, RETRIEVAL, SHARES, rank_of_role
+from attnviz.measures.patterns import (
+    INACTIVE,
+    NAMES,
+    RARE_WORD,
+    REPEATS,
+    RETRIEVAL,
+    SHARES,
+    describes,
+    rank_of_role,
+)
 from attnviz.measures.pointing import PointingTally
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores
@@ -46,7 +55,6 @@ _STANDS = (
     f"the interval of the difference, {_CORRECTED}, above 0; false discovery rate over all roles at most {ERROR_RATE} "
     "(Benjamini-Yekutieli 2001); above every head of an untrained copy"
 )
-_STANDS_ALONE = f"and all of the interval, {_CORRECTED}; untrained heads are broad, so they are no measure of it"
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,9 @@ class Role:
             instances, or sequences.
         texts: texts, or sequences, of the intervals.
         interval: of the score, corrected for the number of heads.
-        difference: interval of score - baseline, from paired bootstrap samples of texts; of ``broad`` above
-            its threshold.
+        difference: interval of score - baseline, from paired bootstrap samples of texts.
         threshold: the rule in words, with its source.
+        holds: whether the head has the role: by its rule, and where it is evidence by interval, ``q`` and control.
         direction: of a relation or of coreference, who attends to whom.
         p: one-sided, of a difference of 0 or less, times the number of directions or offsets of which it is the best.
         q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001).
@@ -71,6 +79,8 @@ class Role:
         refuted: whether it cannot pass: even the upper ends of ``interval`` and ``difference`` break the rule, or do
             not exceed ``untrained``. A role that neither passes nor is refuted is undecided.
         too_few: why there is no verdict, ``n = 29, 30 needed``; both intervals, ``p`` and ``q`` are then None. Else ''.
+
+    Of a role that only :attr:`describes` both intervals, ``p``, ``q`` and ``untrained`` are None.
     """
 
     id: HeadId
@@ -82,7 +92,7 @@ class Role:
     interval: Interval | None
     difference: Interval | None
     threshold: str
-    passed: bool
+    holds: bool
     direction: str | None
     baselines: dict[str, float]
     p: float | None = None
@@ -90,6 +100,16 @@ class Role:
     untrained: float | None = None
     refuted: bool = False
     too_few: str = ""
+
+    @property
+    def describes(self) -> bool:
+        """Whether it says only where attention is: see :func:`attnviz.measures.patterns.describes`."""
+        return describes(self.role)
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether it holds by evidence; None for a role that only describes."""
+        return None if self.describes else self.holds
 
     @property
     def margin(self) -> float:
@@ -132,32 +152,32 @@ class Candidate:
     @property
     def threshold(self) -> str:
         """The rule in words, with the evidence that a corpus needs."""
-        return f"{self.rule.words}; {_STANDS if self.rule.least is None else _STANDS_ALONE}"
+        return self.rule.words if describes(self.role) else f"{self.rule.words}; {_STANDS}"
 
     def judge(self, id: HeadId, direction: int, rate: float) -> Role:
         """One head in one direction; ``rate`` is the error rate of its intervals."""
         estimate, index = self.estimate, (direction, *id)
         score, baseline, baselines = estimate.at(direction, id)
         score, n = min(1.0, score), int(estimate.n[id])
-        against = baseline if self.rule.least is None else self.rule.least
         errors = float(estimate.errors[index]), float(estimate.differences[index])
         too_few = self._too_few(n, errors)
         role = Role(
             id, self.role, score, baseline, n, estimate.texts, None, None, self.threshold, False,
             estimate.directions[direction] or None, baselines, too_few=too_few,
         )  # fmt: skip
-        if too_few:
-            return role
+        off_content = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
+        holds = self.rule.holds(score, baseline, off_content)
+        if too_few or describes(self.role):
+            return replace(role, holds=holds and not too_few)
         if self.scale == "proportion":
-            evidence = proportion_evidence(score, against, errors, (n, estimate.texts), rate)
+            evidence = proportion_evidence(score, baseline, errors, (n, estimate.texts), rate)
         else:
             evidence_of = cosine_evidence if self.scale == "cosine" else share_evidence
-            evidence = evidence_of(score, against, errors, estimate.texts, rate)
+            evidence = evidence_of(score, baseline, errors, estimate.texts, rate)
         interval, difference, p = evidence
-        off_content = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
-        holds = self.rule.holds(score, baseline, off_content) and difference[0] > 0
+        holds = holds and difference[0] > 0
         refuted = not self.rule.holds(interval[1], interval[1] - difference[1], off_content)
-        return replace(role, interval=interval, difference=difference, p=p, passed=holds, refuted=refuted)
+        return replace(role, interval=interval, difference=difference, p=p, holds=holds, refuted=refuted)
 
     def _too_few(self, n: int, errors: tuple[float, float]) -> str:
         if n < self.enough:
@@ -256,12 +276,12 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
 
 
 def untrained_scores(candidates: Iterable[Candidate]) -> dict[tuple[str, str], float]:
-    """By role and direction, the best score of any head of an untrained model with enough texts; without broad."""
+    """By role that is evidence, and direction, the best score of any head of an untrained model with enough texts."""
     best = {}
     for each in candidates:
         estimate = each.estimate
         measured = estimate.scores.isfinite() & (estimate.n >= each.enough)
-        if each.role == "broad" or estimate.texts < each.enough:
+        if describes(each.role) or estimate.texts < each.enough:
             continue
         for direction, scores, known in zip(estimate.directions, estimate.scores, measured, strict=True):
             if known.any():
@@ -272,7 +292,8 @@ def untrained_scores(candidates: Iterable[Candidate]) -> dict[tuple[str, str], f
 def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[tuple[str, str], float]) -> list[Role]:
     """Every head's verdict for every role: by its interval, the false discovery rate, and the control.
 
-    ``untrained`` are the :func:`untrained_scores` of a freshly initialised copy of the model; empty without one.
+    Roles that only describe hold by their rule alone. ``untrained`` are the :func:`untrained_scores` of a freshly
+    initialised copy of the model; empty without one.
     """
     roles = [role for candidate in candidates for role in candidate.roles()]
     tested = [role.p for role in roles if role.p is not None]
@@ -285,10 +306,12 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[tuple[str, 
 
 def _verdict(role: Role, q: float | None, control: float | None) -> Role:
     """The role with its false discovery rate, held against the score of an untrained copy, if there is one."""
-    passed, refuted = role.passed and q is not None and q <= ERROR_RATE, role.refuted
+    if role.describes:
+        return role
+    holds, refuted = role.holds and q is not None and q <= ERROR_RATE, role.refuted
     if control is not None and role.interval is not None:
-        passed, refuted = passed and role.interval[0] > control, refuted or role.interval[1] <= control
-    return replace(role, q=q, untrained=control, passed=passed, refuted=refuted)
+        holds, refuted = holds and role.interval[0] > control, refuted or role.interval[1] <= control
+    return replace(role, q=q, untrained=control, holds=holds, refuted=refuted)
 
 
 def in_direction(
@@ -319,10 +342,10 @@ def role_key(role: Role) -> tuple[float, float, str]:
     return rank_of_role(role.role), -(role.error_reduction or 0.0), role.role
 
 
-def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:
-    """The roles that each of these heads passes, the clearest first."""
-    passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
+def roles_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:
+    """The roles that each of these heads has, the clearest first."""
+    of_heads: dict[HeadId, list[Role]] = {head: [] for head in heads}
     for role in sorted(roles, key=role_key):
-        if role.passed:
-            passed[role.id].append(role)
-    return passed
+        if role.holds:
+            of_heads[role.id].append(role)
+    return of_heads

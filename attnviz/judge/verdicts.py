@@ -10,7 +10,7 @@ from typing import Any
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
 from attnviz.measures.guesses import error_reduction
-from attnviz.measures.patterns import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, SINK, TYPES
+from attnviz.measures.patterns import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, SINK, TYPES, describes
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, TextContext, ratio
 from attnviz.models.head_ids import HeadId
@@ -61,9 +61,10 @@ class Verdict:
         name: ``previous-token``, ``sink``, …, or a relation of the parser (``nsubj``).
         kind: ``positional``, ``repeats``, ``sink``, ``broad`` or ``syntactic``.
         score: the share (0-1) or accuracy (0-1); None where not measurable.
-        baseline: the same under uniform attention; of a relation the largest of its ``baselines``; None for broad,
-            whose score is a share of uniform attention's.
+        baseline: the same under uniform attention, of long-range with keys shuffled; of a relation the largest of its
+            ``baselines``; None for broad, whose score is a share of uniform attention's.
         n: number of queries (or instances of the relation) of the score; of broad, the content queries.
+        holds: whether the head shows it, by the rule.
         threshold: the rule in words, with its source.
         direction, offset: of a relation, who attends to whom, and the best fixed offset.
         on_sinks: of a relation, whether its words attend more to sinks than to its other end.
@@ -79,7 +80,7 @@ class Verdict:
     score: float | None
     baseline: float | None
     n: int
-    passed: bool
+    holds: bool
     threshold: str
     direction: str | None = None
     offset: int | None = None
@@ -89,6 +90,11 @@ class Verdict:
     baselines: dict[str, float] | None = None
     on_sinks: bool = False
     on_content: float | None = None
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether it holds and is evidence; None for a pattern that only describes."""
+        return None if describes(self.name) else self.holds
 
     @property
     def largest_baseline(self) -> str:
@@ -163,7 +169,7 @@ class Label:
 def judge(
     statistics: dict[str, float | None], context: TextContext, relations: Sequence[RelationCount], id: HeadId
 ) -> list[Verdict]:
-    """The verdicts on every pattern of one head; several may pass.
+    """The verdicts on every pattern of one head; several may hold.
 
     ``statistics`` are the head's own, by name, from :func:`attnviz.measures.statistics.measure`; ``relations`` are
     those of the text, from :class:`attnviz.measures.relations.RelationTally`; empty for layers of another text.
@@ -181,9 +187,10 @@ def judge(
         baseline, n = context.uniform[DIAGONALITY], 0 if diagonality is None else n
         diagonal = _verdict(DIAGONAL, "positional", rules.DIAGONALITY, diagonality, baseline, n, sink or 0.0)
         return [diagonal, *general]
+    baselines = context.baselines_of(statistics)
     verdicts = [
         _verdict(
-            NAMES[name], "positional", rules.of_position(name), statistics[name], context.baselines[name],
+            NAMES[name], "positional", rules.of_position(name), statistics[name], baselines[name],
             context.counts[name], sink or 0.0,
         )
         for name in SHARES
@@ -196,7 +203,7 @@ def label_of(verdicts: Sequence[Verdict], n: int, too_few: str = TOO_SHORT) -> L
     """The label of a head on a text, from its verdicts.
 
     ``too_few`` where ``n``, the number of measured content positions, is below :data:`LEAST_N`. Else it has two
-    parts, since where attention rests says nothing of the attention that is left. The first is sink, if that passes.
+    parts, since where attention rests says nothing of the attention that is left. The first is sink, if that holds.
     The second is the first of these: previous, current and next token, induction, duplicate token and relations with
     10 instances or more of which the head has at least three more right than the baseline (our own choice), whichever
     has the largest error reduction, (score - baseline) / (1 - baseline); local or long-range, likewise; broad. A
@@ -205,8 +212,8 @@ def label_of(verdicts: Sequence[Verdict], n: int, too_few: str = TOO_SHORT) -> L
     """
     if n < LEAST_N:
         return Label(too_few, (), n)
-    passed = [each for each in verdicts if each.passed and (each.kind != "syntactic" or each.tells)]
-    ranked = sorted(passed, key=lambda verdict: (_rank(verdict), -(verdict.error_reduction or 0.0)))
+    shown = [each for each in verdicts if each.holds and (each.kind != "syntactic" or each.tells)]
+    ranked = sorted(shown, key=lambda verdict: (_rank(verdict), -(verdict.error_reduction or 0.0)))
     parts = [each for each in ranked if each.kind == SINK] + [each for each in ranked if each.kind != SINK][:1]
     if not parts:
         return Label(UNNAMED, (), n)
@@ -240,9 +247,9 @@ def _verdict(
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
     on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.uniform[ON_REPEATS[name]], context.counts[name]
     types = statistics.get(TYPES[name])
-    passed = _holds(rules.REPEATED, on_repeats, uniform, n) and (types or 0) >= LEAST_TYPES
+    holds = _holds(rules.REPEATED, on_repeats, uniform, n) and (types or 0) >= LEAST_TYPES
     return Verdict(
-        NAMES[name], "repeats", statistics[name], context.baselines[name], n, passed, _words(rules.REPEATED, name),
+        NAMES[name], "repeats", statistics[name], context.uniform[name], n, holds, _words(rules.REPEATED, name),
         on_repeats=on_repeats, baseline_on_repeats=uniform, types=None if types is None else int(types),
     )  # fmt: skip
 
@@ -250,8 +257,8 @@ def _repeats(name: str, statistics: dict[str, float | None], context: TextContex
 def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
     score, n = ratio(statistics["entropy"], context.uniform["entropy"]), context.n_non_sink
     on_content = ratio(statistics["entropy_non_sink"], context.uniform["entropy_non_sink"])
-    passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, n)
-    return Verdict("broad", "broad", score, None, n, passed, _words(rules.BROAD, "broad"), on_content=on_content)
+    holds = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, n)
+    return Verdict("broad", "broad", score, None, n, holds, _words(rules.BROAD, "broad"), on_content=on_content)
 
 
 def _syntactic(relation: RelationCount, id: HeadId) -> Verdict:

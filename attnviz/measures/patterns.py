@@ -49,28 +49,31 @@ CHOSEN_OF_ROW = 0.1
 _ROUNDING = 1e-6
 
 
-def choosing(n_visible: Tensor, pairs: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """What :func:`on_chosen` multiplies patterns by, [.., rows, n_keys], so that one threshold serves all queries.
+def choosing(n_visible: Tensor, pairs: Tensor, mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What :func:`chosen_weights` multiplies patterns by, [.., rows, n_keys], and what its result is multiplied by.
 
-    Also what its sums are to be divided by, [.., rows].
+    The latter, [.., rows, n_keys, 2], gives each query's attention on the chosen keys under the mask, and the
+    expectation of that where the query's weights stay and its keys of content are shuffled: its attention on all
+    chosen keys times the share of its keys that are under the mask.
 
     Args:
         n_visible: [.., rows], keys that each query may attend to, sinks included.
-        pairs: boolean [.., rows, n_keys], where a head may choose.
+        pairs: boolean [.., rows, n_keys], queries and keys of content, where a head may choose.
+        mask: likewise, those of them under the pattern's mask.
         dtype: of the patterns.
     """
     least = (CHOSEN_OF_UNIFORM / n_visible.clamp(min=1)).clamp(min=CHOSEN_OF_ROW).to(dtype)
-    scale = CHOSEN_OF_ROW / least
-    return pairs * scale[..., None], scale
+    scale = (CHOSEN_OF_ROW / least)[..., None]
+    share = mask.sum(-1, keepdim=True) / pairs.sum(-1, keepdim=True).clamp(min=1)
+    return pairs * scale, torch.stack([mask.to(dtype), (share * pairs).to(dtype)], -1) / scale[..., None]
 
 
-def on_chosen(pattern: Tensor, factors: Tensor) -> Tensor:
-    """Attention of each query on the keys that the head chooses, times its scale, [.., rows], see :func:`choosing`.
+def chosen_weights(pattern: Tensor, factors: Tensor) -> Tensor:
+    """The weights of the keys that the head chooses, times a scale, and 0 elsewhere; see :func:`choosing`.
 
     Uniform attention chooses none, in texts of any length.
     """
-    chosen = threshold(pattern * factors, CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)  # a ninth of the time
-    return chosen.sum(-1)
+    return threshold(pattern * factors, CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)  # a ninth of the time
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class PatternSpec:
         source: paper that defined or named it.
         specific: whether it ranks before broader patterns, which may include it.
         reads_text: whether its mask depends on labels or tokens, not only on positions.
-        chosen: whether only keys count that the head chooses (:func:`on_chosen`).
+        chosen: whether only keys count that the head chooses (:func:`chosen_weights`); the baseline is then what the
+            same weights would score with the keys of each row shuffled.
         on_repeats: whether it is judged only at tokens that have a copy before them (prefix matching, Olsson et
             al. 2022).
     """
@@ -164,16 +168,16 @@ def pattern_of_mask(name: str, mask: Callable[[MaskInput], Tensor | None]) -> Pa
 
 _NATIVE = (
     PatternSpec(
-        "previous", "previous-token", lambda text: text.distances == -1, "the previous {unit}", "positional",
+        "previous", "previous-token", lambda text: text.distances == -1, "the previous {unit}", "local",
         column="Prev", source="Clark et al. 2019", specific=True,
     ),
     PatternSpec(
-        "current", "current-token", lambda text: text.distances == 0, "the {unit} itself", "positional",
+        "current", "current-token", lambda text: text.distances == 0, "the {unit} itself", "local",
         column="Curr", source="Clark et al. 2019", specific=True,
     ),
     PatternSpec(
         "next", "next-token", lambda text: None if text.causal else text.distances == 1, "the next {unit}",
-        "positional", column="Next", source="Clark et al. 2019", specific=True,
+        "local", column="Next", source="Clark et al. 2019", specific=True,
     ),
     PatternSpec(
         "local", "local", lambda text: text.distances.abs() <= text.local_window, "{unit}s at most {window} away",
@@ -202,7 +206,7 @@ OWN_WORDS = (
 ).split()
 """First words of what attnviz names itself, besides relations: statistics, labels, roles, columns, entries, figures."""
 
-FAMILIES = ("positional", "local", "long-range", "semantic", "repeats", "other")
+FAMILIES = ("local", "long-range", "semantic", "repeats", "other")
 """Families of roles that a pattern from outside may belong to."""
 
 
@@ -237,6 +241,9 @@ SHARES = live(REGISTRY, lambda: tuple(spec.statistic for spec in PATTERNS if not
 CHOSEN = tuple(spec.statistic for spec in _NATIVE if spec.chosen)
 """Statistics of patterns of which only chosen keys count."""
 
+SHUFFLED = {statistic: f"{statistic}_baseline" for statistic in CHOSEN}
+"""From such a statistic to what the same weights would score with the keys of each row shuffled."""
+
 REPEATS = tuple(spec.statistic for spec in _NATIVE if spec.on_repeats)
 """Statistics of patterns that need repeated tokens."""
 
@@ -268,6 +275,14 @@ WRITTEN = (COPYING, COPY_SUPPRESSION, INACTIVE)
 """Roles that rest on what a head writes."""
 
 
+def describes(role: str) -> bool:
+    """Whether a label or role says only where attention is, as for any weights that are broad, sharp, or near.
+
+    It holds by its rule alone. All others are evidence of something learned, and stand beside a control.
+    """
+    return role == SINK or role in GENERAL
+
+
 def rank_of_role(role: str) -> int:
     """Rank of a role among a head's, before error reduction.
 
@@ -276,7 +291,7 @@ def rank_of_role(role: str) -> int:
     """
     if role in (INACTIVE, SINK):
         return 3 + (role == SINK)
-    return 2 if role in GENERAL else int(role in (RETRIEVAL, COPYING, COPY_SUPPRESSION))
+    return 2 if describes(role) else int(role in (RETRIEVAL, COPYING, COPY_SUPPRESSION))
 
 
 def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:

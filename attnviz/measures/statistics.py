@@ -6,7 +6,7 @@ allowed content.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -30,12 +30,13 @@ from attnviz.measures.patterns import (
     REGISTRY,
     REPEATS,
     SHARES,
+    SHUFFLED,
     TYPES,
     MaskInput,
     applicable,
     choosing,
+    chosen_weights,
     masks_of,
-    on_chosen,
 )
 from attnviz.measures.sums import copy_to_host
 from attnviz.models.tokens import Positions, UnitRows
@@ -48,7 +49,7 @@ SCALARS = live(REGISTRY, lambda: (
     "entropy", "entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink",
     *SHARES, *REPEATS, *ON_REPEATS.values(),
 ))  # fmt: skip
-"""All statistics of every head but :data:`TYPES`, which only labels need."""
+"""All statistics of every head but :data:`TYPES` and :data:`SHUFFLED`, which only labels need."""
 
 _HALF = 0.5  # a head shows a pattern from a token if its mean over the token's positions is above this
 
@@ -98,7 +99,8 @@ class RowPlan:
         indices: index in the block.
         onto: the mask, plus the number of masks times the row.
         n_visible: [rows], keys that each query may attend to.
-        to_choose: by statistic, the pairs of :data:`CHOSEN` patterns, boolean [rows, n_keys].
+        pairs: boolean [rows, n_keys], queries and keys of content.
+        to_choose: by statistic, those of them under the mask of each of the :data:`CHOSEN` patterns.
     """
 
     non_sink: Tensor
@@ -108,6 +110,7 @@ class RowPlan:
     indices: Tensor
     onto: Tensor
     n_visible: Tensor
+    pairs: Tensor
     to_choose: dict[str, Tensor]
 
 
@@ -119,7 +122,7 @@ class PairWeights:
         of_pairs: [rows, n_keys, 4]: 1 for content, 1 for sinks, the distance, and the distance of content; of
             cross-attention a fifth, where each key of content stands from 0 to 1.
         of_keys: [n_keys, 2]: 1 for every key, and 1 for content.
-        to_choose: by statistic, factors and scale of :func:`attnviz.measures.patterns.choosing`.
+        to_choose: by statistic, what :func:`attnviz.measures.patterns.choosing` gives.
     """
 
     of_pairs: Tensor
@@ -129,7 +132,7 @@ class PairWeights:
     @property
     def nbytes(self) -> int:
         """Their size in memory."""
-        return self.of_pairs.nbytes + sum(factors.nbytes for factors, _ in self.to_choose.values())
+        return self.of_pairs.nbytes + sum(each.nbytes for both in self.to_choose.values() for each in both)
 
 
 _BLOCK_BYTES = 128 * 2**20  # bytes of a block of uniform attention
@@ -276,6 +279,7 @@ class TextContext:
             row * n_keys + key,
             row * len(counts) + mask,
             allowed.sum(-1).to(like.device),
+            pairs.to(like.device),
             {name: each.to(like.device) for name, each in zip(self.masks, masks, strict=True) if name in CHOSEN},
         )
 
@@ -298,7 +302,7 @@ class TextContext:
         return PairWeights(
             torch.stack(columns, -1),
             torch.stack([torch.ones_like(content), content], -1),
-            {name: choosing(plan.n_visible, pairs, like.dtype) for name, pairs in plan.to_choose.items()},
+            {name: choosing(plan.n_visible, plan.pairs, mask, like.dtype) for name, mask in plan.to_choose.items()},
         )
 
     @cached_property
@@ -334,10 +338,13 @@ class TextContext:
             for name, (of_all, of_content) in {DIAGONALITY: (None, None), **self._uniform.results()[0]}.items()
         } | ({} if self.contacts is None else self.contacts.chance)
 
-    @cached_property
-    def baselines(self) -> dict[str, float | None]:
-        """Each share under uniform attention over allowed content; None where not measurable."""
-        return {name: self.uniform[name] for name in NAMES}
+    def baselines_of(self, statistics: Mapping[str, float | None]) -> dict[str, float | None]:
+        """The baseline of each share of a head with these statistics; None where not measurable.
+
+        Uniform attention over allowed content; of :data:`CHOSEN` patterns the head's own weights with keys shuffled.
+        """
+        shuffled = {name: statistics.get(of_shuffled) for name, of_shuffled in SHUFFLED.items()}
+        return {name: self.uniform[name] for name in NAMES} | shuffled
 
     def types(self, name: str) -> NDArray[np.int64]:
         """The type of each query's token, numbered from 0; -1 for queries that are not counted for :data:`REPEATS`.
@@ -390,15 +397,14 @@ class _Block:
     largest: Tensor  # weight on content, [n_heads, rows]
     of_sinks: Tensor  # the largest weight on sinks, [n_heads, rows]
     masked: Tensor | None  # sums over the listed pairs of each mask, [n_heads, rows * n_masks]
-    chosen: dict[str, Tensor]  # by pattern of CHOSEN, [n_heads, rows]
-    scales: dict[str, Tensor]  # likewise, [rows]
+    chosen: dict[str, Tensor]  # by pattern of CHOSEN, on chosen keys as they are and shuffled, [rows, n_heads, 2]
     nowhere: Tensor | None  # what goes to learned sinks, [n_heads, rows]
     aligned: Tensor | None  # of cross-attention, each query's key of largest weight, [n_heads, rows]
 
     @property
     def nbytes(self) -> int:
         """About their size in memory."""
-        return self.largest.nbytes * (self.on_pairs.shape[-1] + 4 + len(self.chosen) + self.plan.inverted.shape[-1])
+        return self.largest.nbytes * (self.on_pairs.shape[-1] + 4 + 2 * len(self.chosen) + self.plan.inverted.shape[-1])
 
 
 _MOST_PENDING = 2**26  # bytes of blocks that are kept before they are summed
@@ -418,6 +424,7 @@ class HeadStatistics:
     nowhere             mean over q in C of 1 - sum_k A[q,k], 0-1                   after OpenAI 2025
     share of M          sum of A over content pairs under M / over content pairs    after Clark et al. 2019
     long_range          likewise, but of M only the keys that the head chooses      attnviz
+    long_range_baseline  the same, expected where each row's keys in C are shuffled  attnviz
     diagonality         see below; of cross-attention alone                         after Shim et al. 2022
     on repeats          mean of sum_k A under M over the q with such a k, 0-1       Olsson et al. 2022
     types               tokens of :meth:`TextContext.types` with over half there    attnviz
@@ -489,8 +496,10 @@ class HeadStatistics:
                 largest=_largest_of(pattern, plan.content),
                 of_sinks=_largest_of(pattern, plan.sinks),
                 masked=masked,
-                chosen={name: on_chosen(pattern, factors) for name, (factors, _) in weights.to_choose.items()},
-                scales={name: scale for name, (_, scale) in weights.to_choose.items()},
+                chosen={
+                    name: torch.bmm(chosen_weights(pattern, factors).transpose(0, 1), columns)
+                    for name, (factors, columns) in weights.to_choose.items()
+                },
                 nowhere=nowhere(pattern) if context.learned_sinks else None,
                 aligned=None if context.source is None else first_largest(pattern),
             )
@@ -547,7 +556,10 @@ class HeadStatistics:
         inverted = torch.cat([block.plan.inverted for block in blocks])
         sums = torch.where(inverted, on_pairs[..., None] - sums, sums)
         under = dict(zip(context.masks, sums.unbind(-1), strict=True))
-        chosen = {name: _rows_of(name, blocks) for name in blocks[0].chosen}
+        chosen = {}
+        for name in blocks[0].chosen:
+            of_rows = torch.cat([block.chosen[name] for block in blocks])
+            chosen[name], chosen[SHUFFLED[name]] = of_rows.permute(2, 1, 0)
         return values | under | chosen, under
 
     def on_device(self) -> list[Tensor]:
@@ -586,14 +598,15 @@ class HeadStatistics:
     def results(self) -> dict[int, dict[str, list[float | None]]]:
         """By layer and name one number a head; None where not measurable.
 
-        Names are :data:`SCALARS`, :data:`TYPES`, and where they apply :data:`DIAGONALITY` and :data:`NOWHERE`.
+        Names are :data:`SCALARS`, :data:`SHUFFLED`, :data:`TYPES`, and where they apply :data:`DIAGONALITY` and
+        :data:`NOWHERE`.
         """
         found: dict[str, list[list[float | None]]] = {}
         for name, values in self._measured().items():
             numbers = values.T.tolist()
             found[name] = [[each if math.isfinite(each) else None for each in of_layer] for of_layer in numbers]
         nothing: list[float | None] = [None] * self._n_heads
-        names = [*SCALARS, *TYPES.values(), *[DIAGONALITY] * (self._context.source is not None)]
+        names = [*SCALARS, *SHUFFLED.values(), *TYPES.values(), *[DIAGONALITY] * (self._context.source is not None)]
         return {
             layer: dict.fromkeys(names, nothing) | {name: of_layers[i] for name, of_layers in found.items()}
             for i, layer in enumerate(self.layers)
@@ -622,6 +635,8 @@ class HeadStatistics:
                 result[DIAGONALITY] = 1 - sums["off_diagonal"] / sums["rows"]
             for name in context.selected:
                 result[name] = sums[name] / sums["total"]
+                if name in CHOSEN:
+                    result[SHUFFLED[name]] = sums[SHUFFLED[name]] / sums["total"]
         for name in REPEATS:
             if name in context.selected:
                 result[ON_REPEATS[name]] = sums[name] / context.counts[name]
@@ -641,10 +656,7 @@ class HeadStatistics:
 
 
 def _rows_of(name: str, blocks: Sequence[_Block]) -> Tensor:
-    """The values of the rows of all blocks, [n_heads, rows]; of a pattern by its scale."""
-    if name in blocks[0].chosen:
-        scale = torch.cat([block.scales[name] for block in blocks])
-        return torch.cat([block.chosen[name] for block in blocks], 1) / scale
+    """The values of the rows of all blocks, [n_heads, rows]."""
     return torch.cat([getattr(block, name) for block in blocks], 1)
 
 

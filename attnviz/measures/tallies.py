@@ -11,7 +11,16 @@ from torch.nn.functional import pad
 
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, choosing, masks_of, on_chosen
+from attnviz.measures.patterns import (
+    PATTERNS,
+    SHUFFLED,
+    MaskInput,
+    PatternSpec,
+    allowed_units,
+    choosing,
+    chosen_weights,
+    masks_of,
+)
 from attnviz.measures.statistics import NOWHERE, distances
 from attnviz.measures.sums import OnDevice, SumTally, as_of, copy_to_host
 from attnviz.models.checkpoint import Checkpoint
@@ -31,7 +40,7 @@ def _at(offset: int) -> PatternSpec:
         return None if text.causal and offset > 0 else text.distances == offset
 
     name = f"offset:{offset:+d}"
-    return PatternSpec(name, name, mask, f"the {{unit}} at {offset:+d}", "positional")
+    return PatternSpec(name, name, mask, f"the {{unit}} at {offset:+d}", "local")
 
 
 _OFFSETS = [_at(offset) for offset in range(-8, 9) if abs(offset) > 1]
@@ -113,7 +122,7 @@ class _Columns:
     no_padding: Tensor  # [n², 1], -1 for the rows of tokens
     queries: Tensor  # [n, 1], 1 for tokens
     content: Tensor  # [n, 1], 1 for content
-    chosen: list[tuple[Tensor, Tensor]]  # of each pattern of which only chosen keys count
+    chosen: list[tuple[Tensor, Tensor]]  # of each pattern of which only chosen keys count: [n, n], and [n², 2]
 
 
 class StatisticsTally(TextTally):
@@ -142,7 +151,8 @@ class StatisticsTally(TextTally):
         self._possible = {name: mask is not None for name, mask in masks.items()}
         chosen = [spec.statistic for spec in self._patterns if spec.chosen]
         plain = [spec.statistic for spec in self._patterns if not spec.chosen]
-        self._sums_of = ["entropy", "distance", "sink", "total", *plain, "confidence", *chosen]
+        self._sums_of = ["entropy", "distance", "sink", "total", *plain, "confidence"]
+        self._sums_of += [each for name in chosen for each in (name, SHUFFLED[name])]
         self._sums_of += [NOWHERE] * learned_sinks
         super().__init__(
             replicates,
@@ -176,18 +186,16 @@ class StatisticsTally(TextTally):
         on_sinks = (non_sink[:, :, None] * (valid - non_sink)[:, None])[:, None]
         plain = [0, *(number for number, spec in enumerate(self._patterns, 1) if not spec.chosen)]
         chosen = [number for number, spec in enumerate(self._patterns, 1) if spec.chosen]
-        n_visible = (
-            batch.valid[:, None] & allowed_units(n, self.causal, self._windows[window]).to(batch.valid.device)
-        ).sum(-1)
+        allowed = allowed_units(n, self.causal, self._windows[window]).to(batch.valid.device)
+        n_visible = (batch.valid[:, None] & allowed).sum(-1).to(like.device)
+        content, *of_chosen = ((self._under[:, number] & allowed).to(like.device) for number in (0, *chosen))
+        choices = [choosing(n_visible, content, mask, like.dtype) for mask in of_chosen]
         return _Columns(
             torch.cat([far, on_sinks, self._under[:, plain].to(like)], 1).flatten(2).mT,
             -valid[..., None].expand(-1, -1, n).flatten(1)[..., None],
             valid[..., None],
             non_sink[..., None],
-            [
-                choosing(n_visible.to(like.device), self._under[:, number].to(like.device), like.dtype)
-                for number in chosen
-            ],
+            [(factors[:, None], columns.flatten(1, 2)) for factors, columns in choices],
         )
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
@@ -201,9 +209,7 @@ class StatisticsTally(TextTally):
     def _sums(self, pattern: Tensor, columns: "_Columns") -> Tensor:
         """Sums over each text, [batch, n_heads, n_sums], of patterns [batch, n_heads, n, n]."""
         entropy = weighted_logs(pattern).flatten(2) @ columns.no_padding
-        chosen = [
-            on_chosen(pattern, factors[:, None]) @ scale.reciprocal()[..., None] for factors, scale in columns.chosen
-        ]
+        chosen = [chosen_weights(pattern, factors).flatten(2) @ of_chosen for factors, of_chosen in columns.chosen]
         gone = []
         if self._learned:
             of_rows = nowhere(pattern)
@@ -247,7 +253,7 @@ class StatisticsTally(TextTally):
             values[share] = sums[share] / positions[:, 1]  # rows in half precision do not sum to 1
         for share, possible in self._possible.items():
             values[share] = sums[share] / sums["total"] if possible else torch.full_like(sums["total"], torch.nan)
-        return values
+        return values | {name: sums[name] / sums["total"] for name in SHUFFLED.values()}
 
     def _baselines(self) -> dict[str, Tensor | None]:
         """Values of uniform attention, [1 + replicates, n_layers]; None of a pattern that the model cannot have."""
@@ -263,7 +269,10 @@ class StatisticsTally(TextTally):
         return {name: values[0] for name, values in self._samples().items()}
 
     def estimates(self) -> dict[str, HeadScores]:
-        """Each share, the sink, and entropy as a share of uniform attention's (``broad``), beside uniform attention."""
+        """Each share, the sink, and entropy as a share of uniform attention's (``broad``), beside their baselines.
+
+        These are uniform attention, and of patterns of chosen keys the head's own weights with its keys shuffled.
+        """
         samples, uniform = self._samples(), self._baselines()
         entropy = uniform.pop("entropy")
         assert entropy is not None
@@ -271,12 +280,16 @@ class StatisticsTally(TextTally):
         broad = samples["entropy"] / entropy[..., None]
         queries = dict(zip(self._possible, self._counts["queries"][self._of_layer].long().T, strict=True))
 
-        def estimate(name: str, values: Tensor, uniform: Tensor) -> HeadScores:
+        def estimate(name: str, values: Tensor, baseline: Tensor, of: str = "uniform attention") -> HeadScores:
             n = queries[name][:, None] if name in queries else self.n_non_sink
-            return estimated(values[:, None], {"uniform attention": uniform[:, None, :, None]}, n, self.n_texts)
+            return estimated(values[:, None], {of: baseline[:, None]}, n, self.n_texts)
 
-        shares = {name: estimate(name, samples[name], each) for name, each in uniform.items() if each is not None}
-        return shares | {"broad": estimate("broad", broad, torch.ones_like(entropy))}
+        shares = {
+            name: estimate(name, samples[name], each[..., None]) for name, each in uniform.items() if each is not None
+        }
+        for name, shuffled in SHUFFLED.items():
+            shares[name] = estimate(name, samples[name], samples[shuffled], "keys shuffled")
+        return shares | {"broad": estimate("broad", broad, torch.ones_like(entropy)[..., None])}
 
     def baselines(self) -> dict[str, float | None]:
         """Shares, sink and entropy (nats) of uniform attention.

@@ -50,16 +50,20 @@ export function tick(label, name, change) {
   return { field: element("label", { class: "field" }, box, element("span", { text: label })), box };
 }
 
-/** @param {import("./patterns.js").Family} family @param {import("./scene.js").PathItem} outline */
-export function markElement(family, outline) {
+/** @param {import("./scene.js").PathItem[]} paths of a mark around 6, 6 */
+export function markElement(paths) {
   const space = "http://www.w3.org/2000/svg";
-  const [drawing, path] = [document.createElementNS(space, "svg"), document.createElementNS(space, "path")];
+  const drawing = document.createElementNS(space, "svg");
   drawing.setAttribute("viewBox", "0 0 12 12");
   drawing.setAttribute("class", "mark");
   drawing.setAttribute("aria-hidden", "true");
-  path.setAttribute("d", `M${outline.points.map((value) => value.toFixed(1)).join(" ")}Z`);
-  path.setAttribute("fill", family.colour);
-  drawing.append(path);
+  for (const { points, fill, width } of paths) {
+    const path = document.createElementNS(space, "path");
+    path.setAttribute("d", `M${points.map((value) => value.toFixed(1)).join(" ")}Z`);
+    path.setAttribute("fill", fill ?? "none");
+    if (!width) path.setAttribute("class", "inner");
+    drawing.append(path);
+  }
   return drawing;
 }
 

@@ -17,7 +17,7 @@ export const OVER = " over the corpus";
 
 /** The names that a head is filtered by: its label, its role and the role's family. @param {import("./patterns.js").Head} head */
 export function namesOf({ label, role }) {
-  return [label.replace(/\?$/, ""), ...(role ? [role.label, role.family.name].map((name) => name + OVER) : [])];
+  return [label.replace(/\?$/, ""), ...(role ? [role.label, role.family].map((name) => name + OVER) : [])];
 }
 
 export class HeadsPanel {
@@ -68,8 +68,8 @@ export class HeadsPanel {
       onclick: () => app.open(place),
       onpointerenter: (event) => event.pointerType !== "touch" && app.preview(place),
       onpointerleave: () => app.preview(null),
-    }, picture, element("span", { class: "id", text: head.id }), ...[head, ...(head.role ? [head.role] : [])].map(({ family, short }) => (
-      element("span", { class: "label" }, markElement(family, mark(family, 6, 6, 4.6, "")), short)
+    }, picture, element("span", { class: "id", text: head.id }), ...[head, ...(head.role ? [head.role] : [])].map(({ family, short, seen }) => (
+      element("span", { class: "label" }, markElement(mark(app.data.families[family], 6, 6, 4.6, "", "none", seen)), short)
     )));
   }
 
@@ -221,12 +221,12 @@ export class HeadsPanel {
     const dots = listed.flatMap((place) => {
       const [a, b] = [x.values[place], y.values[place]];
       const head = data.heads[place];
-      const { family } = (state.marks === "corpus" && head.role) || head;
-      return a === null || b === null ? [] : [{ x: a, y: b, id: head.id, place, family }];
+      const { family, kinds, seen } = (state.marks === "corpus" && head.role) || head;
+      return a === null || b === null ? [] : [{ x: a, y: b, id: head.id, place, family: data.families[family], kinds, seen }];
     });
     const names = /** @type {[string, string]} */ ([x, y].map(({ title, unit }) => (unit ? `${title} (${unit})` : title)));
     const room = (this.canvas.parentElement?.clientWidth || 600) - 2;
-    const picture = scatter(dots, names, theme, room, data.heads[shown].id, dots.length <= ALL_NAMED);
+    const picture = scatter(dots, data.families, names, theme, room, data.heads[shown].id, dots.length <= ALL_NAMED);
     paint(this.canvas, picture.scene, this.app.density);
     this.scene = picture.scene;
     this.nearest = picture.nearest;

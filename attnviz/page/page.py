@@ -13,6 +13,7 @@ import re
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -22,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.figures.families import FAMILIES, UNNAMED, brief_name, families_of_label
 from attnviz.figures.style import THEMES, Style
 from attnviz.models.tokens import Positions
-from attnviz.models.wording import right_to_left
+from attnviz.models.wording import right_to_left, visible
 
 BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
 """Bytes of all patterns on a page, at most, and on one in a notebook."""
@@ -120,6 +122,30 @@ def axis_entry(units: Positions, segments: Sequence[int | None], words: Position
             "members": [list(members) for members in words.members],
         }
     return entry
+
+
+def families_entry() -> dict[str, dict[str, str]]:
+    """Colour and marker of each family, by name."""
+    return {family.name: asdict(family) for family in FAMILIES}
+
+
+def label_entry(shown: str, label: str, *, mark: str = "", seen: bool | None = True) -> dict[str, Any]:
+    """How a label or role stands on the page, as in the figures.
+
+    Args:
+        shown: its whole name.
+        label: by which it has its short name, its mark and the families that it is counted under.
+        mark: ``?`` after the short name, or ''.
+        seen: whether its mark is filled; None for half.
+    """
+    families = families_of_label(label)
+    return {
+        "label": visible(shown),
+        "short": visible(brief_name(label)) + ("" if label == UNNAMED.name else mark),
+        "family": families[-1].name,
+        "kinds": [family.name for family in families],
+        "seen": seen,
+    }
 
 
 def colours_entry() -> dict[str, dict[str, str]]:

@@ -4,7 +4,8 @@
  * @typedef {{unit: string, labels: string[], sink: number[], segments: (number|null)[], rtl: boolean,
  *   words?: {labels: string[], sink: number[], members: number[][]}}} Axis
  * @typedef {{name: string, colour: string, marker: string}} Family
- * @typedef {{label: string, short: string, family: Family, evidence: string}} Judged
+ * @typedef {{label: string, short: string, family: string, kinds: string[], seen: boolean|null, evidence: string}} Judged  family: by
+ *   name, of its mark; kinds: families that it is counted under; seen: whether the mark is filled, null for half
  * @typedef {Judged & {id: string, row: number, column: number,
  *   role: (Judged & {where: string})|null, kind?: number, patterns: number[], words?: [string, string][]}} Head  kind: place in
  *   PageData.kinds; patterns: one a side, places in PageData.patterns; empty if left out; words: headings and paragraphs of a card;
@@ -19,7 +20,7 @@
  * @typedef {{head: string, scale: string, drop: boolean, token: number[]}} Start
  * @typedef {{command: string, title: string, verification: string, notes: string[], sides: string[], axes: Axis[],
  *   kinds?: string[], rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string, end: number,
- *   colours: Record<string, {weights: string, differences: string}>,
+ *   colours: Record<string, {weights: string, differences: string}>, families: Record<string, Family>,
  *   command_line: {program: string[], texts: string[], options: string[], scale?: string}, start: Start, tables: Table[], examples?: Examples[], spans?: Spans}} PageData
  * @typedef {{name: string, hit: boolean, weight: number, right: number|null, parts: [string, string][]}} Sentence
  *   right: weight of the right one, where the head attends to another; parts: text, and what it is an end of

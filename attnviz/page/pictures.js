@@ -282,24 +282,25 @@ function ticks(low, high) {
 }
 
 /**
- * @typedef {{x: number, y: number, id: string, place: number, family: import("./patterns.js").Family}} Dot
- * @param {Dot[]} dots @param {[string, string]} names @param {Theme} theme @param {number} room
+ * @typedef {import("./patterns.js").Family} Family
+ * @typedef {{x: number, y: number, id: string, place: number, family: Family, kinds: string[], seen: boolean|null}} Dot
+ * @param {Dot[]} dots @param {Record<string, Family>} families by name @param {[string, string]} names @param {Theme} theme @param {number} room
  * @param {string} current id of the head that is shown @param {boolean} all whether all ids are written
  * @returns {{scene: Scene, nearest: (x: number, y: number) => number}}
  */
-export function scatter(dots, names, theme, room, current, all) {
+export function scatter(dots, families, names, theme, room, current, all) {
   const width = Math.min(room, 900);
   const height = Math.min(560, Math.round(width * 0.75));
   const [left, right, bottom] = [54, width - 16, height - 42];
-  /** @type {Map<string, Dot[]>} */
-  const families = new Map();
-  for (const dot of dots) families.set(dot.family.name, [...(families.get(dot.family.name) ?? []), dot]);
+  /** @type {Map<string, number>} */
+  const counts = new Map();
+  for (const kind of dots.flatMap(({ kinds }) => kinds)) counts.set(kind, (counts.get(kind) ?? 0) + 1);
   const legend = [];
   let [at, top] = [left, 14];
-  for (const [name, { length, 0: { family } }] of [...families].sort((a, b) => b[1].length - a[1].length)) {
-    const said = `${name} (${length})`;
+  for (const [name, count] of [...counts].sort((a, b) => b[1] - a[1])) {
+    const said = `${name} (${count})`;
     if (at > left && at + 20 + 6.2 * said.length > right) [at, top] = [left, top + 18];
-    legend.push(mark(family, at + 6, top, 5, theme.quiet), { kind: /** @type {"text"} */ ("text"), x: at + 15, y: top, text: said, size: 11, colour: theme.ink, align: /** @type {"left"} */ ("left") });
+    legend.push(...mark(families[name], at + 6, top, 5, theme.quiet, theme.paper), { kind: /** @type {"text"} */ ("text"), x: at + 15, y: top, text: said, size: 11, colour: theme.ink, align: /** @type {"left"} */ ("left") });
     at += 28 + 6.2 * said.length;
   }
   top += 16;
@@ -332,7 +333,7 @@ export function scatter(dots, names, theme, room, current, all) {
   const named = [];
   for (const dot of dots) {
     const chosen = dot.id === current;
-    scene.items.push(mark(dot.family, toX(dot.x), toY(dot.y), chosen ? 7 : 5, chosen ? theme.ink : theme.quiet));
+    scene.items.push(...mark(dot.family, toX(dot.x), toY(dot.y), chosen ? 7 : 5, chosen ? theme.ink : theme.quiet, theme.paper, dot.seen));
     if (chosen || all) named.push(dot);
   }
   for (const dot of named) {

@@ -155,11 +155,15 @@ function ring(corners) {
 }
 
 /**
+ * The mark of a family: filled, or where it is not seen hollow, or half where that is not known.
  * @param {import("./patterns.js").Family} family @param {number} x @param {number} y @param {number} radius
- * @param {string} ink @returns {PathItem}
+ * @param {string} ink @param {string} paper @param {boolean|null} seen @returns {PathItem[]}
  */
-export function mark(family, x, y, radius, ink) {
+export function mark(family, x, y, radius, ink, paper, seen = true) {
   const shape = SHAPES[family.marker] ?? SHAPES.o;
   const points = shape.map((value, at) => (at % 2 ? y : x) + radius * value);
-  return { kind: "path", points, colour: ink, width: 1, fill: family.colour };
+  const outline = { kind: /** @type {"path"} */ ("path"), points, colour: ink, width: 1, fill: seen ? family.colour : paper };
+  if (seen !== null) return [outline];
+  const half = points.map((value, at) => (at % 2 ? value : Math.min(value, x)));
+  return [outline, { ...outline, points: half, width: 0, fill: family.colour }];
 }

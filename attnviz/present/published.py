@@ -23,6 +23,9 @@ ARROWS = {
 }
 """Directions as tables write them."""
 
+DESCRIBING = "Sink, broad, local and long-range say where attention is, by a threshold alone: no interval, no control."
+"""What roles that only describe are, for people."""
+
 
 def role_name(role: str, direction: str | None) -> str:
     """A role with its direction: ``nsubj dep→head``."""

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,12 +21,13 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.judge.roles import Role, role_key
 from attnviz.locks import lock, unlock
 from attnviz.measures.estimates import Interval
+from attnviz.measures.patterns import SHUFFLED, describes
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
 from attnviz.profiles.examples import RoleExamples, stored_examples, text_or_none
-from attnviz.profiles.parts import Merged, measured_on, merged, parts_of
+from attnviz.profiles.parts import Merged, measured_on, merged, part_of, parts_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -44,7 +45,7 @@ class StoredProfile:
     """A profile read from disk, ``shipped`` or the user's own.
 
     Without corpora if measured on random tokens only; ``document`` is that of profile.json, ``roles`` are by head, in a
-    shipped profile only those that passed; ``parts`` are those measured, as of
+    shipped profile only those that hold; ``parts`` are those measured, as of
     :func:`attnviz.profiles.parts.parts_of`.
     """
 
@@ -79,6 +80,27 @@ class StoredProfile:
         named = [f"{corpus.name}, {counted(corpus.sentences, 'text')}" for corpus in self.corpora]
         return "; ".join(named) or "random tokens, repeated"
 
+    def measured_by(self, roles: Iterable[Role]) -> str:
+        """The corpora that measured these roles, with their sizes, for people: if several, each with its parts."""
+        parts: dict[str, list[str]] = {}
+        for name in dict.fromkeys(part_of(role.role, self.parts) for role in roles):
+            if name in self.parts:
+                parts.setdefault(measured_on(self.parts[name]), []).append(name)
+        if len(parts) == 1:
+            return next(iter(parts))
+        return "; ".join(f"{', '.join(names)}: {corpora}" for corpora, names in parts.items())
+
+    @property
+    def outdated(self) -> str:
+        """What an earlier attnviz did not measure, in a sentence; else ''."""
+        statistics = self.document.get("statistics") or {}
+        if all(name not in statistics or baseline in statistics for name, baseline in SHUFFLED.items()):
+            return ""
+        return (
+            f"the profile {self.path.name} is of an earlier attnviz, whose long-range heads were held against no "
+            "baseline; profile again to have it."
+        )
+
     @property
     def origin(self) -> dict[str, Any]:
         """Its source for a JSON document, without folders, so that it is the same on any machine."""
@@ -89,11 +111,12 @@ class StoredProfile:
             "seed": self.document["seed"],
             "sentences": self.sentences,
             "corpora": [asdict(corpus) for corpus in self.corpora],
+            "parts": {name: measured_on(part) for name, part in self.parts.items()},
         }
 
     def of(self, head: HeadId) -> tuple[Role, ...]:
-        """The roles that one head passes, the clearest first."""
-        return tuple(sorted((role for role in self.roles.get(head, ()) if role.passed), key=role_key))
+        """The roles that one head has, the clearest first."""
+        return tuple(sorted((role for role in self.roles.get(head, ()) if role.holds), key=role_key))
 
 
 def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) -> str:
@@ -170,7 +193,10 @@ def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> Sto
     """
     if not any(any(folder.glob(f"{shape}-*.json")) for folder in _folders()):
         return None
-    return _search(shape, weights_sha256(source), warn)
+    found = _search(shape, weights_sha256(source), warn)
+    if found is not None and found.outdated:
+        warn(found.outdated)
+    return found
 
 
 def _folders() -> list[Path]:
@@ -269,9 +295,11 @@ def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:
 
 
 def _role(id: HeadId, entry: dict[str, Any]) -> Role:
-    role, untrained = str(entry["role"]), entry.get("untrained")
+    role = str(entry["role"])
     if "offset:" in role and role not in OFFSETS:
         raise ValueError(f"expected a role, found {role}")
+    evidence = {"interval": None} if describes(role) else entry  # which earlier versions stored of every role
+    untrained = evidence.get("untrained")
     return Role(
         id=id,
         role=role,
@@ -279,14 +307,14 @@ def _role(id: HeadId, entry: dict[str, Any]) -> Role:
         baseline=float(entry["baseline"]),
         n=int(entry["n"]),
         texts=int(entry.get("texts", 0)),
-        interval=_interval(entry["interval"]),
-        difference=_interval(entry.get("difference")),
+        interval=_interval(evidence["interval"]),
+        difference=_interval(evidence.get("difference")),
         threshold=str(entry.get("threshold", "")),
-        passed=bool(entry["passed"]),
+        holds=bool(entry["holds" if "holds" in entry else "passed"]),
         direction=text_or_none(entry["direction"]),
         baselines=dict(entry.get("baselines", {})),
         untrained=None if untrained is None else float(untrained),
-        refuted=bool(entry.get("refuted")),
+        refuted=bool(evidence.get("refuted")),
         too_few=str(entry.get("too_few", "")),
     )
 

@@ -65,7 +65,7 @@ def test_the_relations_are_those_of_the_profile_beside_their_largest_baseline(pr
         largest = f"{shown}: {float(baselines[name][place]):.2f}"
         name = f"syntactic:{relation.relation}"
         roles = [role for role in profile.roles if role.role == name]
-        passing = ["too", "few"] if relation.accuracy.texts < 30 else [f"{sum(role.passed for role in roles)}/12"]
+        passing = ["too", "few"] if relation.accuracy.texts < 30 else [f"{sum(role.holds for role in roles)}/12"]
         role = profile.role(HeadId.parse(row[2]), name, DIRECTIONS[direction])
         assert role is not None
         assert (role.score, role.baseline) == pytest.approx((best, float(relation.accuracy.baseline[place])))

@@ -62,7 +62,7 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(
     card = attnviz.card("L0H0", corpus, model, ablate=True, syntax=False, **options)
     id = HeadId(0, 0)
     (profile,) = profiles
-    passed = profile.passed_roles()[id]
+    passed = profile.roles_by_head()[id]
     assert role_table(card).rows == [
         (each.role, each.score, each.baseline, each.interval, each.untrained, each.n) for each in passed
     ]
@@ -264,7 +264,7 @@ def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path: P
 def test_examples_are_of_roles_that_pass_and_have_their_licence_on_the_page() -> None:
     card = result_of("card")
     assert card.shown_examples.role == "syntactic:nsubj"
-    failed = tuple(replace(each, passed=each.relation is None) for each in card.profile.roles[card.head])
+    failed = tuple(replace(each, holds=each.relation is None) for each in card.profile.roles[card.head])
     other = replace(card, profile=replace(card.profile, roles={card.head: failed}))
     assert other.examples
     assert other.shown_examples is None

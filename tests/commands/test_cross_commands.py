@@ -55,7 +55,7 @@ def test_a_profile_is_that_of_the_encoder_alone(models, tmp_path):
     kept = tmp_path / "unfinished"
     how: dict[str, Any] = {"syntax": False, "repeats": True, "control": False, "unfinished": kept}
     found = profile_heads(models["t5"], [corpus], **how)
-    assert {str(head) for head in found.passed_roles()} == {
+    assert {str(head) for head in found.roles_by_head()} == {
         f"E{layer}H{head}" for layer in range(2) for head in range(4)
     }
     entropies = [np.array([h.statistics["entropy"] for h in part.heads]) * n for part, n in analysed(models["t5"])]

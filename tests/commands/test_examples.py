@@ -55,7 +55,7 @@ def every(settings):
     if not run.measure(repeats=False):
         return None
     made = attnviz.commands.profile.measure._profile(run, None, None, False, 0)
-    return find_examples(run, [replace(role, passed=True) for role in made.roles], 3)
+    return find_examples(run, [replace(role, holds=True) for role in made.roles], 3)
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def test_examples_of_two_documents_are_joined_with_the_licences_of_their_texts(w
 @pytest.mark.draws
 def test_a_profile_has_the_examples_of_what_passes_and_of_the_best_relation(model, paths):
     found = profile_heads(model, paths, control=False, examples=2)
-    passed = {(role.id, role.role) for role in found.roles if role.passed}
+    passed = {(role.id, role.role) for role in found.roles if role.holds}
     named = {(each.id, each.role) for each in found.examples}
     judged = [role for role in found.roles if role.role.startswith("syntactic:")]
     best = {max((role for role in judged if role.id == id), key=lambda role: role.margin).id for id, _ in named}

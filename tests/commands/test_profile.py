@@ -225,14 +225,14 @@ def test_the_control_is_measured_on_a_part_and_no_role_passes_below_it(
     }  # fmt: skip
     assert scores(found) == scores(without)
     assert {role.untrained for role in without.roles} == {None}
-    assert len({role.role for role in without.roles if role.passed} - {"broad"}) > 1
+    assert len({role.role for role in without.roles if role.holds} - {"broad"}) > 1
     controlled = {role.role for role in found.roles if role.untrained is not None}
     assert {role.role for role in found.roles} - controlled == {"broad"}
     part = measured(checkpoint, [trees], limit=100)
     for name in ("sink", "local", "semantic"):
         (control,) = {role.untrained for role in found.roles if role.role == name}
         assert control == max(role.score for role in part.roles if role.role == name)
-        assert not any(role.passed for role in found.roles if role.role == name and role.interval[0] <= control)
+        assert not any(role.holds for role in found.roles if role.role == name and role.interval[0] <= control)
 
 
 @needs_parser

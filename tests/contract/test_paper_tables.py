@@ -118,7 +118,7 @@ def test_captions_and_tables_of_every_command_compile(command: str, tmp_path: Pa
 def test_a_profile_lists_roles_that_pass_without_thresholds_and_so_does_a_stored_one(tmp_path: Path):
     result = result_of("profile")
     result.save(tmp_path, figures=())
-    passing = sum(role.passed for role in result.roles)
+    passing = sum(role.holds for role in result.roles)
     table = result.paper_table(ViewOptions(table="tex"))
     assert 0 < passing < len(result.roles)
     assert table.count(r" \\" + "\n") == passing + 1 + 2 * ("longtable" in table)

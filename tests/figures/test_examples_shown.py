@@ -41,7 +41,7 @@ def profile(tmp_path_factory):
     found = profile_heads(from_loaded(sharp_bert(), bert_tokenizer()), paths, control=False, examples=3)
     (example, *_) = [each for each in found.examples if each.role.startswith("syntactic:")]
     roles = [role for role in found.roles if (role.id, role.role) == (example.id, example.role)]
-    passed = [replace(role, passed=True) for role in roles]
+    passed = [replace(role, holds=True) for role in roles]
     return replace(found, roles=(*passed, *(role for role in found.roles if role not in roles)))
 
 
@@ -87,7 +87,7 @@ def test_a_few_examples_of_each_group_are_shown_unless_more_are_asked_for(profil
 
 
 def test_the_roles_of_a_stored_profile_are_a_table_again_without_a_measurement(profile, saved):
-    passed = [role for role in profile.roles if role.passed]
+    passed = [role for role in profile.roles if role.holds]
     done = show(saved, "--show", "roles", "--top", 0)
     assert all(role.role.removeprefix("syntactic:") in done.stdout for role in passed)
     table = show(saved, "--show", "roles", "--table", "md").stdout.splitlines()

@@ -68,11 +68,12 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     assert [head.label for head in result.heads] == [head.label for head in plain.heads]
     plan, alone = heatmap(result, "L0H1"), heatmap(plain, "L0H1")
     assert "0.70" in plan.evidence.removeprefix(alone.evidence)
+    assert ("a.conllu" in plan.caption, "b.tsv" in plan.caption) == (True, False)  # what measured this role alone
     grid = overview(result)
     cells = {str(cell.id): cell for cell in grid.cells}
     shown = {head: cell.right and (cell.right[0].name, cell.right[1][0], cell.right[2]) for head, cell in cells.items()}
     assert shown == {
-        "L0H0": ("positional", "previous-token", True),
+        "L0H0": ("local", "previous-token", True),
         "L0H1": ("syntactic", "nsubj", True),  # which the text has
         "L1H0": None,
         "L1H1": ("coreference", "coreference (not looked for)", None),
@@ -89,7 +90,7 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
 def test_the_overview_shows_every_selected_head_with_its_label():
     plan = overview(hand_made(), select=("L1",))
     shown = [(str(cell.id), cell.family and cell.family.name) for cell in plan.cells]
-    assert shown == [("L1H0", "sink"), ("L1H1", "positional")]
+    assert shown == [("L1H0", "sink"), ("L1H1", "local")]
     np.testing.assert_array_equal(plan.cells[0].values, by_design(6)[1, 0].numpy())
 
 

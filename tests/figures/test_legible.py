@@ -78,7 +78,7 @@ def large_profile() -> Any:
     names = ["sink", "previous-token", "broad", "long-range", "coreference", "semantic", "syntactic:nsubj:pass", "new"]
     heads = [HeadId(layer, head) for layer in range(3) for head in range(12)]
     roles = [replace(role(0, names[i % 8], 0.9), id=head) for i, head in enumerate(heads) if i % 11 < 9]
-    roles += [replace(other, role="sink", score=0.5, passed=True) for other in roles[::3]]
+    roles += [replace(other, role="sink", score=0.5, holds=True) for other in roles[::3]]
     found = profile(
         roles, checkpoint=model("m", 3, 12), relations=(relation("nsubj:pass", 123_456, -12),),
         statistics=statistics(3 * torch.rand(3, 12, generator=torch.Generator().manual_seed(1))),

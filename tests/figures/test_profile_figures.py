@@ -1,5 +1,7 @@
 """The figures of a profile: what is planned, and what reaches the axes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
@@ -8,7 +10,7 @@ from matplotlib.figure import Figure
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
-from tests.support.profiles import corpus, profile, roles_of
+from tests.support.profiles import ROLES, corpus, profile, roles_of
 
 
 def plans(name, of=None):
@@ -56,13 +58,32 @@ def test_relations_come_by_gain_with_their_best_head():
     assert [row.best.margin for row in plan.rows] == pytest.approx([0.4, 0.15, 0.05])
 
 
+def test_relations_are_counted_where_any_head_passes_of_those_that_were_tested():
+    """Of nsubj the best head fails and another passes; acl:relcl can be decided, obl has too few cases."""
+    few = {"too_few": "n = 9, 30 needed", "holds": False}
+    of = [
+        *(replace(each, holds=each.id.head == 2) for each in ROLES if each.role == "syntactic:nsubj"),
+        *(replace(each, holds=False, refuted=False) for each in ROLES if each.role == "syntactic:acl:relcl"),
+        *(replace(each, **few) for each in ROLES if each.role == "syntactic:obl"),
+    ]
+    (plan,) = plans("relations", profile(of))
+    assert "1 of 2 relations" in plan.title
+    (right,) = drawn("relations", plan).child_axes
+    named = {
+        row.relation.relation: text.get_text() for row, text in zip(plan.rows, right.get_yticklabels(), strict=True)
+    }
+    assert "cannot be decided" in named["acl:relcl"]
+    assert "n = 9, 30 needed" in named["obl"]
+
+
 def test_relations_are_drawn_with_interval_threshold_baseline_and_score():
     (plan,) = plans("relations")
     ax = drawn("relations", plan)
     gains, intervals, needed, best, offset = ax.collections
     for i, row in enumerate(plan.rows):
         assert gains.get_segments()[i].tolist() == [[row.best.baseline, i], [row.best.score, i]]
-        assert intervals.get_segments()[i][:, 0].tolist() == list(row.best.interval)
+        ends = [row.best.baseline + end for end in row.best.difference]  # of what the verdict rests on
+        assert intervals.get_segments()[i][:, 0].tolist() == ends
         assert needed.get_segments()[i][:, 0] == pytest.approx([row.best.baseline + 0.1] * 2)
         assert best.get_offsets()[i].tolist() == [row.best.score, i]
         assert offset.get_offsets()[i].tolist() == [row.best.baseline, i]

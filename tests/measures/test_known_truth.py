@@ -57,7 +57,7 @@ def named(analysis: Analysis, head: str) -> dict[str, Verdict]:
 
 
 def claimed(analysis: Analysis, head: str) -> set[str]:
-    return {name for name, verdict in named(analysis, head).items() if verdict.passed}
+    return {name for name, verdict in named(analysis, head).items() if verdict.holds}
 
 
 def places(looks_at: dict[str, Any], name: str) -> tuple[str, str]:
@@ -126,7 +126,7 @@ def test_a_head_built_to_follow_a_relation_is_labelled_by_it(direction: str):
     found = analyze(model_text, model=model, tokenizer=tokenizer)
     assert found.head("L0H0").label == "syntactic:det"
     assert found.head("L0H1").label == "sink; syntactic:det"  # most of its attention, and what the rest does
-    assert named(found, "L0H1")["det"].passed
+    assert named(found, "L0H1")["det"].holds
     det = named(found, "L0H0")["det"]
     assert (det.score, det.n, det.direction, det.offset) == (1.0, 12, direction, 1)
     assert det.baseline == pytest.approx(0.5)
@@ -144,8 +144,5 @@ def test_a_freshly_initialised_model_shows_nothing(model_class: Any, config: Any
     assert len(found.heads) == 12
     assert {head.label for head in found.heads} <= {"broad", "unnamed"}
     assert not any(
-        verdict.passed
-        for head in found.heads
-        for verdict in head.patterns
-        if verdict.kind not in ("broad", "syntactic")
+        verdict.holds for head in found.heads for verdict in head.patterns if verdict.kind not in ("broad", "syntactic")
     )

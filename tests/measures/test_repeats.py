@@ -86,7 +86,7 @@ def test_a_gpt2_head_built_for_induction_gets_its_label():
     assert named["induction"].n == 7  # to GPT-2 "the" at the very beginning is another token than " the"
     assert named["induction"].on_repeats == pytest.approx(1, abs=0.01)
     assert named["duplicate-token"].on_repeats == pytest.approx(0, abs=0.01)
-    assert not named["duplicate-token"].passed
+    assert not named["duplicate-token"].holds
 
 
 def after_copies(tokens):
@@ -131,7 +131,7 @@ def test_a_role_rests_on_two_different_tokens_that_come_back_with_what_followed_
     tokens = text.split()
     context = context_of([tokens[0] == "x"] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
     found = judged(head(tokens), context)[name]
-    assert (pytest.approx(found.on_repeats), found.n, found.types, found.passed) == expected
+    assert (pytest.approx(found.on_repeats), found.n, found.types, found.holds) == expected
 
 
 # --- random sequences of a profile
@@ -259,10 +259,10 @@ def test_a_head_built_for_copying_retrieves_and_is_told_beside_induction():
     profile = profile_heads(from_loaded(known_gpt2(), gpt2_tokenizer()), [], repeats=True, control=False)
     found = {role.id: role for role in profile.roles if role.role == "retrieval"}
     copying = HeadId(1, 0)
-    assert (found[copying].score, found[copying].n, found[copying].passed) == (1, SEQUENCES, True)
+    assert (found[copying].score, found[copying].n, found[copying].holds) == (1, SEQUENCES, True)
     assert found[copying].baseline == pytest.approx(sum(1 / seen for seen in range(57, 64)) / 7)
     assert max(role.score for id, role in found.items() if id != copying) < 0.1
-    assert not any(role.passed for id, role in found.items() if id != copying)
-    assert [role.role for role in profile.passed_roles()[copying]] == ["induction", "retrieval"]
+    assert not any(role.holds for id, role in found.items() if id != copying)
+    assert [role.role for role in profile.roles_by_head()[copying]] == ["induction", "retrieval"]
     assert "32 × 64 random tokens, 8 of them copied" in profile.source("retrieval")
     assert "copied" not in profile.source("induction")

@@ -42,9 +42,24 @@ def test_it_is_of_minilms_weights_and_is_found():
     assert found.corpora[0] == StoredCorpus("en_ewt-ud-dev.conllu", DOCUMENT["corpora"][0]["sentences"])
     assert found.corpora[0].sentences > 1500
     assert sum(len(roles) for roles in found.roles.values()) == len(DOCUMENT["roles"]) > 50
+    assert found.outdated == ""
+    assert all(role["holds"] for role in DOCUMENT["roles"])
     for role in DOCUMENT["roles"]:
-        assert role["passed"] is True
-        assert 0 <= role["interval"][0] <= role["score"] <= role["interval"][1] <= 1
+        if role["role"] in ("sink", "broad", "local", "long-range"):
+            evidence = ("passed", "interval", "difference", "p", "q", "untrained")
+            assert [role[name] for name in evidence] == [None] * len(evidence)
+        else:
+            assert role["passed"] is True
+            assert 0 <= role["interval"][0] <= role["score"] <= role["interval"][1] <= 1
+
+
+def test_a_local_head_is_not_long_range_whatever_it_chooses_far_away():
+    """L2H9 chooses near keys more readily than far ones, L3H11 does not."""
+    scores, baselines = (DOCUMENT["statistics"][name] for name in ("long_range", "long_range_baseline"))
+    assert (scores[2][9], baselines[2][9]) == pytest.approx((0.176, 0.274), abs=0.001)
+    assert (scores[3][11], baselines[3][11]) == pytest.approx((0.173, 0.148), abs=0.001)
+    held = {role["id"] for role in DOCUMENT["roles"] if role["role"] == "long-range"}
+    assert held == {"L2H4", "L3H11", "L4H4", "L5H4"}
 
 
 def test_it_has_every_part_of_the_contract():
@@ -129,8 +144,8 @@ def test_its_gold_pairs_stand_in_the_treebank():
 
 def test_the_numbers_of_roles_are_not_rounded_before_they_are_shown():
     script = runpy.run_path(str(ROOT / "examples" / "make_shipped_profile.py"))
-    role = {"passed": True, "score": 0.73949}
-    document = {"corpora": [], "examples": None, "roles": [role, {**role, "passed": False}], "statistics": 0.73949}
+    role = {"holds": True, "score": 0.73949}
+    document = {"corpora": [], "examples": None, "roles": [role, {**role, "holds": False}], "statistics": 0.73949}
     made = script["shipped"](document, [])
     assert (made["roles"], made["statistics"]) == ([role], 0.7395)
 

@@ -15,6 +15,7 @@ from attnviz.measures.patterns import (
     ON_REPEATS,
     REPEATS,
     SHARES,
+    SHUFFLED,
     TYPES,
     allowed_units,
 )
@@ -66,9 +67,10 @@ def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
         next=None,
         local=(0.5 + 0.5 + 0.75) / 2,
         long_range=0.0,
+        long_range_baseline=0.0,
         **NO_REPEATS,
     )  # fmt: skip
-    assert context.baselines == approx(
+    assert context.baselines_of(one_head(CAUSAL, context)) == approx(
         previous=(0 + 1 / 2 + 1 / 3) / 3,
         current=(1 + 1 / 2 + 1 / 3) / 3,
         next=None,
@@ -90,8 +92,8 @@ def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_range_is_null_on_a_text_without_such_a_pair(causal: bool):
     short, enough = context_of([SINK] + [TEXT] * 4, causal=causal), context_of([SINK] + [TEXT] * 5, causal=causal)
-    assert one_head(random_patterns(5, 1, causal), short)["long_range"] is None
-    assert short.baselines["long_range"] is None
+    found = one_head(random_patterns(5, 1, causal), short)
+    assert (found["long_range"], found["long_range_baseline"]) == (None, None)
     assert short.counts["long_range"] == 0
     assert one_head(random_patterns(6, 1, causal), enough)["long_range"] is not None
     assert enough.counts["long_range"] == (1 if causal else 2)
@@ -104,10 +106,11 @@ def test_a_text_without_content_has_no_shares_and_one_without_sinks_or_content_n
         "sink",
         *ON_CONTENT,
         *SHARES,
+        *SHUFFLED.values(),
         *NO_REPEATS,
     }
     assert found["confidence"] == pytest.approx(0.625)
-    assert set(context.baselines.values()) == {None}
+    assert set(context.baselines_of(found).values()) == {None}
     assert context.uniform["sink"] is None
     no_sinks = context_of([TEXT] * 3)
     assert one_head(random_patterns(3, 1), no_sinks)["sink"] is None
@@ -121,7 +124,7 @@ def test_a_head_that_attends_to_sinks_alone_has_no_shares_but_others_keep_theirs
     assert found["sink"][0] == 1.0
     assert {name: found[name][0] for name in (*ON_CONTENT, *SHARES)} == dict.fromkeys((*ON_CONTENT, *SHARES))
     assert found["current"][1] == pytest.approx(1 / 3)
-    assert context.baselines["current"] == 0.5
+    assert context.uniform["current"] == 0.5
 
 
 def test_rows_are_summed_in_float64():
@@ -134,7 +137,7 @@ def test_rows_are_summed_in_float64():
 def test_baselines_are_computed_in_float64():
     context = context_of([SINK, *[TEXT] * 7], causal=True, tokens="xabcabcd")
     keys = range(1, 8)
-    assert context.baselines["previous"] == pytest.approx(sum(1 / n for n in keys[1:]) / 7, abs=1e-15)
+    assert context.uniform["previous"] == pytest.approx(sum(1 / n for n in keys[1:]) / 7, abs=1e-15)
     assert context.uniform["sink"] == pytest.approx(sum(1 / (n + 1) for n in keys) / 7, abs=1e-15)
     wanted = sum(1 / (n + 1) for n in keys[3:6]) / 3
     assert context.uniform["duplicate_on_repeats"] == pytest.approx(wanted, abs=1e-15)
@@ -168,7 +171,7 @@ def test_attention_uniform_over_allowed_content_scores_exactly_its_baseline(draw
     keys = torch.where(keys.any(1, keepdim=True), keys, torch.eye(n, dtype=torch.bool)).double()
     found = one_head(keys / keys.sum(1, keepdim=True), context)
     for name in SHARES:
-        expected = context.baselines[name]
+        expected = context.baselines_of(found)[name]
         assert found[name] == (expected if expected is None else pytest.approx(expected, abs=1e-6))
     everywhere = allowed_units(n, context.causal).double()
     found = one_head(everywhere / everywhere.sum(1, keepdim=True), context)
@@ -236,7 +239,8 @@ def test_blocks_of_any_size_give_what_plain_loops_give(drawn: tuple[Tensor, Text
                 assert value[head] == (None if wanted[name] is None else pytest.approx(wanted[name], abs=1e-11)), name
         assert context.uniform["entropy"] == pytest.approx(wanted["entropy_uniform"])
         for name, baseline in wanted["baseline"].items():
-            assert context.baselines[name] == (None if baseline is None else pytest.approx(baseline)), name
+            of_head = {key: values[head] for key, values in found.items()}
+            assert context.baselines_of(of_head)[name] == (None if baseline is None else pytest.approx(baseline)), name
     for others in (verified(patterns, torch.float64, 1), verified(patterns, torch.float64)):
         again = measure(others, context)
         for name, values in found.items():

@@ -10,7 +10,7 @@ import torch
 from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally
-from attnviz.measures.patterns import PATTERNS, SHARES, PatternSpec
+from attnviz.measures.patterns import PATTERNS, SHARES, SHUFFLED, PatternSpec
 from attnviz.measures.relations import RelationTally, SpansOfTexts
 from attnviz.measures.tallies import OFFSETS, StatisticsTally, counting
 from attnviz.models.checkpoint import from_loaded
@@ -51,9 +51,9 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint, batch
         keep = [i for i, is_sink in enumerate(sink) if not is_sink]
         for layer, head, numbers in independent.heads(*model, text.text):
             mass = patterns[layer, head][np.ix_(keep, keep)].sum()
-            for name in ("entropy", "distance", "confidence", "sink", *SHARES):
+            for name in ("entropy", "distance", "confidence", "sink", *SHARES, *SHUFFLED.values()):
                 weight = n if name in ("entropy", "distance", "confidence") else content if name == "sink" else mass
-                sums[name, layer, head] += weight * (numbers[name] or 0.0)
+                sums[name, layer, head] += weight * (numbers.get(name) or 0.0)
                 weights[name, layer, head] += weight
         for name in SHARES:
             sums["baseline", name] += content * (numbers["baseline"][name] or 0.0)
@@ -61,10 +61,10 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint, batch
         weights["content"] += content
         weights["n"] += n
     impossible = ["next"] if checkpoint.architecture.causal else []
-    for name in {"entropy", "distance", "confidence", "sink", *SHARES}.difference(impossible):
+    for name in {"entropy", "distance", "confidence", "sink", *SHARES, *SHUFFLED.values()}.difference(impossible):
         expected = [[sums[name, i, j] / weights[name, i, j] for j in range(4)] for i in range(3)]
         np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
-    for name in set(SHARES).difference(impossible):
+    for name in set(SHARES).difference(impossible, SHUFFLED):
         assert baselines[name] == pytest.approx(sums["baseline", name] / weights["content"])
     for name in impossible:
         assert found[name].isnan().all()

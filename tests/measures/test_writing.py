@@ -196,7 +196,7 @@ def test_a_freshly_initialised_model_writes_in_no_way_that_passes_even_without_a
         profile = profile_heads(fresh, [corpus], control=False, syntax=False, examples=0)
         assert profile is not None
         assert {role.role for role in profile.roles} >= set(WRITTEN)
-        assert {role.role for role in profile.roles if role.passed} <= {"broad"}
+        assert {role.role for role in profile.roles if role.holds} <= {"broad"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import zlib
+from collections import Counter
 from hashlib import sha256
 from typing import Any
 
@@ -13,12 +14,15 @@ import torch
 
 import attnviz
 from attnviz.commands.heads.page_view import page_data
+from attnviz.commands.heads.summary import summary_entry
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import ERROR, MODULES, PackedPattern, pack, script_text
 from attnviz.present.view import ViewOptions
+from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
-from tests.support.hand_made import by_design, hand_made
+from tests.support.hand_made import by_design, first_pattern, hand_made, previous_pattern
+from tests.support.stored import PROFILE
 
 
 def data_of(html: str) -> Any:
@@ -107,6 +111,43 @@ def test_patterns_and_what_it_begins_with_are_those_of_the_analysis() -> None:
         np.testing.assert_allclose(unpacked(data["patterns"][place]["data"], 6, False), pattern, atol=ERROR)
     long = hand_made(labels=[str(i) for i in range(60)], special=(), patterns=by_design(60))
     assert data_of(long.page())["start"]["scale"] == "log"  # on the other nearly all would look like 0
+
+
+RESTING = 0.7 * first_pattern(6) + 0.3 * previous_pattern(6)
+"""On [CLS], and with the rest of its attention on the previous token."""
+
+
+def test_a_head_has_the_same_label_marks_and_kinds_in_the_terminal_the_overview_the_page_and_the_summary() -> None:
+    result = hand_made(patterns=torch.stack([RESTING, *by_design(6).reshape(4, 6, 6)[1:]]).reshape(2, 2, 6, 6))
+    heads = {head["id"]: head for head in page_data(result, ViewOptions())["heads"]}
+    assert result.head("L0H0").labelled.shown == heads["L0H0"]["label"] == "sink; previous-token?"
+    assert heads["L0H0"]["short"] == "sink; prev?"
+    (grid,) = drawing_of("heads", "overview").plans(result, ViewOptions())
+    for cell in grid.cells:
+        head = heads[str(cell.id)]
+        assert (cell.family.name, cell.beside) == (head["family"], head["label"])
+        assert head["short"] in (*cell.shorter, "–")
+    counts = Counter(kind for head in heads.values() for kind in head["kinds"])
+    kinds = summary_entry(result, result.heads)["kinds"]
+    assert counts == {kind: entry["heads"] for kind, entry in kinds.items() if entry["heads"]}
+    assert (counts["local"], counts["sink"]) == (2, 2)
+    said = next(line for line in result.report().splitlines() if line.startswith("On this text: "))
+    for number, kind in re.findall(r"(\d+) ([a-z-]+)", said):
+        assert int(number) == counts[kind], kind
+
+
+def test_marks_of_roles_are_filled_only_where_the_text_shows_the_role() -> None:
+    result = hand_made(profile=PROFILE)
+    heads = page_data(result, ViewOptions())["heads"]
+    (grid,) = drawing_of("heads", "overview").plans(result, ViewOptions())
+    marks = {str(cell.id): None if cell.right is None else (cell.right[0].name, cell.right[2]) for cell in grid.cells}
+    of_page = {head["id"]: (head["role"]["family"], head["role"]["seen"]) for head in heads}
+    assert {seen for _, seen in of_page.values()} == {True, None}
+    for head, drawn in marks.items():
+        assert of_page[head] == (("unnamed", True) if drawn is None else drawn)
+    kinds = {head["id"]: head["role"]["kinds"] for head in heads}
+    assert kinds["L0H0"] == ["local"]  # of previous-token, and of local, once
+    assert kinds["L0H1"] == ["syntactic"]
 
 
 @pytest.fixture(scope="module")

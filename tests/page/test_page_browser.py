@@ -305,9 +305,9 @@ def check_a_profile_has_tables_that_sort_and_a_scatter(page: Page, _: Analysis) 
     content = json.loads((page.folder / "profile" / "profile.json").read_text())
     page.open("profile/profile.html", "#left=scatter&x=sink&y=entropy")
     assert page.one("canvas.scatter").size["height"] > 200
-    passed = [role for role in content["roles"] if role["passed"]]
+    held = [role for role in content["roles"] if role["holds"]]
     rows = page.table("#tables [aria-label^=Roles]")
-    assert sorted((row[0], row[1]) for row in rows) == sorted((role["id"], role["role"]) for role in passed)
+    assert sorted((row[0], row[1]) for row in rows) == sorted((role["id"], role["role"]) for role in held)
     header = page.one("#tables [aria-label^=Relations] th:nth-child(3) button")
     header.click()
     scores = [float(row[2]) for row in page.table("#tables [aria-label^=Relations]")]

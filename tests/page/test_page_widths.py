@@ -108,8 +108,14 @@ def test_roles_over_the_corpus_are_marks_and_a_filter(page: Page) -> None:
     assert "obj over the corpus (not parsed)" in page.text("#head h2")
     assert page.text("[data-head=L0H1]").split("\n")[-1] == "obj"
     assert page.text("[data-head=L1H1]").split("\n")[-1] == "–"
-    colours = page.asked("[...document.querySelectorAll('[data-head=L0H1] path')].map(e => e.getAttribute('fill'))")
-    assert colours[-1] == "#BBCC33"  # of syntactic roles
+    fills = page.asked(
+        "[...document.querySelectorAll('.head')].map(head => [head.dataset.head, "
+        "...[...head.querySelectorAll('path')].slice(1).map(e => e.getAttribute('fill'))])"
+    )
+    marks = {head: of_role for head, *of_role in fills}
+    assert marks["L0H1"] == ["none", "#BBCC33"]  # a syntactic role that the text was not parsed for: half
+    assert marks["L0H2"] == ["none"]  # the text does not have it: hollow
+    assert marks["L0H0"] == ["#77AADD"]
     for only, heads in (
         ("obj over the corpus", ["L0H1"]),
         ("syntactic over the corpus", ["L0H1", "L1H0"]),

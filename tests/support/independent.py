@@ -124,9 +124,23 @@ def statistics(
         least = {q: max(0.1, 5 / len(allowed[q])) if name == "long_range" else 0.0 for q in C}
         chosen = [(q, k) for q, k in pairs if A[q, k] >= least[q]]
         found[name] = sum(A[q, k] for q, k in chosen) / content_mass if content_mass else None
+        if name == "long_range":
+            found["baseline"][name] = found["long_range_baseline"] = shuffled(A, least, allowed, content, M)
+            continue
         meant = [q for q, _ in pairs if uniform[q] >= least[q]]
         found["baseline"][name] = np.mean([meant.count(q) * uniform[q] for q in C])
     return found
+
+
+def shuffled(A: np.ndarray, least: dict[int, float], allowed: list[list[int]], content: set[int], M: Any) -> Any:
+    """The mean of the score over all ways to lay a row's weights on content anew, which is one key as often as any."""
+    total, expected = 0.0, 0.0
+    for q in content:
+        keys = [k for k in allowed[q] if k in content]
+        total += sum(A[q, k] for k in keys)
+        for weight in (A[q, k] for k in keys if A[q, k] >= least[q]):
+            expected += sum(weight for key in keys if M(q, key)) / len(keys)
+    return expected / total if total else None
 
 
 def heads(

@@ -35,7 +35,7 @@ def examples_of(found, text):
     hit = Example("a.conllu", 0, text, the, cat, 0.9, True, (the, cat), 0.9)
     miss = Example("a.conllu", 1, text, the, last, 0.7, False, (the, cat), 0.2)
     return tuple(
-        RoleExamples(role.id, role.role, role.direction, (hit,) * 5, (miss,) * 4) for role in found.roles if role.passed
+        RoleExamples(role.id, role.role, role.direction, (hit,) * 5, (miss,) * 4) for role in found.roles if role.holds
     )
 
 

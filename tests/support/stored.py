@@ -13,6 +13,15 @@ WEIGHTS = "ab" * 32
 """A hash of no file."""
 
 
+_TREES = {"path": "a/folder/a.conllu", "sentences": 1234}
+_NAMES = {"path": "a/folder/b.tsv", "sentences": 7}
+PARTS = {
+    "statistics": {"corpora": [_TREES]}, "syntax": {"corpora": [_TREES]}, "coreference": {"corpora": [_NAMES]},
+    "repeats": {"corpora": []},
+}  # fmt: skip
+"""What measured the roles of the profiles made here."""
+
+
 def role(
     name: str, score: float, baseline: float, *, passed: bool = True, direction: str | None = None, head: str = "L0H0"
 ) -> Role:
@@ -28,7 +37,7 @@ def profile_of(roles: dict[str, list[Role]], *, shipped: bool = True) -> StoredP
         document={"attnviz": "1.2.3", "seed": 3, "model": {}},
         corpora=(StoredCorpus("a.conllu", 1234), StoredCorpus("b.tsv", 7)),
         roles={HeadId.parse(head): tuple(of_head) for head, of_head in roles.items()},
-        parts={"statistics": {}, "syntax": {}},
+        parts=PARTS,
     )
 
 

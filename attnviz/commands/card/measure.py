@@ -72,7 +72,7 @@ class Card(TextResult):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """The roles that it passes over a corpus, the clearest first."""
+        """The roles that it has over a corpus, the clearest first."""
         return () if self.profile is None else self.profile.of(self.head)
 
     @property
@@ -193,7 +193,7 @@ def cards(
 ) -> Cards:
     """Gather everything that attnviz measures of several heads: each profile, ablation and reading of the weights once.
 
-    ``select`` names heads (``"L2H8"``); default those that pass a role other than broad. All other arguments, and
+    ``select`` names heads (``"L2H8"``); default those that have a role other than broad. All other arguments, and
     errors, are as of :func:`card`.
     """
     if source is not None and not str(source).strip():
@@ -285,7 +285,7 @@ def _first(checkpoint: Checkpoint, corpus: Path) -> str | None:
 
 
 def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
-    """The heads that pass a role other than broad; UsageError without any."""
+    """The heads that have a role other than broad; UsageError without any."""
     if profile is None:
         raise UsageError(
             "there is no stored profile of this model: expected a CORPUS, on which heads show their roles."
@@ -293,7 +293,7 @@ def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
     heads = sorted(head for head in profile.roles if any(role.role != "broad" for role in profile.of(head)))
     if not heads:
         raise UsageError(
-            f"no head passes a role other than broad over {profile.measured_on}: expected one by its id, without --all."
+            f"no head has a role other than broad over {profile.measured_on}: expected one by its id, without --all."
         )
     return heads
 
@@ -345,7 +345,7 @@ def first_relation(roles: Sequence[Role]) -> Role | None:
 def _nearest(profile: Profile) -> Nearest:
     if profile.head_distances is None:
         return {}
-    ids, nearest = list(profile.passed_roles()), Nearest()
+    ids, nearest = list(profile.roles_by_head()), Nearest()
     for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
         ranked = sorted(zip(row, ids, strict=True))
         nearest[head] = tuple((other, distance) for distance, other in ranked if other != head and isfinite(distance))

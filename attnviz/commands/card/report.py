@@ -29,7 +29,6 @@ from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.profiles import parts
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import published_entries
 
@@ -44,8 +43,7 @@ def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
         "texts": list(result.texts),
         "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
         "options": first.options,
-        "profile": profile
-        and {**profile.origin, "parts": {name: parts.measured_on(part) for name, part in profile.parts.items()}},
+        "profile": profile and profile.origin,
         "cards": [_head_content(card) for card in result.cards],
     }
 
@@ -143,7 +141,9 @@ def _index(result: Cards, top: int | None) -> RenderableType:
         Field("n", of_role(lambda role: role.n)),
         Field("Roles", lambda card: len(card.roles)),
     ]
-    title = f"Cards of {result.checkpoint.short_name}, roles over {measured_on(*result.cards)}"
+    title = f"Cards of {result.checkpoint.short_name}"
+    if any(card.roles for card in result.cards):
+        title += f", roles over {measured_on(*result.cards)}"
     cards = sorted(result.cards, key=clarity_key)
     return first_rows(title, columns, cards, top, "card.csv", order="the clearest role first")
 

@@ -17,12 +17,11 @@ from attnviz.measures.patterns import (
     PATTERNS,
     RARE_WORD,
     RETRIEVAL,
-    ROLES_ON_REPEATS,
     SINK,
 )
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.wording import counted, quoted, rounded, signed, visible
-from attnviz.present.published import role_name, shown_baseline
+from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.statistics import filled
 from attnviz.trace.paths import RUN
 
@@ -31,7 +30,8 @@ PROMOTED = 3
 
 LEGEND = (
     "Guess: the score of uniform attention, or of the best of six guesses where a word has to be found. Untrained: the "
-    "best head of an untrained copy of the model. Intervals of scores hold at 95 % for all heads together."
+    "best head of an untrained copy of the model. Intervals of scores hold at 95 % for all heads together. "
+    f"{DESCRIBING}"
 )
 
 _DOES = {
@@ -114,7 +114,7 @@ def title_of(card: Card) -> str:
         shown = "too short for a label"
     if card.profile is None or not is_of_source(card.head.layer):
         return f"{name} on one text: {shown}"
-    return f"{name} passes no role over {visible(card.profile.measured_on)}; on one text: {shown}"
+    return f"{name} has no role over {visible(card.profile.measured_on)}; on one text: {shown}"
 
 
 def details_of(card: Card) -> str:
@@ -126,12 +126,13 @@ def details_of(card: Card) -> str:
     numbers = [f"score {rounded(role.score)}"]
     if guess is not None:
         numbers.append(f"guess {rounded(guess)}")
-    numbers.append(f"interval {cell_text(role.interval, 2)}")
+    if role.interval is not None:
+        numbers.append(f"interval {cell_text(role.interval, 2)}")
     return f"{role_name(role.role, role.direction)}: {', '.join(numbers)}"
 
 
 def role_table(card: Card) -> CardTable:
-    """The roles that the head passes, the clearest first."""
+    """The roles that the head has, the clearest first."""
     rows: list[tuple[Cell, ...]] = [
         (
             role_name(role.role, role.direction),
@@ -148,13 +149,9 @@ def role_table(card: Card) -> CardTable:
 
 
 def measured_on(*cards: Card) -> str:
-    """The corpora that the roles of cards of one model were measured on, and random tokens."""
+    """The corpora, or random tokens, that measured the roles of cards of one model; '' without a role."""
     profile = cards[0].profile
-    if profile is None:
-        return ""
-    on_repeats = any(role.role in ROLES_ON_REPEATS for card in cards for role in card.roles)
-    random = "; random tokens" if profile.corpora and on_repeats else ""
-    return visible(profile.measured_on) + random
+    return "" if profile is None else visible(profile.measured_by(role for card in cards for role in card.roles))
 
 
 def exchange_table(card: Card) -> CardTable:

@@ -212,7 +212,7 @@ def _check_options(paths: Sequence[Path], published: str | None, init: Sequence[
 
 def _clearest(profile: Profile) -> list[Role]:
     """The clearest role of each head that passes any, those of the clearest heads; general roles and sinks last."""
-    first = [roles[0] for roles in profile.passed_roles().values() if roles]
+    first = [roles[0] for roles in profile.roles_by_head().values() if roles]
     claimed = [role for role in sorted(first, key=role_key) if lower_bound(role) > 0][:CLAIMED]
     if not claimed:
         raise UsageError(
@@ -329,12 +329,17 @@ def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:
 
 
 def _judged(claim: Claim, role: Role, source: str) -> CheckedClaim:
-    """A role by the claim's bounds; without any it must pass."""
-    found = bounded(claim, role.score, role.n, baseline=role.baseline, interval=role.interval, source=source)
+    """A role by the claim's bounds; without any the head must have it."""
+    ends = (role.score, role.score) if role.describes else role.interval
+    found = bounded(claim, role.score, role.n, baseline=role.baseline, interval=ends, source=source)
     if role.too_few:
-        return replace(found, reason=f"too few for a verdict: {role.too_few}")
-    if claim.bounded or role.passed:
+        return replace(found, verdict=UNDECIDED, reason=f"too few for a verdict: {role.too_few}")
+    if role.describes:
+        found = replace(found, interval=None)
+    if claim.bounded or role.holds:
         return found
+    if role.describes:
+        return replace(found, verdict=FAILS, reason="the head is below the threshold")
     if role.refuted:
         return replace(found, verdict=FAILS, reason="the role does not pass")
     return replace(found, verdict=UNDECIDED, reason="the role does not pass, but its threshold is within the interval")

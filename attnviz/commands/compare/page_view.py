@@ -1,19 +1,16 @@
 """The view ``page`` of ``attnviz compare``: every head on A, on B, and their difference, in one file."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import product
 from typing import Any
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference
 from attnviz.commands.compare.wording import side_lines, sides_in_words
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note
-from attnviz.figures.families import brief_name, family_of_label
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, signed, visible
-from attnviz.page.page import ERROR, PackedPattern, colours_entry, pack, statistic_entry
+from attnviz.models.wording import counted, signed
+from attnviz.page.page import ERROR, PackedPattern, colours_entry, families_entry, label_entry, pack, statistic_entry
 from attnviz.present.figure_context import caption_of
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
@@ -76,6 +73,7 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
         ],
         "dropped": result.first.sinks,
         "colours": colours_entry(),
+        "families": families_entry(),
         "command_line": _command_line(result),
         "start": {
             "head": str(ranked[0]),
@@ -102,9 +100,7 @@ def _entry(result: Comparison, head: HeadDifference) -> dict[str, Any]:
         "id": str(head.id),
         "row": int(head.id.layer),
         "column": head.id.head,
-        "label": visible(head.labels),
-        "short": visible(brief_name(shorter(head.label_after))),
-        "family": asdict(family_of_label(head.label_after)),
+        **label_entry(head.labels, head.label_after),
         "evidence": f"Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)} · total "
         f"variation {head.total_variation:.2f} · most: {query} attends to {key} {signed(most.difference)}",
         "role": None,

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
-from attnviz.figures.families import family_of_label
+from attnviz.figures.families import families_of_label, family_of_label
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
-from attnviz.measures.patterns import NAMES, RARE_WORD, RETRIEVAL, WRITTEN
+from attnviz.measures.patterns import NAMES, RARE_WORD, RETRIEVAL, SINK, WRITTEN
 from attnviz.models.head_ids import FORMS, HeadId
 from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
@@ -28,7 +28,7 @@ class HeadFindings:
         statistics: by name (:data:`attnviz.measures.statistics.SCALARS`); None where not measurable.
         patterns: every verdict with its score, baseline and n.
         labelled: its label from this text alone, with the verdict behind it.
-        roles: that it passes over a corpus, by a stored profile of the model, as that orders them; None without one.
+        roles: that it has over a corpus, by a stored profile of the model, as that orders them; None without one.
         alignment: of cross-attention, for each unit of the target its unit of the source of the largest weight.
     """
 
@@ -54,18 +54,28 @@ class HeadFindings:
 
     @property
     def over_corpus(self) -> list[tuple[str, Role]]:
-        """The roles that the head passes over the corpus, by name."""
+        """The roles that the head has over the corpus, by name."""
         return [(role.role, role) for role in self.roles or ()]
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of the label: ``sink``, what it does among other tokens (``local``, ``syntactic``, …), or both."""
-        return [kind_of(name) for name in self.label.split(BOTH)]
+        """Kinds of the label: ``sink``, what it does among other tokens (``local``, ``syntactic``, …), or both.
+
+        They are families, of which pictures show the last by its mark.
+        """
+        return [family.name for family in families_of_label(self.label)]
 
     @property
     def role(self) -> Role | None:
-        """Its first role over the corpus: what it does, or sink where that is all; None if none passes."""
+        """Its first role over the corpus: what it does, or sink where that is all; None without any."""
         return self.roles[0] if self.roles else None
+
+    @property
+    def role_label(self) -> str:
+        """Its first role over the corpus as a label, after ``sink; `` where it is that, too; '' without a role."""
+        names = [name for name, _ in self.over_corpus]
+        first = [SINK] if SINK in names[1:] else []
+        return BOTH.join([*first, *names[:1]])
 
     @property
     def strongest(self) -> Verdict | None:
@@ -114,7 +124,7 @@ def clearest_first(heads: Sequence[HeadFindings], kind: str = "") -> list[HeadFi
     """Sort heads by the clarity of their labels, or of their part of a kind; those that cannot be measured last."""
 
     def clarity(head: HeadFindings) -> tuple[bool, float]:
-        of_kind = [verdict for name, verdict in head.on_text if kind_of(name) == kind]
+        of_kind = [verdict for name, verdict in head.on_text if family_of_label(name).name == kind]
         return (True, rank_value(of_kind[0])) if of_kind else head.rank_key
 
     return sorted(heads, key=clarity, reverse=True)
@@ -207,13 +217,7 @@ def _names(head: HeadFindings) -> set[str]:
 def _names_of(label: str) -> Iterator[str]:
     """Forms of a name: whole, short, relation, base relation, kind."""
     relation = label.removeprefix(SYNTACTIC)
-    yield from (label, label.removesuffix("-token"), relation, relation.partition(":")[0], kind_of(label))
-
-
-def kind_of(label: str) -> str:
-    """Kind of one part of a label, or of a role: its family, but positional ones are local."""
-    family = family_of_label(label).name
-    return "local" if family == "positional" else family
+    yield from (label, label.removesuffix("-token"), relation, relation.partition(":")[0], family_of_label(label).name)
 
 
 def _no_head_message(name: str, heads: Sequence[HeadFindings]) -> str:

@@ -5,21 +5,31 @@ from dataclasses import asdict
 from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
 from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.spans import page_spans
-from attnviz.commands.heads.summary import no_role, role_text, unless_seen
-from attnviz.figures.families import UNNAMED, brief_name, family_of_label
+from attnviz.commands.heads.summary import corpora_of, no_role, role_text, unless_seen
+from attnviz.figures.families import family_of_label
 from attnviz.figures.style import PLAIN
+from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import Positions, Tokens, merge_subwords
-from attnviz.models.wording import counted, visible
+from attnviz.models.wording import counted
 from attnviz.options import COMMANDS
-from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, statistic_entry
+from attnviz.page.page import (
+    ERROR,
+    PackedPattern,
+    axis_entry,
+    colours_entry,
+    families_entry,
+    label_entry,
+    pack,
+    statistic_entry,
+)
 from attnviz.present.figure_context import STACK_LEGEND, capital, caption_of
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.statistics import LOOKBACK
@@ -76,9 +86,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             {
                 "id": str(head.id),
                 "column": head.id.head,
-                "label": head.shown,
-                "short": visible(brief_name(shorter(head.label))) + head.mark * (head.label != UNNAMED.name),
-                "family": asdict(family_of_label(head.label)),
+                **label_entry(head.labelled.shown, head.label, mark=head.mark),
                 "evidence": evidence(head),
                 "role": None if head.roles is None else _role_entry(analysis, head),
                 "row": row_of[head.id.layer],
@@ -90,6 +98,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "patterns": [_pattern_entry(parts[of_layer[head.layer]], packed) for head, (packed,) in kept.items()],
         "dropped": analysis.sinks,
         "colours": colours_entry(),
+        "families": families_entry(),
         "command_line": {
             "program": ["heads"] if analysis.verification.level else [],
             "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
@@ -134,14 +143,12 @@ def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     """Entry of a head's role over the corpus, or of that it has none."""
     role = head.role
     if role is None:
-        short = brief_name(UNNAMED.name)
-        return {"label": no_role(analysis), "where": "", "short": short, "family": asdict(UNNAMED), "evidence": ""}
+        return {**label_entry(no_role(analysis), UNNAMED), "where": "", "evidence": ""}
     return {
-        "label": role_name(role.role, None),
+        **label_entry(role_name(role.role, None), head.role_label, seen=analysis.has_role(head)),
+        "kinds": list(dict.fromkeys(family_of_label(name).name for name, _ in head.over_corpus)),
         "where": unless_seen(analysis, head),
-        "short": visible(brief_name(shorter(role.role))),
-        "family": asdict(family_of_label(role.role)),
-        "evidence": f"{role_text(analysis, head)}, {role_numbers(role)}",
+        "evidence": f"{role_text(analysis, head)}, {role_numbers(role)}, measured on {corpora_of(analysis, [head])}",
     }
 
 

@@ -28,7 +28,9 @@ from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.view import ViewOptions
 
-_STORED_ROLE = plain("role", "score", "baseline", "n", "interval", "passed", "direction", "untrained", "refuted")
+_STORED_ROLE = plain(
+    "role", "score", "baseline", "n", "interval", "holds", "passed", "direction", "untrained", "refuted"
+)  # fmt: skip
 """A role over the stored corpus; profile.json has its evidence."""
 
 
@@ -69,6 +71,10 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
     def diagonal(head: HeadFindings) -> float | None:
         return parts[head.id].context.uniform[DIAGONALITY]
 
+    def baselines(head: HeadFindings) -> dict[str, float | None]:
+        known = context(head).baselines_of(head.statistics)
+        return {name: known[name] for name in SHARES}
+
     fields: list[Field[HeadFindings]] = [
         *HEAD,
         _statistic("entropy"),
@@ -83,7 +89,7 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
         Field(value=diagonal, name="diagonality_baseline", of_stacks=True, csv={}),
         *lookback_fields(analysis.spans),
         Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
-        Field(value=lambda head: {name: context(head).baselines.get(name) for name in SHARES}, name="baseline", csv={}),
+        Field(value=baselines, name="baseline", csv={}),
         Field(value=lambda head: [_verdict(verdict) for verdict in head.patterns], name="patterns", csv={}),
         *LABEL,
         Field(
@@ -169,8 +175,8 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "repeats": ["on_repeats", "baseline_on_repeats", "types"],
         "broad": ["on_content"],
     }
-    names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
-    return {name: getattr(verdict, name) for name in names}
+    names = ["name", "score", "baseline", "n", "holds", "passed", "kind", "enough", "threshold"]
+    return {name: getattr(verdict, name) for name in (*names, *more.get(verdict.kind, []))}
 
 
 def _attention_bytes(analysis: Analysis, _: ViewOptions) -> bytes:

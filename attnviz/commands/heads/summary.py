@@ -6,10 +6,11 @@ from itertools import groupby
 from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_of, rank_value
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, rank_value
+from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import Role
-from attnviz.judge.verdicts import BOTH, UNNAMED, Verdict
-from attnviz.measures.patterns import SINK
+from attnviz.judge.verdicts import UNNAMED, Verdict
+from attnviz.models.wording import visible
 from attnviz.present.documents import layer_entry
 from attnviz.present.fields import Field, entry, pick
 from attnviz.present.published import role_name, role_numbers
@@ -31,7 +32,7 @@ def role_text(analysis: Analysis, head: HeadFindings) -> str:
     """``det dep→head``; ``obj dep→head (not here)`` if :func:`seen` says so; :func:`no_role` for none."""
     if head.role is None:
         return no_role(analysis)
-    first = f"{SINK}{BOTH}" if head.role.role != SINK and SINK in dict(head.over_corpus) else ""
+    first = head.role_label.removesuffix(head.role.role)
     return f"{first}{role_name(head.role.role, head.role.direction)}{unless_seen(analysis, head)}"
 
 
@@ -60,6 +61,13 @@ def unless_seen(analysis: Analysis, head: HeadFindings) -> str:
 def over_corpus(analysis: Analysis, head: HeadFindings) -> str:
     """The role over the corpus with its numbers, or ''."""
     return "" if head.role is None else f"over the corpus {role_text(analysis, head)}, {role_numbers(head.role)}"
+
+
+def corpora_of(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
+    """The corpora that measured the first roles of these heads; of the whole profile where none has a role."""
+    assert analysis.profile is not None
+    roles = [head.role for head in heads if head.role is not None]
+    return visible(analysis.profile.measured_by(roles) or analysis.profile.measured_on)
 
 
 def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
@@ -104,7 +112,7 @@ def listed_heads(analysis: Analysis) -> list[HeadFindings]:
 
 
 def _of_kind(found: Sequence[tuple[str, Verdict | Role]], kind: str) -> list[float]:
-    return [rank_value(each) for name, each in found if kind_of(name) == kind]
+    return [rank_value(each) for name, each in found if family_of_label(name).name == kind]
 
 
 def _layer_entry(layer: int, kinds_of_heads: Sequence[Sequence[str]]) -> dict[str, Any]:

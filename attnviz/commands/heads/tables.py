@@ -11,7 +11,6 @@ from rich.text import Text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import (
     HeadFindings,
-    kind_of,
     rank_value,
     selected_verdict,
     shorter,
@@ -24,10 +23,12 @@ from attnviz.commands.heads.summary import (
     LABEL_NUMBERS,
     MISSION,
     MOST_LISTED,
+    corpora_of,
     heads_to_look_at,
     no_role,
     role_text,
 )
+from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
@@ -144,7 +145,7 @@ def _contact_table(analysis: Analysis, choices: ViewOptions, top: int | None) ->
 
 
 def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
-    """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads pass."""
+    """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads show it."""
     by_name: dict[tuple[bool, str], list[_Entry]] = {}
     for head in heads:
         for verdict in head.patterns:
@@ -194,9 +195,9 @@ def _strongest(row: _Pattern) -> str | Text:
     return glued(listed)
 
 
-def _passing(row: _Pattern) -> str:
+def _showing(row: _Pattern) -> str:
     entries = row[1]
-    return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= ENOUGH else "–"
+    return f"{sum(verdict.holds for _, verdict in entries)}/{len(entries)}" if row[0].n >= ENOUGH else "–"
 
 
 _PATTERN_COLUMNS: list[Field[_Pattern]] = [
@@ -205,7 +206,7 @@ _PATTERN_COLUMNS: list[Field[_Pattern]] = [
     Field("Baseline", lambda row: row[0].baseline),
     Field("which", lambda row: row[0].largest_baseline or ("" if row[0].baseline is None else "uniform"), detail=True),
     Field("n", lambda row: row[0].n),
-    Field("Pass", _passing),
+    Field("Heads", _showing),
 ]
 
 
@@ -221,14 +222,14 @@ def _notes(analysis: Analysis) -> Text:
     corpora = hidden = repeats = ""
     label = (
         "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests "
-        "on sinks; then, of the patterns that pass, the one with the largest error reduction, (score - baseline) / "
-        f"(1 - baseline); below n = {LEAST_N} no label. Pass: heads above the threshold, of n of {ENOUGH} or more."
+        "on sinks; then, of the patterns that it shows, the one with the largest error reduction, (score - baseline) / "
+        f"(1 - baseline); below n = {LEAST_N} no label. Heads: those above the threshold, for n of {ENOUGH} or more."
     )
     content = "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019)."
     if profile is not None:
         hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known."
         whose = "shipped with attnviz" if profile.shipped else "your own"
-        corpora = f"Corpus: {visible(profile.measured_on)} (profile {whose})."
+        corpora = f"Corpus: {corpora_of(analysis, analysis.heads)} (profile {whose})."
     if any(analysis.parts[0].context.counts[name] for name in REPEATS):
         repeats = f" In brackets, of induction and duplicate-token: the attention of repeated {unit}s."
     general = (
@@ -339,8 +340,8 @@ def _counts(
     """``2 local · 0 syntactic · …``, if ``whole`` with the clearest head of each kind in brackets."""
     by_kind: dict[str, list[tuple[float, HeadFindings, str]]] = {kind: [] for kind in (*_ALWAYS, *LABEL_KINDS)}
     for head, found in heads:
-        for kind in dict.fromkeys(kind_of(name) for name, _ in found):
-            name, best = next(each for each in found if kind_of(each[0]) == kind)
+        for kind in dict.fromkeys(family_of_label(name).name for name, _ in found):
+            name, best = next(each for each in found if family_of_label(each[0]).name == kind)
             does = shorter(visible(name))
             words = (str(head.id), "" if does == kind else does, rounded(score_and_baseline(best)[0]))
             by_kind.setdefault(kind, []).append((-rank_value(best), head, " ".join(filter(None, words))))
@@ -430,7 +431,7 @@ def _in_words(heads: Sequence[HeadFindings]) -> str:
 def _kinds_anywhere(head: HeadFindings, names: Collection[str]) -> list[str]:
     """What a head is on the text or over the corpus, each kind once, those that these names select first."""
     found = [name for name, _ in (*head.found_as(names), *head.on_text, *head.over_corpus)]
-    named = dict.fromkeys(map(kind_of, found))
+    named = dict.fromkeys(family_of_label(name).name for name in found)
     return [kind for kind in named if kind != UNNAMED] or [UNNAMED]
 
 

@@ -12,8 +12,8 @@ from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
-from attnviz.commands.heads.summary import MOST_DRAWN, listed_heads, over_corpus, unless_seen
-from attnviz.figures.families import ABBREVIATIONS, family_of_label
+from attnviz.commands.heads.summary import MOST_DRAWN, corpora_of, listed_heads, over_corpus, unless_seen
+from attnviz.figures.families import brief_name, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import (
     OF_TWO_TEXTS,
@@ -106,7 +106,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     if analysis.profile is not None:
         roles = "On the right: the role over a corpus (hollow: not in this text; half: not looked for)."
         corpus = (
-            f"on the right the role over a corpus ({visible(analysis.profile.measured_on)}; a stored profile), hollow "
+            f"on the right the role over a corpus ({corpora_of(analysis, heads)}; a stored profile), hollow "
             "where this text has no case of it, half where that is not known"
         )
     yield HeadGridPlan(
@@ -142,13 +142,12 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
         name = role_name(role.role, None)
         over_corpus = (
             family_of_label(role.role),
-            (name + unless_seen(analysis, head), name, ABBREVIATIONS.get(name, name)),
+            (name + unless_seen(analysis, head), name, brief_name(role.role)),
             analysis.has_role(head),
         )
-    brief = ABBREVIATIONS.get(shorter(label), shorter(label))
-    both = label.removesuffix(shorter(label)).removesuffix(SYNTACTIC) + brief  # "sink; prev"
-    beside, *briefer = (form + mark for form in (label, label.replace(SYNTACTIC, "syn: "), both, shorter(label)))
-    briefer.append("" if head.label == UNNAMED else brief + mark)  # the mark says as much
+    forms = (label, label.replace(SYNTACTIC, "syn: "), visible(brief_name(head.label)), shorter(label))
+    beside, *briefer = (form + mark for form in forms)
+    briefer.append("" if head.label == UNNAMED else brief_name(shorter(label)) + mark)  # the mark says as much
     family = family_of_label(head.label)
     return HeadCell(head.id, values, beside, family, tuple(briefer), bool(mark), over_corpus, sinks)
 
@@ -205,7 +204,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                     "weights of at least 0.005 are written in the cells" if written else "",
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
-                    over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
+                    over and f"{over}, measured on {corpora_of(analysis, [head])}",
                 ),
             ),
             title=head.title,

@@ -47,7 +47,7 @@ _SPARE = 4  # further examples kept, since some turn out to be duplicates
 
 
 def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleExamples, ...]:
-    """Find ``n`` hits, and misses, of the roles that each head passes, and of its best relation."""
+    """Find ``n`` hits, and misses, of the roles that each head has, and of its best relation."""
     roles, settings = _with_examples(roles) if n else [], run.settings
     search = _Search(run, roles, n)
     attention = SampledAttention(settings.checkpoint, settings.seed)
@@ -63,12 +63,12 @@ def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleEx
 
 
 def _with_examples(roles: Sequence[Role]) -> list[Role]:
-    """Roles that pass, and the best relation of each head, by head."""
+    """Roles that hold, and the best relation of each head, by head."""
     best: dict[HeadId, Role] = {}
     for role in roles:
         if role.role.startswith(SYNTACTIC) and role.n >= ENOUGH_INSTANCES:
             best[role.id] = max(best.get(role.id, role), role, key=attrgetter("margin"))
-    return sorted((role for role in roles if role.passed or role is best.get(role.id)), key=attrgetter("id"))
+    return sorted((role for role in roles if role.holds or role is best.get(role.id)), key=attrgetter("id"))
 
 
 def _drawn(settings: RunSettings, number: int) -> list[Text]:

@@ -69,8 +69,8 @@ class Profile(Result):
         control_texts: on how many texts an untrained copy of the model was measured.
         head_distances: mean Jensen-Shannon divergence of any two heads in nats, on queries of the verified
             texts, [n_all_heads, n_all_heads].
-        roles: of every head, whether they pass or not.
-        examples: of the roles that a head passes, and of its best relation.
+        roles: of every head, whether they hold or not.
+        examples: of the roles that a head has, and of its best relation.
         why_no_copying: the reason why copying was not measured on sentences, or ''.
         text_notes: sentences on how the corpora were read.
         chats: attention between the roles of chats, and the lookback ratio of their answers.
@@ -98,10 +98,10 @@ class Profile(Result):
     chats: tuple[ChatScores, ...] = ()
     frequencies: str | None = None
 
-    def passed_roles(self) -> dict[HeadId, list[Role]]:
-        """Roles that each head passes, by error reduction; heads without roles included."""
+    def roles_by_head(self) -> dict[HeadId, list[Role]]:
+        """Roles that each head has, the clearest first; heads without roles included."""
         model = self.checkpoint
-        return judged.passed_by_head(self.roles, select_heads((), model.kinds))
+        return judged.roles_by_head(self.roles, select_heads((), model.kinds))
 
     def role(self, id: HeadId, name: str, direction: str = "") -> Role | None:
         """A head's verdict for a role, by default in its better direction; None where the role does not occur."""
@@ -140,7 +140,7 @@ class Profile(Result):
         return " · ".join([self.checkpoint.short_name, *read, *more])
 
     def __repr__(self) -> str:
-        having = counted(sum(map(bool, self.passed_roles().values())), "head")
+        having = counted(sum(map(bool, self.roles_by_head().values())), "head")
         return f"<Profile of {self.source()}: {having} with a role>"
 
 
@@ -180,7 +180,7 @@ def profile_heads(
             subjects of GAP's passages.
         parser: the spaCy pipeline to use; default an installed English one.
         control: measure a freshly initialised copy of the model, too, on at most :data:`CONTROL_TEXTS` texts of each
-            corpus; a role passes only above it.
+            corpus; a role that is evidence passes only above it.
         examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none.
         frequencies: a file of words with their counts, by which tokens are rare; default the corpora.
         unfinished: a file in which to keep what was measured; the next call with the same settings goes on from

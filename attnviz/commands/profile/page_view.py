@@ -2,23 +2,22 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
-from attnviz.figures.families import UNNAMED, Family, brief_name, family_of_label
+from attnviz.figures.families import UNNAMED, Family, family_of_label
 from attnviz.judge.roles import Role, role_key
 from attnviz.measures.chats import LOOKBACK, SHARE
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.wording import counted, visible
-from attnviz.page.page import colours_entry, short_float, statistic_entry
+from attnviz.page.page import colours_entry, families_entry, label_entry, short_float, statistic_entry
 from attnviz.present import statistics
 from attnviz.present.fields import pick
 from attnviz.present.figure_context import caption_of
-from attnviz.present.published import role_name, role_numbers
+from attnviz.present.published import DESCRIBING, role_name, role_numbers
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
@@ -26,20 +25,20 @@ from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
 
 def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``, without patterns of single texts."""
-    model, passed = profile.checkpoint, profile.passed_roles()
-    telling = min(passed, key=lambda head: role_key(passed[head][0]) if passed[head] else (math.inf,))
+    model, of_heads = profile.checkpoint, profile.roles_by_head()
+    telling = min(of_heads, key=lambda head: role_key(of_heads[head][0]) if of_heads[head] else (math.inf,))
     judged = {(role.id, role.role): role for role in profile.roles}
     options = [*model.model_options, *(["--seed", str(profile.seed)] if profile.seed else [])]
     return {
         "command": "profile",
         "title": profile.source(),
-        "caption": caption_of(f"Interactive page of the roles of {counted(len(passed), 'head')}, {profile.source()}"),
+        "caption": caption_of(f"Interactive page of the roles of {counted(len(of_heads), 'head')}, {profile.source()}"),
         "verification": verification_line(
             profile.verification, model, sample=f" on a sample of {counted(profile.texts_verified, 'text')}"
         ).plain,
         "notes": [
-            "A head's label is its clearest role: that of the largest error reduction among those it passes. Roles "
-            "overlap; the table has all that pass, profile.json every score.",
+            "A head's label is its clearest role: that of the largest error reduction among those it has. Roles "
+            "overlap; the table has all, profile.json every score.",
             *([f"Dependency relations rest on {profile.trees}."] if profile.relations is not None else []),
         ],
         "sides": [],
@@ -48,10 +47,11 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "rows": [HeadId(layer, 0).layer_name for layer in model.layers],
         "columns": model.n_heads,
         "statistics": list(_statistics(profile)),
-        "heads": [_entry(head, roles) for head, roles in passed.items()],
+        "heads": [_entry(head, roles) for head, roles in of_heads.items()],
         "patterns": [],
         "dropped": "",
         "colours": colours_entry(),
+        "families": families_entry(),
         "command_line": {
             "program": ["profile"], "texts": [str(count.corpus.path) for count in profile.corpora], "options": options
         },
@@ -79,14 +79,13 @@ def _spans(profile: Profile) -> dict[str, Any]:
 
 
 def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
-    name = role_name(roles[0].role, None) if roles else UNNAMED.name
+    names = [role.role for role in roles] or [UNNAMED.name]
     return {
         "id": str(head),
         "row": int(head.layer),
         "column": head.head,
-        "label": name,
-        "short": brief_name(name),
-        "family": asdict(family_of(roles)),
+        **label_entry(role_name(names[0], None), names[0]),
+        "kinds": list(dict.fromkeys(family_of_label(name).name for name in names)),
         "evidence": " · ".join(f"{role_name(role.role, role.direction)}, {role_numbers(role)}" for role in roles),
         "role": None,
         "patterns": [],
@@ -117,17 +116,17 @@ def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
         if each.measure == LOOKBACK:
             of_head = {head: float(each.scores.scores[0][head]) for head in heads}
             yield column("lookback", "lookback ratio", statistics.LOOKBACK, float(each.scores.baseline.mean()), of_head)
-    for role in dict.fromkeys(role.role for role in profile.roles if role.passed):
+    for role in dict.fromkeys(role.role for role in profile.roles if role.holds):
         of_role = [each for each in profile.roles if each.role == role]
         scores = {each.id: each.score for each in of_role}
         yield column(role, f"role {visible(role)}", of_role[0].threshold, None, scores)
 
 
 def _tables(profile: Profile) -> Iterator[dict[str, Any]]:
-    """The tables of the terminal, with all roles that pass."""
+    """The tables of the terminal, with all roles that heads have."""
     names = ("id", "role", "direction", "score", "baseline", "error_reduction", "interval", "n", "untrained")
-    roles = [role for of_head in profile.passed_roles().values() for role in of_head]
-    note = "Roles that heads pass; a head may have several. Untrained: the best head of a freshly initialised copy."
+    roles = [role for of_head in profile.roles_by_head().values() for role in of_head]
+    note = f"A head may have several. Untrained: the best head of a freshly initialised copy. {DESCRIBING}"
     yield page_table(f"Roles ({len(roles)})", note, pick(ROLE_FIELDS, *names), roles, head=0)
     if profile.relations is not None:
         note = "The head that is right most often, beside the largest of its baselines."
@@ -138,7 +137,7 @@ def _tables(profile: Profile) -> Iterator[dict[str, Any]]:
 def sentences_entry(of: RoleExamples, role: Role | None) -> dict[str, Any]:
     """``Examples`` as in ``attnviz/page/patterns.js``: sentences of one role of a head; None for numbers not kept."""
     name = role_name(of.role, of.direction)
-    failed = "" if role is not None and role.passed else "does not pass"
+    failed = "" if role is not None and role.holds else "does not pass"
     numbers = filter(None, (failed, "" if role is None else role_numbers(role)))
     return {
         "head": str(of.id),

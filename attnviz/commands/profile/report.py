@@ -22,7 +22,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, pick, plain
-from attnviz.present.published import ARROWS, published_table, role_name, shown_baseline
+from attnviz.present.published import ARROWS, DESCRIBING, published_table, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
@@ -39,7 +39,7 @@ ROLE_FIELDS: tuple[Field[Any], ...] = (
     Field("Baseline", name="baseline", write=shown_baseline),
     Field("n", name="n"),
     Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=span, detail=True),
-    *plain("passed", "too_few", "threshold", "error_reduction", "texts", "q"),
+    *plain("holds", "passed", "too_few", "threshold", "error_reduction", "texts", "q"),
     Field("Untrained", name="untrained", write=lambda score: "" if score is None else score),
     *(Field(name=name, csv={}) for name in ("difference", "baselines", "p", "refuted")),
 )
@@ -184,13 +184,13 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
         few = choices.rows(_FEW)
         yield first_rows("Chats", _chat_fields(profile), pairs, few, "profile.json", noun="pair", order=order)
     control = profile.control_texts is not None
-    passed, top = profile.passed_roles(), choices.rows(_FEW if profile.relations is not None else 2 * _FEW) or 0
+    of_heads, top = profile.roles_by_head(), choices.rows(_FEW if profile.relations is not None else 2 * _FEW) or 0
     if not choices.verbose:
-        clearest = {head: roles[:1] for head, roles in passed.items()}
+        clearest = {head: roles[:1] for head, roles in of_heads.items()}
         yield by_head(clearest, top, "profile.csv", control=control)
         yield notes(*_texts_left_out(profile))
         return
-    yield by_head(passed, top, "profile.csv", control=control)
+    yield by_head(of_heads, top, "profile.csv", control=control)
     published = _published(profile)
     if published:
         yield published_table(published)
@@ -235,13 +235,13 @@ def largest_guess(relation: RelationCount, role: Role) -> tuple[str, str]:
     return f"{relation.offset:+d}" if name == "fixed offset" else name, rounded(role.baseline)
 
 
-def by_head(passed: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, control: bool) -> RenderableType:
-    """Table of the roles that each head passes, the clearest first; a sentence where no head passes any.
+def by_head(of_heads: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, control: bool) -> RenderableType:
+    """Table of the roles that each head has, the clearest first; a sentence where no head has any.
 
     ``top`` heads are listed, 0 for all; ``file`` has the others.
     """
-    n_heads = len(passed)
-    heads = [(id, roles) for id, roles in passed.items() if roles]
+    n_heads = len(of_heads)
+    heads = [(id, roles) for id, roles in of_heads.items() if roles]
     if not heads:
         return Text(f"None of the {n_heads} heads shows a role over this corpus.", "bold")
     heads.sort(key=lambda head: -(head[1][0].error_reduction or 0.0))
@@ -264,14 +264,11 @@ def _notes(profile: Profile) -> RenderableType:
     if profile.control_texts is not None:
         texts = [counted(profile.control_texts, "text")] if profile.control_texts else []
         read = " and ".join([*texts, *(["the same random tokens"] if profile.repeats is not None else [])])
-        control = (
-            f"Untrained: the best head of a freshly initialised copy, in the same direction, on {read}; all roles but "
-            "broad must beat it"
-        )
+        control = f"Untrained: the best head of a freshly initialised copy, in the same direction, on {read}"
     return notes(
         "A role passes by its threshold (a relation: 0.1 above its baseline), with the interval of score less baseline "
-        f"above 0 and a false discovery rate of at most {ERROR_RATE:g}, over all heads. {control}. profile.json has "
-        "every score.",
+        f"above 0, a false discovery rate of at most {ERROR_RATE:g} over all heads, and its own interval above an "
+        f"untrained copy. {control}. {DESCRIBING} profile.json has every score.",
         f"Trees: {trees}. Baseline: the largest of six guesses (+1: the next word). Pass: heads that pass; too few: "
         f"below {ENOUGH_INSTANCES} instances, or texts."
         if profile.relations is not None
@@ -296,11 +293,11 @@ def _why(count: CorpusCount) -> str:
 
 
 def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
-    """The roles that pass; where none does, the best head of each."""
+    """The roles that heads have; where there are none, the best head of each."""
     best: dict[str, Role] = {}
     for role in profile.roles:
         best[role.role] = max(best.get(role.role, role), role, key=attrgetter("margin"))
-    return NamedTable("roles", ROLE_FIELDS, [role for role in profile.roles if role.passed] or [*best.values()])
+    return NamedTable("roles", ROLE_FIELDS, [role for role in profile.roles if role.holds] or [*best.values()])
 
 
 SPEC = CommandSpec[Profile](

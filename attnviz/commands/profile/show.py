@@ -15,6 +15,7 @@ from attnviz.models.head_ids import select_heads
 from attnviz.models.wording import visible
 from attnviz.present.documents import paper_table
 from attnviz.present.fields import Field, NamedTable
+from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.tables import RowTable, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
@@ -66,7 +67,7 @@ def _role(profile: StoredProfile, examples: RoleExamples) -> Role | None:
 
 
 def _rank_key(role: Role | None) -> tuple[bool, float]:
-    return (True, 0.0) if role is None else (not role.passed, -(role.error_reduction or 0.0))
+    return (True, 0.0) if role is None else (not role.holds, -(role.error_reduction or 0.0))
 
 
 def _names(role: str) -> set[str]:
@@ -140,7 +141,7 @@ def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], top: 
 
 
 def _title(examples: RoleExamples, role: Role | None, listed: str) -> str:
-    numbers = role_numbers(role) if role and role.passed else "its best relation; it does not pass"
+    numbers = role_numbers(role) if role and role.holds else "its best relation; it does not pass"
     return f"{examples.id} {role_name(examples.role, examples.direction)} ({numbers}; {listed} examples)"
 
 
@@ -151,24 +152,26 @@ def role_tables(profile: StoredProfile, top: int) -> Iterator[RenderableType]:
     roles = {head: profile.of(head) for head in select_heads((), profile.stacks)}
     control = any(role.untrained is not None for of_head in roles.values() for role in of_head)
     yield by_head(roles, top, "--json", control=control)
-    yield notes(*(f"{name}: {measured_on(part)}." for name, part in profile.parts.items()))
+    on = (f"{name}: {measured_on(part)}." for name, part in profile.parts.items())
+    yield notes(*on, capital(profile.outdated))
 
 
-def passed_roles(profile: StoredProfile) -> dict[str, Any]:
-    """The model, and the roles that pass, as in profile.json."""
-    roles = [role for role in profile.document["roles"] if role["passed"]]
+def roles_document(profile: StoredProfile) -> dict[str, Any]:
+    """The model, and the roles that hold, as in profile.json."""
+    roles = [role for role in profile.document["roles"] if role.get("holds", role.get("passed"))]
     return {"attnviz": profile.document["attnviz"], "model": profile.model, "parts": profile.parts, "roles": roles}
 
 
 def paper_table_of(profile: StoredProfile, kind: str) -> str:
-    """The roles that pass as a table for a paper, as by :func:`attnviz.present.documents.paper_table`."""
+    """The roles that hold as a table for a paper, as by :func:`attnviz.present.documents.paper_table`."""
     from attnviz.commands.profile.report import ROLE_FIELDS, SPEC
 
-    content = passed_roles(profile)
+    content = roles_document(profile)
     fields = [replace(field, value=methodcaller("get", field.name)) for field in ROLE_FIELDS]
     columns, rows = NamedTable("roles", fields, content["roles"]).csv_rows()
+    corpora = visible(profile.measured_by(role for head in profile.roles for role in profile.of(head)))
     caption = (
-        f"Roles of the heads of {visible(str(profile.model.get('name')))} over {profile.measured_on} (attnviz profile, "
+        f"Roles of the heads of {visible(str(profile.model.get('name')))} over {corpora} (attnviz profile, "
         f"version {content['attnviz']})."
     )
     return paper_table(kind, SPEC.paper or columns, rows, caption, "tab:attnviz-profile")

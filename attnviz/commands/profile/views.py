@@ -29,6 +29,7 @@ from attnviz.judge.verdicts import ENOUGH
 from attnviz.measures.relations import RelationCount
 from attnviz.models.wording import counted, signed, visible
 from attnviz.present.figure_context import caption_of
+from attnviz.present.published import DESCRIBING
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 MOST_RELATIONS = 60
@@ -59,14 +60,17 @@ def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]
     notes = [
         f"Each relation's best head, chosen and scored on the same corpus ({profile.trees}), beside the largest of its "
         f"baselines. It passes {100 * PASS_MARGIN:.0f} points above that (after Voita et al. 2019), if the interval of "
-        f"the difference, at {ERROR_RATE:g} over all heads together, is above 0, and above an untrained copy. +1: the "
-        "head of the relation is the next word after the dependent; dep → head: the dependent attends to its head."
+        f"the difference, at {ERROR_RATE:g} over all heads together, is above 0, and above an untrained copy. The thin "
+        "line is this interval, drawn from the baseline. Cannot be decided: the threshold is within it. +1: the head "
+        "of the relation is the next word after the dependent; dep → head: the dependent attends to its head."
     ]
     left_out = len(profile.relations or ()) - len(rows)
     if left_out:
         notes.append(f"{counted(left_out, 'rarer relation')} left out.")
-    title = f"{profile.checkpoint.short_name}: best head against its largest baseline, "
-    title += f"{sum(row.best.passed for row in rows)} of {len(rows)} relations pass"
+    tested = [row.relation.relation for row in rows if not row.best.too_few]
+    passing = {role.relation for role in profile.roles if role.passed}
+    title = f"{profile.checkpoint.short_name}: best head against its largest baseline; "
+    title += f"{len(passing.intersection(tested))} of {counted(len(tested), 'relation')} tested have a head that passes"
     instances = sum(each.n for each in relations if ":" not in each.relation)  # a subtype's count for its relation, too
     source = profile.source("syntactic", f"n = {instances:,} instances")
     rows.sort(key=lambda row: (bool(row.best.too_few), -row.best.margin, row.relation.relation))
@@ -83,7 +87,8 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     greys, (strong, pale) = style.greys, _blues(style)
     y, heads = np.arange(len(plan.rows)), [row.best for row in plan.rows]
     scores, baselines = ([head.score for head in heads], np.array([head.baseline for head in heads]))
-    lows, highs = zip(*(head.interval or (head.score, head.score) for head in heads), strict=True)
+    differences = (head.difference or (head.margin, head.margin) for head in heads)
+    lows, highs = (baselines + ends for ends in zip(*differences, strict=True))
     rules = [pale if head.passed else greys.frame for head in heads]
     ax.hlines(y, baselines, scores, colors=rules, lw=3, alpha=0.6, zorder=2)
     ax.hlines(y, lows, highs, colors=greys.ink, lw=0.6, zorder=3)
@@ -107,14 +112,15 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
 
 
 def _beside(row: _Row, style: Style) -> str:
-    """``L2H8 dep → head, +0.22 above offset +1``; narrow pages have two lines, the narrowest head and gain alone."""
+    """``L2H8 dep → head, +0.22 above offset +1: fails``; narrow pages have two lines, the narrowest head and gain."""
     gain, width, too_few = signed(row.best.margin), style.room or math.inf, row.best.too_few
     if width < _NARROWEST:
         return f"{row.best.id}\n{'too few' if too_few else gain}"
     guess, _ = largest_guess(row.relation, row.best)
     direction = (row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep")
     separator = "\n" if width < _NARROW else ", "
-    return f"{row.best.id} {direction}{separator}{too_few or f'{gain} above {guess}'}"
+    verdict = "" if row.best.passed else ": fails" if row.best.refuted else ": cannot be decided"
+    return f"{row.best.id} {direction}{separator}{too_few or f'{gain} above {guess}{verdict}'}"
 
 
 def _label(axis: YAxis, texts: list[str], style: Style) -> None:
@@ -132,7 +138,7 @@ def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -
         Line2D([], [], **dot, mfc=strong, label="best head, passes"),
         Line2D([], [], **dot, mfc=pale, label="best head, does not pass"),
         Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above it"),
-        Line2D([], [], color=greys.ink, lw=0.6, label="interval"),
+        Line2D([], [], color=greys.ink, lw=0.6, label="interval of the difference"),
     ]
     width = page_width(style, 7.6)
     row = 0.26 if (style.room or math.inf) < _NARROW else 0.16
@@ -152,12 +158,12 @@ _NAME_WIDTH = 86  # largest width of a name in the map of roles, in pixels
 
 
 def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    passed = list(profile.passed_roles().values())
-    families = [family_of(of_head) for of_head in passed]
+    of_heads = list(profile.roles_by_head().values())
+    families = [family_of(roles) for roles in of_heads]
     drawn = [family for family in FAMILIES if family is not UNNAMED]
     shape = profile.checkpoint.n_layers, profile.checkpoint.n_heads
     values = np.array([math.nan if family is UNNAMED else drawn.index(family) for family in families]).reshape(shape)
-    texts = [_names(of_head) for of_head in passed]
+    texts = [_names(roles) for roles in of_heads]
     frame = choices.style.greys.frame
     handles = [
         Patch(
@@ -171,8 +177,8 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
     ]
     source = profile.source()
     title = f"{profile.checkpoint.short_name}: the clearest role of every head, "
-    title += f"{sum(map(bool, passed))} of {len(passed)} have one"
-    clearest = "Clearest: the largest error reduction, specific roles first, sink last; +2: two further roles."
+    title += f"{sum(map(bool, of_heads))} of {len(of_heads)} have one"
+    clearest = f"Clearest: the largest error reduction, specific roles first, sink last. {DESCRIBING} +2: two more."
     each = HeadMap(
         values, profile.checkpoint.layers, norm=Normalize(0, len(drawn) - 1), bar="",
         colours=ListedColormap([family.colour for family in drawn]),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnviz.commands.compare.differences import Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.errors import TextError
-from attnviz.judge.roles import Role, judged_roles, passed_by_head, statistic_candidates, syntax_candidates
+from attnviz.judge.roles import Role, judged_roles, roles_by_head, statistic_candidates, syntax_candidates
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import StatisticsTally, counting
@@ -282,7 +282,7 @@ def _clearest_roles(
 ) -> dict[HeadId, Role | None]:
     """Each head's role of the largest error reduction, judged without an untrained copy; None if none passes."""
     candidates = [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
-    passed = passed_by_head(judged_roles(candidates, {}), heads)
+    passed = roles_by_head(judged_roles(candidates, {}), heads)
     return {head: next(iter(roles), None) for head, roles in passed.items()}
 
 

@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from attnviz.commands.heads.spans import spans_of_texts
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
 from attnviz.commands.heads.texts.tables import number_fields, text_fields
-from attnviz.figures.families import brief_name, family_of_label
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.options import COMMANDS
-from attnviz.page.page import colours_entry, statistic_entry
+from attnviz.page.page import colours_entry, families_entry, label_entry, statistic_entry
 from attnviz.present.figure_context import caption_of
 from attnviz.present.statistics import described
 from attnviz.present.tables import page_table, verification_line
@@ -47,6 +45,7 @@ def page_data(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
         "patterns": [],
         "dropped": "",
         "colours": colours_entry(),
+        "families": families_entry(),
         "command_line": {
             "program": ["heads"],
             "texts": [str(result.corpus.path) if result.corpus else "-"],
@@ -74,9 +73,7 @@ def _entry(head: HeadSpread, n_texts: int) -> dict[str, Any]:
         "id": str(head.id),
         "row": int(head.id.layer),
         "column": head.id.head,
-        "label": visible(head.label),
-        "short": visible(brief_name(head.label)),
-        "family": asdict(family_of_label(head.label)),
+        **label_entry(head.label, head.label),
         "evidence": f"on {head.labels[head.label]} of {n_texts} texts{score}" + (f"; also {others}" if others else ""),
         "role": None,
         "patterns": [],
