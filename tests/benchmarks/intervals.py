@@ -88,13 +88,13 @@ def simulate(kind: str, n: int, runs: int = RUNS) -> Simulated:
         numerators, denominators = map(torch.from_numpy, draw(np.random.default_rng(seed), n))
         found = of_ratios(numerators, denominators, text_weights(seed, range(n), SAMPLES))
         estimates, errors, known = found.estimates.numpy(), found.errors.numpy(), found.known.numpy()
-        shares = list[float]()
-        for half, there in ((found.critical * errors, known), (t * errors, np.full(HEADS, True))):
+        critical, shares = found.critical if known.any() else 0.0, list[float]()
+        for half, there in ((critical * errors, known), (t * errors, np.full(HEADS, True))):
             named = there & (np.abs(estimates) > half)
             misses = there & (np.abs(estimates - truth) > half)
             shares += [not misses.any(), named[NO_EFFECT].any(), named[~NO_EFFECT].mean()]
         rows.append((*shares[:3], 1 - known.mean(), *shares[3:]))
-        widths += [found.critical / t] * int(known.sum())
+        widths += [critical / t] * int(known.sum())
     holds, wrongly, named, not_known, *of_t = np.mean(rows, 0)
     return Simulated(holds, wrongly, named, not_known, float(np.median(widths)) if widths else math.nan, *of_t)
 

@@ -175,11 +175,17 @@ def _margin(predicted: Tensor, labels: Tensor) -> Tensor:
 class Estimate:
     """A number and its interval, at 0.05 over all rows of its table (:mod:`attnviz.measures.intervals`).
 
-    The interval is None with too few texts, or too few that have an effect.
+    Both ends are None with too few texts, or too few that have an effect.
     """
 
     value: float
-    interval: Interval | None
+    low: float | None
+    high: float | None
+
+    @property
+    def interval(self) -> Interval | None:
+        """Both ends, or None."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def side(self) -> int | None:
@@ -276,7 +282,8 @@ class Bootstrap:
         for at, metric in enumerate(self._metrics):
             found = of_ratios(torch.stack([each[:, at] for each in sums], 1), counts, self._weights)
             for number, row in enumerate(rows):
-                row[metric.name] = Estimate(float(found.estimates[number]), found.interval(number))
+                ends = found.interval(number) or (None, None)
+                row[metric.name] = Estimate(float(found.estimates[number]), *ends)
         return rows
 
     def _of_all(self, sums: Sequence[Tensor]) -> list[dict[str, Estimate]]:

@@ -285,8 +285,8 @@ def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
     effects = ablation.head(id).damage
     if claim.what not in effects:
         raise UsageError(f"this model is measured by {' and '.join(effects)}, not by {claim.what}.")
-    value, low, high = vars(effects[claim.what]).values()
-    return bounded(claim, value, ablation.n_texts, interval=None if low is None else (low, high))
+    effect = effects[claim.what]
+    return bounded(claim, effect.value, ablation.n_texts, interval=effect.interval)
 
 
 def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:
