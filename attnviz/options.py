@@ -58,6 +58,9 @@ PATCH_METRICS = ("logit_difference", "loss", "kl")
 PATH_NETWORKS = ("frozen", "run")
 """What the feed-forward networks between the ends of a path do; see :mod:`attnviz.trace.paths`."""
 
+ABLATE_METRICS = ("loss", "kl", "margin", "changed", "logit_difference", "cosine", "l2")
+"""By what the effect of removing heads is measured; a model has two or three of them."""
+
 MOST_EXAMPLES = 100
 """Examples of a kind that can be asked for, of each role of each head: all are in memory."""
 
@@ -499,6 +502,9 @@ COMMANDS = {
             _seed("Random seed of the bootstrap, of the random order and of the random projections."),
             _switch("curve", "Also remove heads together: each layer, and a growing share of all heads.", True),
             _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
+            Option("order_by", str, "The metric by which heads are ranked, and removed one after the other. Default: "
+                   "loss, or else kl or cosine; of a classifier whose loss is near 0 on most texts the margin.",
+                   choices=ABLATE_METRICS),
         ),
         pictures=_figures("ablate"),
         output=(_top("Number of heads in the table and in ablate-heads. Default: 12."), _TABLE, *_FILES),

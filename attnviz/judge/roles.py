@@ -18,6 +18,7 @@ from attnviz.measures.estimates import (
     share_evidence,
 )
 from attnviz.measures.guesses import error_reduction
+from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.names import NameCount
 from attnviz.measures.patterns import (
     INACTIVE,
@@ -36,10 +37,6 @@ from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally
 from attnviz.measures.writing import WritingTally
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import counted
-
-ERROR_RATE = 0.05
-"""Error rate of a role's intervals over all heads together (Bonferroni), and false discovery rate over all roles and
-heads of a model (Benjamini-Yekutieli 2001). A role passes where both hold."""
 
 ENOUGH_INSTANCES = 30
 """Instances of a relation, and sentences that have it, below which no verdict is given; attnviz's own choice."""

@@ -28,6 +28,7 @@ _EDGE = 1e-6  # least distance from 0 and 1 for the logit of a share
 
 _LARGEST_T = 1e6  # a t that stands for infinity
 
+
 Interval = tuple[float, float]
 
 

@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from attnviz.printable import ISOLATES, escaped
 
@@ -64,6 +64,16 @@ def span(ends: Iterable[float | None] | None, digits: int = 2) -> str:
     """Both ends of a range: ``0.12–0.34``; a dash where there is none."""
     known = [end for end in ends or () if end is not None]
     return "–".join(rounded(end, digits) for end in known) or "–"
+
+
+def bracketed(ends: Iterable[float] | None, write: Callable[[float], str]) -> str:
+    """Both ends of an interval: ``[0.12, 0.34]``; ``not known`` where there is none."""
+    return "not known" if ends is None else f"[{', '.join(map(write, ends))}]"
+
+
+def about_needed(needed: int | None, unit: str) -> str:
+    """About how many texts or pairs like these it takes to name a head, after what was found; '' if not known."""
+    return "" if needed is None else f"; it would take about {counted(needed, unit)} like these"
 
 
 def signed(value: float | None) -> str:

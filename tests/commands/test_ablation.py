@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz.commands.ablate import effects, measure
+from attnviz.commands.ablate import measure
 from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, SetEffect
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, ModelInput, input_batches, model_inputs, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.errors import CorpusError, TextError, UsageError, VerificationError
 from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.intervals import SAMPLES
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.options import METHODS
@@ -182,13 +183,22 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
     )
     lines = path.read_text().splitlines()
     counts = np.array([len(tokenizer(line)["input_ids"]) - 1 for line in lines])
-    weights = text_weights(3, range(30), effects.REPLICATES)[1:].numpy()
-    for head in result.heads:
-        edited = without(model, tokenizer, [head.id], "zero")
-        sums = [effects_of(model, edited, tokenizer, [line])[0] * n for line, n in zip(lines, counts, strict=True)]
-        expected = np.quantile(weights @ np.array(sums) / (weights @ counts), [0.025, 0.975])
+    edited = [without(model, tokenizer, [head.id], "zero") for head in result.heads]
+    means = [[effects_of(model, each, tokenizer, [line])[0] for each in edited] for line in lines]
+    sums = np.array(means) * counts[:, None]  # [n_texts, n_heads]
+
+    def ratios(at: Any) -> tuple[Any, Any]:
+        """Losses a token of drawn texts, and their errors by the delta method."""
+        found = sums[at].sum(0) / counts[at].sum()
+        residuals = sums[at] - found * counts[at][:, None]
+        return found, (residuals.var(0, ddof=1) * len(at)) ** 0.5 / counts[at].sum()
+
+    whole, errors = ratios(np.arange(30))
+    drawn = [ratios(np.repeat(np.arange(30), row)) for row in text_weights(3, range(30), SAMPLES)[1:].int().numpy()]
+    half = errors * sorted(max(abs(found - whole) / error) for found, error in drawn)[-50]
+    for head, *expected in zip(result.heads, whole - half, whole + half, strict=True):
         value = head.damage["loss"]
-        assert [value.low, value.high] == pytest.approx(expected, abs=1e-5)
+        assert [value.low, value.high] == pytest.approx(expected, abs=1e-4 * (expected[1] - expected[0]) + 1e-5)
         assert value.low is not None
         assert value.high is not None
         assert value.low < value.value < value.high

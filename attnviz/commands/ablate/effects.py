@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 
 from attnviz.commands.ablate.inputs import (
-    ANSWER,
+    DIFFERENCE,
     STATES,
     InputBatch,
     ModelInput,
@@ -22,7 +22,9 @@ from attnviz.commands.ablate.inputs import (
     metrics_of,
 )
 from attnviz.errors import VerificationError
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import SAMPLES, of_ratios
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import amount
@@ -35,9 +37,6 @@ from attnviz.trace.checks import Verification
 from attnviz.trace.logits import check_logits
 from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.verify import VerifiedRows
-
-REPLICATES, _TAIL = 1000, 0.025
-"""Bootstrap samples of the texts, enough for the ends of a 95 % interval."""
 
 MORE, LESS, SAME = "more", "less", "no difference shown"
 """Verdicts on the tokens of a role; see :class:`RoleEffect`."""
@@ -52,7 +51,7 @@ class BatchMetrics:
 
     Attributes:
         clean: its loss and right predictions, sums [2, rows]; None without targets. Where answers have foils, the loss
-            is the logit of the foil less that of the answer.
+            is the logit of the foil less that of the answer; without labels it is that of the predicted class.
     """
 
     def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor, weights: Sequence[Tensor]) -> None:
@@ -79,9 +78,8 @@ class BatchMetrics:
         if self._labels is None:
             self._labels = decided
         self._losses = self._loss(self._predicted, slice(None))
-        if labels:
-            found = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
-            self.clean = self._by_row(found[None])[0, :, 0].T
+        found = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
+        self.clean = self._by_row(found[None])[0, :, 0].T
 
     def changes(self, final: Tensor, inputs: InputBatch | None = None) -> Tensor:
         """The metrics of :func:`metrics_of`, summed over each row, [copies, rows, n_sums, n_metrics], float64.
@@ -175,7 +173,10 @@ def _margin(predicted: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95 % interval by a bootstrap over texts; None with too few texts."""
+    """A number and its interval, at 0.05 over all rows of its table (:mod:`attnviz.measures.intervals`).
+
+    Both ends are None with too few texts, or too few that have an effect.
+    """
 
     value: float
     low: float | None
@@ -185,9 +186,14 @@ class Estimate:
         return self.value
 
     @property
+    def interval(self) -> Interval | None:
+        """Both ends, or None."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
     def side(self) -> int | None:
         """Sign of the interval: 1 above zero, -1 below, 0 if it includes zero; None without an interval."""
-        return None if self.low is None or self.high is None else (self.low > 0) - (self.high < 0)
+        return None if self.interval is None else (self.interval[0] > 0) - (self.interval[1] < 0)
 
 
 @dataclass(frozen=True)
@@ -201,7 +207,7 @@ class RoleEffect:
     queries: dict[str, Estimate]  # mean damage by metric
     others: dict[str, Estimate]  # of the matches
     difference: dict[str, Estimate]  # queries less others
-    verdict: str | None  # by the first metric: MORE, LESS or SAME; None without intervals
+    verdict: str | None  # by the metric that heads are ordered by: MORE, LESS or SAME; None without intervals
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,7 @@ class HeadEffect:
     """Effect of removing one head."""
 
     id: HeadId
-    rank: int  # from 1 for the largest effect by the first metric, of an answer and a foil in either direction
+    rank: int  # from 1 for the largest effect by the metric that heads are ordered by; of logit differences by size
     damage: dict[str, Estimate]  # by metric, per token: positive where the metric gets worse without the head
     gradient: float | None = None  # importance by Michel et al. 2019; None if not measured
     roles: tuple[RoleEffect, ...] = ()  # on the tokens of the roles that were asked for, and have some
@@ -257,75 +263,90 @@ class Bootstrap:
         texts: Sequence[Text],
         counts: Tensor,
         kind: str,
+        order_by: str,
         sums: Mapping[HeadSet, Tensor],
         roles: Sequence[RoleTokens] = (),
     ) -> None:
         """``sums`` of heads and sets, [n_texts, n_sums, n_metrics], over measured positions, [n_texts, n_sums].
 
         The first sum is of all positions, then come those of the queries and of the matches of each role.
+        ``order_by``: the name of the metric that ranks heads.
         """
-        replicates = REPLICATES if len(texts) >= ENOUGH_TEXTS else 0
-        self._weights = text_weights(seed, [text.number for text in texts], replicates)
-        self._names, self._counts, self._roles = [metric.name for metric in metrics_of(kind)], counts, roles
-        self._size = abs if kind == ANSWER else float
+        self._weights = text_weights(seed, [text.number for text in texts], SAMPLES)
+        self._metrics, self._order_by, self._counts, self._roles = metrics_of(kind), order_by, counts, roles
         self.sums = dict(sums)
 
-    def estimates(self, sums: Tensor) -> dict[str, Estimate]:
-        """Estimates by metric of all positions, from sums [n_texts, n_sums, n_metrics]."""
-        return self._estimates(self._means(sums, 0), len(sums))
+    def _estimates(self, sums: Sequence[Tensor], counts: Tensor) -> list[dict[str, Estimate]]:
+        """Estimates by metric of the rows of a table, whose intervals hold together.
 
-    def _means(self, sums: Tensor, at: int) -> Tensor:
-        """Means over the positions of one sum as measured, then in each replicate, [1 + replicates, n_metrics]."""
-        return (self._weights @ sums[:, at]) / (self._weights @ self._counts[:, at])[:, None]
+        ``sums``: of each row, [n_texts, n_metrics]; ``counts``: of positions, [n_texts, n_rows], or [n_texts, 1].
+        """
+        rows = [dict[str, Estimate]() for _ in sums]
+        for at, metric in enumerate(self._metrics):
+            found = of_ratios(torch.stack([each[:, at] for each in sums], 1), counts, self._weights)
+            for number, row in enumerate(rows):
+                ends = found.interval(number) or (None, None)
+                row[metric.name] = Estimate(float(found.estimates[number]), *ends)
+        return rows
 
-    def _estimates(self, means: Tensor, texts: int) -> dict[str, Estimate]:
-        low = high = [None] * len(self._names)
-        if texts >= ENOUGH_TEXTS:
-            ends = torch.tensor([_TAIL, 1 - _TAIL], dtype=torch.float64)
-            low, high = means[1:].quantile(ends, dim=0).tolist()
-        return {name: Estimate(*of) for name, *of in zip(self._names, means[0].tolist(), low, high, strict=True)}
+    def _of_all(self, sums: Sequence[Tensor]) -> list[dict[str, Estimate]]:
+        """Estimates by metric of all positions, from sums [n_texts, n_sums, n_metrics] of each row."""
+        return self._estimates([each[:, 0] for each in sums], self._counts[:, :1])
 
-    def _of_roles(self, sums: Tensor) -> Iterator[RoleEffect]:
-        for number, role in enumerate(self._roles):
-            counts = self._counts[:, 1 + 2 * number]
-            n, texts = int(counts.sum()), int((counts > 0).sum())
-            if n == 0:
-                continue
-            queries, others = (self._means(sums, 1 + 2 * number + side) for side in (0, 1))
-            difference = self._estimates(queries - others, texts)
-            verdict = {1: MORE, -1: LESS, 0: SAME, None: None}[difference[self._names[0]].side]
-            yield RoleEffect(
-                *role, n, texts, self._estimates(queries, texts), self._estimates(others, texts), difference, verdict
-            )
+    def _of_roles(self, heads: Sequence[HeadId]) -> dict[HeadId, list[RoleEffect]]:
+        """Of each head its effects on the tokens of roles; intervals hold together for all heads and roles."""
+        found: dict[HeadId, list[RoleEffect]] = {head: [] for head in heads}
+        measured = [at for at in range(len(self._roles)) if self._counts[:, 1 + 2 * at].any()]
+        if not measured:
+            return found
+        rows = [(head, at) for head in heads for at in measured]
+        queries, others = ([self.sums[frozenset([head])][:, 1 + 2 * at + side] for head, at in rows] for side in (0, 1))
+        counts = self._counts[:, [1 + 2 * at for _, at in rows]]  # as many matches as queries
+        differences = [query - other for query, other in zip(queries, others, strict=True)]
+        estimates = (self._estimates(each, counts) for each in (queries, others, differences))
+        for (head, at), on_queries, on_others, difference in zip(rows, *estimates, strict=True):
+            n, texts = int(self._counts[:, 1 + 2 * at].sum()), int((self._counts[:, 1 + 2 * at] > 0).sum())
+            verdict = {1: MORE, -1: LESS, 0: SAME, None: None}[difference[self._order_by].side]
+            found[head].append(RoleEffect(*self._roles[at], n, texts, on_queries, on_others, difference, verdict))
+        return found
 
     def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
-        """Heads by the first metric, the most important first; ``importance`` by gradients, [n_layers, n_heads]."""
-        damage = {
-            head: self.estimates(total) for heads, total in self.sums.items() if len(heads) == 1 for head in heads
-        }
-        ranked = sorted(damage, key=lambda head: (-self._size(damage[head][self._names[0]].value), head))
+        """Heads by their rank, the most important first; ``importance`` by gradients, [n_layers, n_heads]."""
+        heads = [head for of_set in self.sums if len(of_set) == 1 for head in of_set]
+        damage = dict(zip(heads, self._of_all([self.sums[frozenset([head])] for head in heads]), strict=True))
+        of_roles = self._of_roles(heads)
+        size = abs if self._order_by == DIFFERENCE else float
+        ranked = sorted(heads, key=lambda head: (-size(damage[head][self._order_by].value), head))
         return tuple(
             HeadEffect(
                 id=head,
                 rank=rank,
                 damage=damage[head],
                 gradient=None if importance is None else float(importance[head]),
-                roles=tuple(self._of_roles(self.sums[frozenset([head])])),
+                roles=tuple(of_roles[head]),
             )
             for rank, head in enumerate(ranked, start=1)
         )
 
-    def of_set(self, heads: HeadSet) -> SetEffect:
-        """Effect of a set beside its heads one at a time."""
-        members = sorted(heads)
-        singles = torch.stack([self.sums[frozenset([head])] for head in members]).sum(0)
-        return SetEffect(
-            heads=tuple(members),
-            layer=members[0].layer if len({head.layer for head in members}) == 1 else None,
-            damage=self.estimates(self.sums[heads]),
-            singles=self.estimates(singles),
-            excess=self.estimates(self.sums[heads] - singles),
-        )
+    def of_sets(self, sets: Sequence[HeadSet]) -> list[SetEffect]:
+        """Effects of sets beside their heads one at a time; intervals hold together for all sets."""
+        if not sets:
+            return []
+        together = [self.sums[heads] for heads in sets]
+        singles = [torch.stack([self.sums[frozenset([head])] for head in heads]).sum(0) for heads in sets]
+        excess = [both - alone for both, alone in zip(together, singles, strict=True)]
+        return [
+            SetEffect(
+                heads=tuple(sorted(heads)),
+                layer=min(heads).layer if len({head.layer for head in heads}) == 1 else None,
+                damage=of_set,
+                singles=one_at_a_time,
+                excess=difference,
+            )
+            for heads, of_set, one_at_a_time, difference in zip(
+                sets, *map(self._of_all, (together, singles, excess)), strict=True
+            )
+        ]
 
 
 _VERIFIED = 8

@@ -75,14 +75,17 @@ class Metric(NamedTuple):
     signed: bool = False  # whether it can be negative, since removing a head may help
 
 
+MARGIN, DIFFERENCE = "margin", "logit_difference"
+"""Names of metrics."""
+
 METRICS = {
     "loss": Metric("loss", "loss increase", "nats/token", signed=True),
     "kl": Metric("kl", "KL divergence", "nats/token"),
     "cosine": Metric("cosine", "cosine distance", "1 − cos"),
     "l2": Metric("l2", "L2 distance", "length"),
     "changed": Metric("changed", "other decision", "share of texts"),
-    "logit_difference": Metric("logit_difference", "logit difference lost", "logits", signed=True),
-    "margin": Metric("margin", "margin loss", "logits", signed=True),
+    DIFFERENCE: Metric(DIFFERENCE, "logit difference lost", "logits", signed=True),
+    MARGIN: Metric(MARGIN, "margin loss", "logits", signed=True),
 }
 """``loss``: of the model without the heads, less that of the unchanged model. ``kl``: KL(unchanged model || model
 without the heads). ``cosine``: one minus the cosine of the final states. ``l2``: length of their difference.
@@ -236,9 +239,9 @@ def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = F
 
 
 def metrics_of(kind: str) -> tuple[Metric, ...]:
-    """The metrics: two, of classes three; heads are ranked by the first."""
-    of_classes = {CLASS: ("kl", "changed", "margin"), LABELLED: ("loss", "kl", "margin")}
-    of_answers = {ANSWER: ("logit_difference", "kl")}
+    """The metrics: two, of classes three."""
+    of_classes = {CLASS: ("kl", "changed", MARGIN), LABELLED: ("loss", "kl", MARGIN)}
+    of_answers = {ANSWER: (DIFFERENCE, "kl")}
     names = {STATES: ("cosine", "l2"), **of_classes, **of_answers}.get(kind, ("loss", "kl"))
     unit = "nats/text" if kind in (*CLASSES, ANSWER) else "nats/token"  # measured once a text
     return tuple(METRICS[name]._replace(unit=METRICS[name].unit.replace("nats/token", unit)) for name in names)

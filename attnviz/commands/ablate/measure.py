@@ -24,7 +24,10 @@ from attnviz.commands.ablate.effects import (
 from attnviz.commands.ablate.gradients import GradientTally
 from attnviz.commands.ablate.inputs import (
     ANSWER,
+    CLASS,
     CLASSES,
+    LABELLED,
+    MARGIN,
     STATES,
     Metric,
     Sources,
@@ -56,6 +59,9 @@ from attnviz.trace.removal import Replacement
 MANY = 2000
 """Inputs from which on a message gives their number."""
 
+SATURATED = 0.05
+"""A loss of a class, in nats, below which it hardly tells heads apart: its margin does."""
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Ablation(Result):
@@ -72,6 +78,7 @@ class Ablation(Result):
     n_positions: int  # measured tokens in them; a text that is classified counts once
     clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted, or no labels
     clean_accuracy: float | None  # of the unchanged model, on texts with labels; None without
+    saturated: float | None  # of a classifier, share of texts whose loss, unchanged, is below SATURATED; else None
     clean_difference: float | None  # its logit of the answer less that of the foil, mean over texts; None without
     verified: SampleVerification  # of the sample
     heads: tuple[HeadEffect, ...]  # that were removed, the most important first
@@ -88,7 +95,7 @@ class Ablation(Result):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """The metrics; heads are ranked by the first."""
-        return metrics_of(self.kind)
+        return tuple(sorted(metrics_of(self.kind), key=lambda metric: metric.name != self.options["order_by"]))
 
     @property
     def texts_measured(self) -> str:
@@ -103,8 +110,8 @@ class Ablation(Result):
 
     @property
     def has_intervals(self) -> bool:
-        """Whether there were enough texts for a bootstrap."""
-        return self.heads[0].damage[self.metrics[0].name].low is not None
+        """Whether there were enough texts for a bootstrap, and a head that has an interval."""
+        return any(estimate.interval for head in self.heads for estimate in head.damage.values())
 
     @property
     def removable(self) -> int | None:
@@ -149,6 +156,7 @@ def ablate(
     seed: int = 0,
     curve: bool = True,
     gradient: bool = True,
+    order_by: str | None = None,
     label: str | int | None = None,
     answer: str | int | None = None,
     foil: str | int | None = None,
@@ -179,6 +187,8 @@ def ablate(
         seed: of the bootstrap, the random order and the random projections.
         curve: also remove heads together: those of each layer, and ever more of all, the least important first.
         gradient: also measure the importance by gradients (Michel et al. 2019).
+        order_by: the metric by which heads are ranked and removed: ``loss``, ``kl``, …; default the first that the
+            model has, but the margin of a classifier whose loss is below 0.05 on most texts.
         label: the class of all these texts, by name or number, for a classifier.
         answer: with ``foil``: measure by how much the logit of this token, which follows the texts, falls against that
             of the foil; of BERT at its mask; of a classifier a class. As text, or as a number. A table with the columns
@@ -202,6 +212,7 @@ def ablate(
         "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),
         "repeats": repeats, "limit": limit, "truncate": truncate, "seed": seed, "curve": curve, "gradient": gradient,
         "label": None if label is None else str(label), "answer": answer, "foil": foil, "target": target,
+        "order_by": order_by,
     }  # fmt: skip
     roles, contrast = role_tokens(options["role"], repeats), contrast_named(answer, foil, options["label"])
     given = (label, limit, contrast)
@@ -216,14 +227,11 @@ def ablate(
         sources = read_sources(items, limit, None if contrast else options["label"], contrast, columns)
     checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
-    if gradient and not has_gradient(checkpoint.model):
-        raise UsageError("weights of 4 bits have no gradient on this CPU: expected --no-gradient (gradient=False).")
     kind = kind_of(checkpoint, sources.texts, wanted=label is not None or label_column is not None)
+    heads = select_heads(options["select"], checkpoint.kinds)
+    _check(checkpoint, kind, heads, options)
     if roles:
         sources = replace(sources, texts=tuple(texts_with_roles(checkpoint, sources.texts, kind, repeats, seed)))
-    heads = select_heads(options["select"], checkpoint.kinds)
-    if together and len(heads) < 2:
-        raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     layers = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)] if curve else []
     groups = [frozenset(heads)] if together else [each for each in layers if len(each) > 1]
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
@@ -242,7 +250,9 @@ def ablate(
         tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed)
         on_batch = [tally.add] if gradient else []
         sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"), *on_batch)
-        bootstrap = Bootstrap(seed, measured, passes.counts, kind, sums, roles)
+        saturated = _saturated(kind, passes)
+        options["order_by"] = order_by or (MARGIN if is_sure(saturated) else metrics_of(kind)[0].name)
+        bootstrap = Bootstrap(seed, measured, passes.counts, kind, options["order_by"], sums, roles)
         ranked = bootstrap.ranked_heads(tally.importance if gradient else None)
         removal = None
         if curve and not together and len(heads) > 1:
@@ -250,7 +260,7 @@ def ablate(
             removal = _removal_curve(passes, replacement, order, bootstrap, seed, partial(tell, "curve"))
     encoded = {each.text: each.item for each in inputs}.values()
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
-    sets, n_positions = tuple(map(bootstrap.of_set, groups)), int(passes.counts[:, 0].sum())
+    sets, n_positions = tuple(bootstrap.of_sets(groups)), int(passes.counts[:, 0].sum())
     clean_loss = None if passes.clean is None else float(passes.clean[0].sum()) / n_positions
     return Ablation(
         checkpoint=checkpoint,
@@ -260,8 +270,9 @@ def ablate(
         n_texts=len(measured),
         n_cut=len({each.text for each in inputs if each.item.cut}),
         n_positions=n_positions,
-        clean_loss=None if kind == ANSWER else clean_loss,
-        clean_accuracy=None if kind not in CLASSES or passes.clean is None else float(passes.clean[1].mean()),
+        clean_loss=None if kind in (ANSWER, CLASS) else clean_loss,  # without labels it is of the predicted class
+        clean_accuracy=float(passes.clean[1].mean()) if kind == LABELLED and passes.clean is not None else None,
+        saturated=saturated,
         clean_difference=-clean_loss if kind == ANSWER and clean_loss is not None else None,
         verified=passes.verified,
         heads=ranked,
@@ -270,6 +281,31 @@ def ablate(
         curve=removal,
         text_notes=(*filter(None, [unknown]), *unread_columns(corpus for corpus, _ in sources.corpora)),
     )
+
+
+def is_sure(saturated: float | None) -> bool:
+    """Whether losses of a classifier are near 0 on most texts, so that they hardly tell heads apart."""
+    return saturated is not None and saturated > 0.5
+
+
+def _saturated(kind: str, passes: Passes) -> float | None:
+    """The share of texts whose class has a loss near 0; None without classes."""
+    if kind not in CLASSES or passes.clean is None:
+        return None
+    return float((passes.clean[0] < SATURATED).double().mean())
+
+
+def _check(checkpoint: Checkpoint, kind: str, heads: Sequence[HeadId], options: dict[str, Any]) -> None:
+    """Raise UsageError for options that do not go with the model, or with the selected heads."""
+    order_by, names = options["order_by"], [metric.name for metric in metrics_of(kind)]
+    if order_by is not None and order_by not in names:
+        raise UsageError(
+            f"--order-by (order_by=...) names a metric of this model, {', '.join(names)}; found {order_by}."
+        )
+    if options["gradient"] and not has_gradient(checkpoint.model):
+        raise UsageError("weights of 4 bits have no gradient on this CPU: expected --no-gradient (gradient=False).")
+    if options["together"] and len(heads) < 2:
+        raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
 
 
 def _removal_curve(
@@ -284,5 +320,6 @@ def _removal_curve(
     new = list(dict.fromkeys(heads for pair in pairs for heads in pair if heads not in bootstrap.sums))
     if new:
         bootstrap.sums.update(passes.run(replacement, new, tell))
-    points = [CurvePoint(len(least), bootstrap.of_set(least), bootstrap.of_set(drawn)) for least, drawn in pairs]
+    ordered, drawn = (bootstrap.of_sets(sets) for sets in zip(*pairs, strict=True))
+    points = [CurvePoint(len(least.heads), least, other) for least, other in zip(ordered, drawn, strict=True)]
     return Curve(order=tuple(order), random_order=tuple(shuffled), points=tuple(points))

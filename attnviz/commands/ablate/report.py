@@ -8,11 +8,12 @@ from rich.text import Text
 
 from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
 from attnviz.commands.ablate.gradients import PROJECTIONS
-from attnviz.commands.ablate.inputs import ANSWER, CLASS, LABELLED, MASKED, METRICS, STATES
-from attnviz.commands.ablate.measure import Ablation
+from attnviz.commands.ablate.inputs import ANSWER, CLASS, DIFFERENCE, LABELLED, MARGIN, MASKED, METRICS, STATES
+from attnviz.commands.ablate.measure import SATURATED, Ablation, is_sure
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.measures.intervals import ERROR_RATE, texts_needed
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import amount, counted, error, percent, quoted, visible
+from attnviz.models.wording import about_needed, amount, bracketed, counted, error, percent, quoted, visible
 from attnviz.present.documents import layer_entry, model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
@@ -83,9 +84,18 @@ _GRADIENT_OF = {
 
 
 def interval(estimate: Estimate) -> str:
-    """The interval in brackets, or ''."""
-    low, high = estimate.low, estimate.high
-    return "" if low is None or high is None else f"[{amount(low)}, {amount(high)}]"
+    """The interval in brackets, or ``not known``."""
+    return bracketed(estimate.interval, amount)
+
+
+def ordered_by(result: Ablation) -> str:
+    """That heads are ordered by the margin since losses are near 0, or ''."""
+    if result.metrics[0].name != MARGIN or not is_sure(result.saturated):
+        return ""
+    return (
+        f"Ordered by the margin: the model is so sure that its loss is below {SATURATED} nats on "
+        f"{percent(result.saturated)} of the texts, and hardly tells heads apart (--order-by)."
+    )
 
 
 def conclusion(result: Ablation) -> str:
@@ -93,9 +103,17 @@ def conclusion(result: Ablation) -> str:
     if not result.has_intervals:
         few = "1 text is" if result.n_texts == 1 else f"{result.n_texts} texts are"
         return f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so these numbers are a first look."
+    first = result.metrics[0]
+    effects = [head.damage[first.name] for head in result.heads]
+    if not any(effect.side for effect in effects):
+        needed = texts_needed([(effect.value, effect.interval) for effect in effects], result.n_texts)
+        what = f"none has a {first.title} with an interval without 0"
+        return f"Too few texts to name a head: {what}{about_needed(needed, 'text')}."
     if result.removable is None:
         return ""
-    worse = "the logit difference is clearly smaller" if result.kind == ANSWER else "the loss is clearly higher"
+    worse = {MARGIN: "the margin is clearly smaller", DIFFERENCE: "the logit difference is clearly smaller"}.get(
+        first.name, "the loss is clearly higher"
+    )
     if result.removable == 0:
         return f"{capital(worse)} as soon as the least important head is removed."
     heads = counted(result.removable, "head")
@@ -116,6 +134,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         ),
         "options": {name: value for name, value in options.items() if name != "target"},
         "measured": {"kind": result.kind, "importance": result.metrics[0].name}
+        | {"share_saturated": result.saturated}
         | {"texts": result.n_texts, "texts_cut": result.n_cut, "tokens": result.n_positions, "loss": result.clean_loss}
         | {"accuracy": result.clean_accuracy, "logit_difference": result.clean_difference}
         | {"classes": list(classifier.labels) if classifier else None},
@@ -133,7 +152,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
 def with_intervals(content: Any) -> Any:
     """A document, or a part of one, with every estimate as value and interval."""
     if isinstance(content, Estimate):
-        return {"value": content.value, "interval": None if content.low is None else [content.low, content.high]}
+        return {"value": content.value, "interval": content.interval and list(content.interval)}
     if isinstance(content, dict):
         return {key: with_intervals(value) for key, value in content.items()}
     return [with_intervals(value) for value in content] if isinstance(content, list) else content
@@ -201,14 +220,19 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     if result.curve is not None and whole:
         yield _curve_table(result, result.curve.points)
     against = "Negative: without the head the answer gains, so the head works against it."
-    yield notes(against if result.kind == ANSWER else "", conclusion(result), *(_notes(result) if whole else ()))
+    yield notes(
+        against if result.kind == ANSWER else "",
+        ordered_by(result),
+        conclusion(result),
+        *(_notes(result) if whole else ()),
+    )
 
 
 def _measured(result: Ablation, of: Callable[[Any], Estimate], title: str, unit: str = "") -> list[Any]:
     """A column of estimates and, if there are any, one of their intervals."""
     columns = [Field[Any](title, lambda row: amount(of(row).value), unit)]
     if result.has_intervals:
-        columns.append(Field("95 % interval", lambda row: interval(of(row)), title.partition(" ")[0], detail=True))
+        columns.append(Field("Interval", lambda row: interval(of(row)), title.partition(" ")[0], detail=True))
     return columns
 
 
@@ -285,7 +309,10 @@ def _notes(result: Ablation) -> Iterator[str]:
             "changes in unrelated directions."
         )
     if result.has_intervals:
-        yield "Intervals: 95 % each, bootstrap over texts; they hold for texts like these, not for all texts."
+        yield (
+            f"Intervals: at {ERROR_RATE} over all rows of a table together, by a bootstrap over texts; they hold for "
+            "texts like these, not for all texts."
+        )
 
 
 SPEC = CommandSpec[Ablation](

@@ -15,6 +15,7 @@ from attnviz.commands.ablate.report import REPLACEMENT_TEXT, source_line, what_i
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten
 from attnviz.figures.style import Style, figure_style, outer_ink
+from attnviz.measures.intervals import ERROR_RATE
 from attnviz.models.wording import counted
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
@@ -75,7 +76,8 @@ def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
 
 def _intervals(result: Ablation, drawn: str) -> str:
     few = f"{counted(result.n_texts, 'text')}: too few for intervals"
-    return f"{drawn}: 95 % intervals, bootstrap over texts" if result.has_intervals else few
+    known = f"{drawn}: intervals at {ERROR_RATE} over all of them together, bootstrap over texts"
+    return known if result.has_intervals else few
 
 
 def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
@@ -141,7 +143,7 @@ def draw_curve(ax: Axes, plan: EffectsPlan, style: Style) -> Line2D:
 
 def _ends(estimates: Sequence[Estimate]) -> Array:
     """Values and both ends of their intervals, [3, n]; without intervals three times the values."""
-    known = [(each.value, *(each.value if end is None else end for end in (each.low, each.high))) for each in estimates]
+    known = [(each.value, *(each.interval or (each.value, each.value))) for each in estimates]
     return np.array(known).T
 
 

@@ -7,9 +7,10 @@ from statistics import NormalDist, median
 from attnviz.commands.ablate.effects import SAME, Estimate, RoleEffect
 from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
-from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.language.universal import relation_words
+from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.patterns import (
     COPY_SUPPRESSION,
     COPYING,
@@ -212,7 +213,7 @@ def ablation_table(card: Card) -> CardTable:
     title = (
         "Without it" if measured is None else f"Without it: {measured.metrics[0].title} ({measured.metrics[0].unit})"
     )
-    return CardTable(title, ("on", "effect", "95 % interval", "verdict"), list(_effects(card)))
+    return CardTable(title, ("on", "effect", "interval", "verdict"), list(_effects(card)))
 
 
 def _effects(card: Card) -> Iterator[tuple[Cell, ...]]:
@@ -237,9 +238,7 @@ def _compared(role: RoleEffect, metric: str, on: str, others: str) -> Iterator[t
 
 
 def _estimate(effect: Estimate) -> tuple[Cell, Cell]:
-    if effect.low is None or effect.high is None:
-        return effect.value, "too few texts"
-    return effect.value, (effect.low, effect.high)
+    return effect.value, effect.interval or "too few texts"
 
 
 def effect_on_relation(card: Card) -> RoleEffect | None:

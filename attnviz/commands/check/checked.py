@@ -47,7 +47,7 @@ def bounded(claim: Claim, value: float, n: int, **more: Any) -> CheckedClaim:
         sides.append(FAILS if low > claim.at_most else HOLDS if high <= claim.at_most else UNDECIDED)
     found, why = CheckedClaim(claim, max(sides, key=VERDICTS.index), value, n, **more), ""
     if found.interval is None and not claim.text:
-        found, why = replace(found, verdict=UNDECIDED), "too few texts for an interval"
+        found, why = replace(found, verdict=UNDECIDED), "too few texts, or too few with an effect, for an interval"
     elif found.verdict == UNDECIDED:
         why = "the bound is within the interval"
     return replace(found, reason="; ".join(filter(None, [found.reason, why])))

@@ -317,8 +317,8 @@ def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedC
 
 
 def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
-    value, low, high = vars(ablation.head(id).damage[claim.what]).values()
-    return bounded(claim, value, ablation.n_texts, interval=None if low is None else (low, high))
+    effect = ablation.head(id).damage[claim.what]
+    return bounded(claim, effect.value, ablation.n_texts, interval=effect.interval)
 
 
 def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.judge.roles import ERROR_RATE
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, REPLICATES, standard_error
-from attnviz.measures.estimates import Interval, cosine_evidence
+from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import SAMPLES, Simultaneous, simultaneous
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -25,6 +24,9 @@ LARGEST_DISTANCE = math.sqrt(math.log(2))
 """The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""
 
 STATISTICS = "divergence", "distance", "total_variation"
+
+_SAME = 1e-6
+"""Distances on one text that are smaller are rounding."""
 
 _Blocks = Iterable[tuple[int, Tensor, Tensor]]
 
@@ -38,7 +40,8 @@ class Difference:
         divergence: of a text the mean over its queries of the Jensen-Shannon divergence, nats, 0 to ln 2 = 0.693.
         distance: of a text the square root of that, 0 to 0.833: the root mean square of the queries' own distances.
         total_variation: of a text the mean over its queries of the total variation distance, 0-1.
-        interval: of the distance, at 0.05 over all heads together (Bonferroni); None where there are too few texts.
+        interval: of the distance, at 0.05 over all heads together; None where there are too few texts, or too few on
+            which it differs.
     """
 
     id: HeadId
@@ -55,12 +58,12 @@ class Difference:
 class DifferenceTally(SumTally):
     """Sums over texts of every head's differences, with bootstrap samples."""
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint, samples: int = SAMPLES) -> None:
         self._heads = [
             HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))
         ]
-        shape = 1 + replicates, checkpoint.n_layers, 1 + max(id.head for id in self._heads)
-        super().__init__(texts=(1 + replicates,), largest=(), **dict.fromkeys(STATISTICS, shape))
+        shape = 1 + samples, checkpoint.n_layers, 1 + max(id.head for id in self._heads)
+        super().__init__(texts=(1 + samples,), largest=(), different=shape[1:], **dict.fromkeys(STATISTICS, shape))
         self._causal, self._learned = checkpoint.architecture.causal, checkpoint.architecture.learned_sinks
         self._weights = torch.empty(0)
 
@@ -77,6 +80,7 @@ class DifferenceTally(SumTally):
         statistics = {"divergence": divergence, "distance": divergence.sqrt(), "total_variation": variation}
         for name, values in statistics.items():
             self._counts[name][:, layer, : values.shape[1]] += self._weights @ values
+        self._counts["different"][layer, : values.shape[1]] += (statistics["distance"] > _SAME).sum(0)
 
     @property
     def largest(self) -> float:
@@ -91,6 +95,7 @@ class DifferenceTally(SumTally):
         """Every head, the most different first; with intervals if there are enough texts."""
         means = {name: self._means(name)[0] for name in STATISTICS}
         ids = sorted(self._heads, key=lambda id: (-float(means["distance"][id]), id))
+        intervals, places = self._intervals(), torch.arange(means["distance"].numel()).view_as(means["distance"])
         return [
             Difference(
                 id=id,
@@ -98,21 +103,19 @@ class DifferenceTally(SumTally):
                 divergence=float(means["divergence"][id]),
                 distance=float(means["distance"][id]),
                 total_variation=float(means["total_variation"][id]),
-                interval=self._interval(id),
+                interval=intervals.interval(int(places[id])),
             )
             for rank, id in enumerate(ids, start=1)
         ]
 
-    def _interval(self, id: HeadId) -> Interval | None:
-        """The interval of a head's distance; None with too few texts."""
-        n_texts = int(self._counts["texts"][0])
-        if n_texts < ENOUGH_TEXTS:
-            return None
-        distances = self._means("distance")[:, id.layer, id.head]
-        error = float(standard_error(distances[1:]))
-        rate = ERROR_RATE / len(self._heads)
-        low, high = cosine_evidence(float(distances[0]), 0.0, (error, error), n_texts, rate).interval
-        return max(0.0, low), high
+    def _intervals(self) -> Simultaneous:
+        """Intervals of all heads' distances; the square of a text's distance is its divergence."""
+        distances, squares = (self._means(name).flatten(1) for name in ("distance", "divergence"))
+        n_texts = self._counts["texts"]
+        errors = ((squares - distances**2).clamp_min(0) / (n_texts - 1)[:, None]).sqrt()
+        every, measured = torch.full_like(distances[0], float(n_texts[0])), distances[0]
+        moved = distances[1:] - measured
+        return simultaneous(measured, moved, errors, every, self._counts["different"].flatten(), scale=measured)
 
 
 def mean_differences(blocks: _Blocks, queries: Tensor, learned_sinks: bool = False) -> tuple[Tensor, Tensor]:

@@ -227,7 +227,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         first.verification.pattern_error + second.verification.pattern_error,
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
     )
-    tally, found = DifferenceTally(first.checkpoint, replicates=0), dict[HeadId, tuple[LargestDifference, ...]]()
+    tally, found = DifferenceTally(first.checkpoint, samples=0), dict[HeadId, tuple[LargestDifference, ...]]()
     tally.begin(torch.ones(1, 1, dtype=torch.float64), [len(first.tokens)])
     for layer in first.checkpoint.layers:
         contexts, nothing = [side.context_of(layer) for side in (first, second)], LargestDifference(0.0, 0, 0)

@@ -38,6 +38,7 @@ from attnviz.commands.patch.pairs import (
 from attnviz.commands.patch.repairs import MeanRepairs, SelfRepair
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import excludes_zero
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
@@ -63,8 +64,9 @@ class PatchEffect:
     Attributes:
         rank: 1 for the effect furthest from 0.
         effect: share of the difference between both prompts; see the module.
-        interval: of the effect, at 0.05 over all patched heads together (Bonferroni), by a bootstrap over pairs; None
-            where there are too few pairs, or the corrupt prompts are no worse (:attr:`Patching.worse`).
+        interval: of the effect, at 0.05 over all patched heads together (:mod:`attnviz.measures.intervals`); None where
+            there are too few pairs, or too few that have an effect of the head, or the corrupt prompts are no worse
+            (:attr:`Patching.worse`).
         unrelated: effect of patching from another pair's prompt, over the pairs that have one of as many tokens; None
             where none has.
         above_unrelated: interval of the effect less the unrelated one, over the same pairs.
@@ -82,7 +84,7 @@ class PatchEffect:
     @property
     def excludes_zero(self) -> bool:
         """Whether it has an interval without 0."""
-        return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
+        return excludes_zero(self.interval)
 
     @property
     def beats_unrelated(self) -> bool:
@@ -119,6 +121,11 @@ class Patching(Result):
     n_unrelated: int
     verified: SampleVerification
     heads: tuple[PatchEffect, ...]
+
+    @property
+    def n_different(self) -> int:
+        """Pairs of which none is equal to another one."""
+        return len({pair._replace(place=None) for pair in self.pairs})
 
     @property
     def metric(self) -> str:
@@ -251,6 +258,8 @@ def patch(
         clean_metric, corrupt_metric = passes.metric_of_prompts()
         _refuse_equal(options["metric"], clean_metric, corrupt_metric)
         passes.run(heads, batch_size, partial(tell, "patching"))
+    samples = PairSamples.of(inputs, seed)
+    worse = passes.worse(samples)
     return Patching(
         checkpoint=checkpoint,
         pairs=tuple(pairs),
@@ -258,10 +267,10 @@ def patch(
         options=options,
         clean=clean_metric,
         corrupt=corrupt_metric,
-        worse=passes.worse(seed),
+        worse=worse,
         n_unrelated=int(passes.has_partner.sum()),
         verified=passes.verifier.verified,
-        heads=passes.ranked(heads, seed),
+        heads=passes.ranked(heads, samples, is_worse=worse is not None and worse[0] > 0),
     )
 
 
@@ -300,14 +309,16 @@ def _check_together(options: dict[str, Any]) -> None:
 
 
 def _refuse_equal(metric: str, clean: float, corrupt: float) -> None:
-    """Raise UsageError where the metric is the same on both prompts."""
-    if abs(corrupt - clean) >= _LEAST * max(1.0, abs(clean), abs(corrupt)):
+    """Raise UsageError where the metric differs too little between the prompts for shares of the difference."""
+    least, unit = _LEAST * max(1.0, abs(clean), abs(corrupt)), UNITS[metric]
+    if abs(corrupt - clean) >= least:
         return
     name = "KL divergence" if metric == KL else metric.replace("_", " ")
-    named = f"{name} is {amount(clean)} {UNITS[metric]} on the clean and {amount(corrupt)}"
+    other = "" if metric == DIFFERENCE else ", or another metric: --answer and --foil measure a difference of logits"
     raise UsageError(
-        f"the {named} on the corrupt prompt: there is no difference that a head could carry. Expected prompts after "
-        "which the model predicts otherwise."
+        f"the {name} is {amount(clean)} {unit} on the clean and {amount(corrupt)} on the corrupt prompt: it differs by "
+        f"{amount(abs(corrupt - clean))} {unit}, and effects, which are shares of that, need {amount(least)}. Expected "
+        f"prompts after which the model predicts otherwise{other}."
     )
 
 
@@ -382,7 +393,7 @@ class PatchedPasses:
                 )
                 final = final_states(self._checkpoint, clean.batch.inputs)
                 metrics = BatchMetrics(self._checkpoint, clean, final, self._weights)
-                if metrics.clean is not None:
+                if self._metric != KL and metrics.clean is not None:
                     self.clean[pairs] = metrics.clean[0]
                 final = final_states(self._checkpoint, corrupt.batch.inputs)
                 self._corrupt_change[pairs] = self._measured(metrics, final, corrupt)[0]
@@ -437,35 +448,33 @@ class PatchedPasses:
         corrupt = clean + float(self._corrupt_change.mean())
         return self._sign * clean, self._sign * corrupt
 
-    def worse(self, seed: int) -> Interval | None:
+    def worse(self, samples: PairSamples) -> Interval | None:
         """Interval of how much worse the metric is after the corrupt prompts, mean over pairs."""
-        samples = PairSamples.of(self._inputs, seed)
-        return samples.interval(samples.weights @ self._corrupt_change / samples.weights.sum(1))
+        return samples.means(self._corrupt_change[:, None]).interval(0)
 
-    def ranked(self, heads: Sequence[HeadId], seed: int) -> tuple[PatchEffect, ...]:
-        """The effects of the heads, that furthest from 0 first."""
-        samples = PairSamples.of(self._inputs, seed)
-        with_partner = samples._replace(weights=samples.weights * self.has_partner)
-        effects = self._effects(self.changes[0], samples.weights)
-        unrelated = self._effects(self.changes[1], with_partner.weights)
-        above = self._effects(self.changes[0], with_partner.weights) - unrelated
-        difference, worse = float(self._corrupt_change.mean()), self.worse(seed)
-        is_worse = worse is not None and worse[0] > 0
-        order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects[0, at])), heads[at]))
+    def ranked(self, heads: Sequence[HeadId], samples: PairSamples, is_worse: bool) -> tuple[PatchEffect, ...]:
+        """The effects of the heads, that furthest from 0 first; with intervals where the metric ``is_worse``."""
+        difference = self._corrupt_change[:, None]
+        own, unrelated = (self._towards(changes) for changes in self.changes)
+        partner = self.has_partner[:, None].double()
+        effects = samples.ratios(own, difference)
+        above = samples.ratios((own - unrelated) * partner, difference * partner)
+        of_others = (unrelated * partner).sum(0) / (difference * partner).sum()
+        repairs = {} if self._repairs is None else self._repairs.by_head(float(difference.mean()), samples)
+        order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects.estimates[at])), heads[at]))
         return tuple(
             PatchEffect(
                 id=heads[at],
                 rank=rank,
-                effect=float(effects[0, at]),
-                interval=samples.interval(effects[:, at], len(heads)) if is_worse else None,
-                unrelated=float(unrelated[0, at]) if self.has_partner.any() else None,
-                above_unrelated=with_partner.interval(above[:, at], len(heads)) if is_worse else None,
-                repair=None if self._repairs is None else self._repairs.of(heads[at], difference, samples),
+                effect=float(effects.estimates[at]),
+                interval=effects.interval(at) if is_worse else None,
+                unrelated=float(of_others[at]) if self.has_partner.any() else None,
+                above_unrelated=above.interval(at) if is_worse else None,
+                repair=repairs.get(heads[at]),
             )
             for rank, at in enumerate(order, start=1)
         )
 
-    def _effects(self, changes: Tensor, weights: Tensor) -> Tensor:
-        """Effects from the changes of each pair, [n_heads, n_pairs], by weights of pairs: [n_weights, n_heads]."""
-        share = (weights @ changes.T) / (weights @ self._corrupt_change)[:, None]
-        return 1 - share if self._denoises else share
+    def _towards(self, changes: Tensor) -> Tensor:
+        """How far each pair's metric moves towards the other prompt's, [n_pairs, n_heads], of [n_heads, n_pairs]."""
+        return self._corrupt_change[:, None] - changes.T if self._denoises else changes.T

@@ -8,13 +8,13 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from attnviz.commands.ablate.inputs import METRICS, STATES, ModelInput, answer_position, kind_of, source_kind
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
-from attnviz.judge.roles import ERROR_RATE
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
-from attnviz.measures.estimates import Interval, cosine_evidence
+from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.spans import named_span, spans_by_name
 from attnviz.models.tokens import find_queries, merge_subwords
@@ -244,35 +244,37 @@ def partners(donors: Sequence[ModelInput]) -> list[int]:
 
 
 class PairSamples(NamedTuple):
-    """Bootstrap samples of pairs. Copies of a pair say nothing new: they have one weight, and count once.
+    """Bootstrap samples of pairs. Copies of a pair say nothing new: they are drawn together, and count once.
 
     Attributes:
-        weights: of pairs, the first row as measured, [1 + n_samples, n_pairs].
-        first: for each pair the number of the first one that is equal.
+        weights: of different pairs, the first row as measured, [1 + n_samples, n_different].
+        different: for each pair its number among the different ones, [n_pairs].
     """
 
     weights: Tensor
-    first: list[int]
+    different: Tensor
 
     @classmethod
     def of(cls, inputs: PairedInputs, seed: int) -> "PairSamples":
         """Draw samples."""
-        known: dict[object, int] = {}
-        first = []
-        for number, (clean, corrupt) in enumerate(zip(inputs.clean, inputs.corrupt, strict=True)):
-            pair = clean.item.ids, corrupt.item.ids, clean.labels, clean.foils
-            first.append(known.setdefault(pair, number))
-        return cls(text_weights(seed, first), first)
+        pairs = [
+            (clean.item.ids, corrupt.item.ids, clean.labels, clean.foils)
+            for clean, corrupt in zip(inputs.clean, inputs.corrupt, strict=True)
+        ]
+        first: dict[object, int] = {}
+        for number, pair in enumerate(pairs):
+            first.setdefault(pair, number)
+        place = {pair: at for at, pair in enumerate(first)}
+        return cls(text_weights(seed, [*first.values()], SAMPLES), torch.tensor([place[pair] for pair in pairs]))
 
-    def interval(self, values: Tensor, n_heads: int = 1) -> Interval | None:
-        """Interval of a value, the first of [1 + n_samples], at one error rate over all heads; None for few pairs."""
-        n = len({pair for pair, weight in zip(self.first, self.weights[0].tolist(), strict=True) if weight})
-        return interval_over_pairs(values, n, n_heads)
+    def ratios(self, numerators: Tensor, denominators: Tensor) -> Simultaneous:
+        """Ratios of sums over pairs, from numbers of each pair: [n_pairs, n_heads], and [n_pairs, 1] below."""
+        above, below = (
+            torch.zeros(self.weights.shape[1], each.shape[1], dtype=torch.float64).index_add_(0, self.different, each)
+            for each in (numerators, denominators)
+        )
+        return of_ratios(above, below, self.weights)
 
-
-def interval_over_pairs(values: Tensor, n_pairs: int, n_heads: int) -> Interval | None:
-    """Interval of a value, the first of [1 + samples], at one error rate over all heads; None for too few pairs."""
-    if n_pairs < ENOUGH_TEXTS:
-        return None
-    value, error = float(values[0]), float(standard_error(values[1:]))
-    return cosine_evidence(value, 0.0, (error, error), n_pairs, ERROR_RATE / n_heads).difference
+    def means(self, values: Tensor) -> Simultaneous:
+        """Means over pairs, of [n_pairs, n_heads]."""
+        return self.ratios(values, torch.ones(len(values), 1, dtype=torch.float64))

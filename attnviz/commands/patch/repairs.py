@@ -79,21 +79,21 @@ class MeanRepairs:
             for source, change in each.changes.items():
                 changes[source] += float(change.sum())
 
-    def of(self, head: HeadId, difference: float, samples: PairSamples) -> SelfRepair:
+    def by_head(self, difference: float, samples: PairSamples) -> dict[HeadId, SelfRepair]:
         """Means over all pairs, whose metric differs by a mean ``difference``."""
-        weights = samples.weights
-        means = weights @ self._found[head].T / weights.sum(1, keepdim=True)  # [n_samples, 3]
-        direct, total, norm = means[0].tolist()
-        repaired = means[:, 0] - means[:, 1]
-        changes = sorted(self._changes[head].items(), key=lambda change: -abs(change[1]))
-        return SelfRepair(
-            direct_effect=direct,
-            total_effect=total,
-            repaired=direct - total,
-            interval=samples.interval(repaired, len(self._found)),
-            share=(direct - total) / direct if abs(direct) >= _LEAST_SHARE * abs(difference) else None,
-            norm=norm,
-            changed=tuple(
-                PartChange(source_name(source), change / self._n_pairs) for source, change in changes[:MOST_CHANGED]
-            ),
-        )
+        found = torch.stack([*self._found.values()])  # [n_heads, 3, n_pairs]
+        repaired = samples.means((found[:, 0] - found[:, 1]).T)
+        least = _LEAST_SHARE * abs(difference)
+        repairs = {}
+        for number, (head, (direct, total, norm)) in enumerate(zip(self._found, found.mean(-1).tolist(), strict=True)):
+            changes = sorted(self._changes[head].items(), key=lambda change: -abs(change[1]))[:MOST_CHANGED]
+            repairs[head] = SelfRepair(
+                direct_effect=direct,
+                total_effect=total,
+                repaired=direct - total,
+                interval=repaired.interval(number),
+                share=(direct - total) / direct if abs(direct) >= least else None,
+                norm=norm,
+                changed=tuple(PartChange(source_name(source), change / self._n_pairs) for source, change in changes),
+            )
+        return repairs

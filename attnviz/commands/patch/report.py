@@ -11,9 +11,9 @@ from rich.text import Text
 from attnviz.commands.patch.measure import PatchEffect, Patching
 from attnviz.commands.patch.pairs import DIFFERENCE, KL, LOSS, UNITS
 from attnviz.commands.patch.repairs import SelfRepair
-from attnviz.judge.roles import ERROR_RATE
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.models.wording import amount, counted, error, quoted, rounded, signed, visible
+from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT, texts_needed
+from attnviz.models.wording import about_needed, amount, bracketed, counted, error, quoted, rounded, signed, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
@@ -23,10 +23,7 @@ from attnviz.present.view import ViewOptions
 from attnviz.trace.paths import READS, RUN
 
 _three = partial(rounded, digits=3)
-
-
-def _interval(ends: Sequence[float]) -> str:
-    return "[" + ", ".join(rounded(end, 3) for end in ends) + "]"
+_interval = partial(bracketed, write=_three)
 
 
 def _repair_entry(head: PatchEffect) -> dict[str, Any] | None:
@@ -133,16 +130,20 @@ def metric_text(result: Patching) -> str:
 def interval_text(result: Patching) -> str:
     """Which heads have intervals without 0, or why there are none."""
     if result.worse is None:
-        distinct = len({pair._replace(place=None) for pair in result.pairs})
-        return f"{counted(distinct, 'pair')}: a first look, without intervals (from {ENOUGH_TEXTS} on)."
+        if result.n_different >= ENOUGH_TEXTS:
+            return f"No intervals: the prompts of fewer than {LEAST_WITH_EFFECT} pairs differ in what is predicted."
+        return f"{counted(result.n_different, 'pair')}: a first look, without intervals (from {ENOUGH_TEXTS} on)."
     if result.worse[0] <= 0:
         return (
             f"No intervals: over these pairs the prediction is not worse after the corrupt prompts (by "
             f"{_interval(result.worse)} {UNITS[result.metric]}), so no head restores it."
         )
     clear = [head for head in result.heads if head.excludes_zero]
-    text = f"{counted(len(clear), 'head')} with an interval without 0, at {ERROR_RATE} over all heads together"
-    return f"{text}{_names(clear)}."
+    together = f"with an interval without 0, at {ERROR_RATE} over all heads together"
+    if not clear:
+        needed = texts_needed([(head.effect, head.interval) for head in result.heads], result.n_different)
+        return f"Too few pairs to name a head: none {together}{about_needed(needed, 'pair')}."
+    return f"{counted(len(clear), 'head')} {together}{_names(clear)}."
 
 
 def _names(heads: Sequence[PatchEffect]) -> str:
@@ -159,7 +160,7 @@ def unrelated_text(result: Patching) -> str:
         return ""
     pairs = f"{result.n_unrelated} of {counted(len(result.pairs), 'pair')}"
     text = f"Unrelated: a control, from another prompt of as many tokens ({pairs})"
-    if result.heads[0].above_unrelated is None:
+    if all(head.above_unrelated is None for head in result.heads):
         return f"{text}."
     beating = [head for head in result.heads if head.beats_unrelated]
     return f"{text}; {counted(len(beating), 'head')} with more effect{_names(beating)}."
@@ -202,7 +203,7 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
         if not choices.verbose:
             return
     columns = pick(_FIELDS, "rank", "id", "effect")
-    if result.heads[0].interval is not None:
+    if any(head.interval for head in result.heads):
         columns += pick(_FIELDS, "interval")
     if result.n_unrelated:
         columns += pick(_FIELDS, "unrelated")
@@ -217,7 +218,7 @@ def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[Renderabl
     heads = sorted(result.heads, key=lambda head: -abs(_repair(head).direct_effect))
     order, title = "the largest direct effect first", "Self-repair of removed heads"
     left_out = {"By norm"} if not choices.verbose else set()
-    if _repair(heads[0]).interval is None:
+    if all(_repair(head).interval is None for head in heads):
         left_out.add("Interval")
     columns = [field for field in _REPAIR if field.title not in left_out]
     yield first_rows(title, columns, heads, choices.rows(6), "patch.csv", order=order)

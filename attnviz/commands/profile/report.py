@@ -11,9 +11,10 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.commands.profile.measure import CorpusCount, Profile
-from attnviz.judge.roles import ENOUGH_INSTANCES, ERROR_RATE, MIN_TEXTS_SHARES, Role
+from attnviz.judge.roles import ENOUGH_INSTANCES, MIN_TEXTS_SHARES, Role
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
 from attnviz.measures.estimates import HeadScores
+from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.names import NAME_DIRECTIONS, NameCount
 from attnviz.measures.patterns import REGISTRY, RETRIEVAL
 from attnviz.measures.relations import RelationCount

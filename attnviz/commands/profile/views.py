@@ -23,9 +23,10 @@ from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
-from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.judge.roles import Role
 from attnviz.judge.rules import MARGIN as PASS_MARGIN
 from attnviz.judge.verdicts import ENOUGH
+from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.relations import RelationCount
 from attnviz.models.wording import counted, signed, visible
 from attnviz.present.figure_context import caption_of

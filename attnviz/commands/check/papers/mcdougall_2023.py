@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, too_few
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, known, too_few
 from attnviz.errors import CheckpointError, CorpusError
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
-from attnviz.measures.estimates import t_quantile
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
 from attnviz.measures.patterns import COPY_SUPPRESSION
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -115,13 +115,13 @@ class KeptSuppression:
         return upcast(self._norm_module(residual)) @ self._unembedding.T
 
 
-def explained(sums: Tensor, weights: Tensor) -> Tensor:
-    """Share of the ablation's divergence that copy suppression alone does not have, by bootstrap sample.
+def explained(sums: Tensor, weights: Tensor) -> Simultaneous:
+    """Share of the ablation's divergence that copy suppression alone does not have.
 
-    ``sums``: [n_texts, 2], as :meth:`KeptSuppression.divergences`; ``weights``: [1 + replicates, n_texts].
+    ``sums``: [n_texts, 2], as :meth:`KeptSuppression.divergences`; ``weights``: [1 + samples, n_texts].
     """
-    ablated, kept = (weights @ sums.double()).unbind(-1)
-    return 1 - kept / ablated
+    ablated, kept = sums.double()[:, :, None].unbind(1)
+    return of_ratios(ablated - kept, ablated, weights)
 
 
 def _measured(run: PaperRun, checkpoint: Checkpoint, id: HeadId, texts: Sequence[Sequence[int]]) -> Tensor:
@@ -161,19 +161,16 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     texts = [ids for ids in texts if len(ids) > 1]
     if not texts:
         raise CorpusError("mcdougall-2023 found no text of two tokens.")
-    weights, n = text_weights(options["seed"], range(len(texts))), len(texts)
-    few = too_few(n)
+    weights, n = text_weights(options["seed"], range(len(texts)), SAMPLES), len(texts)
     for id in _heads(run):
         own, fresh = (_measured(run, each, id, texts) for each in (checkpoint, run.untrained))
-        samples, interval = explained(own, weights), None
+        share, few = explained(own, weights), too_few(n)
         if float(own[:, 0].sum()) <= 0:
             few = "without the head nothing changes"
-        if not few:
-            width = t_quantile(0.975, n - 1) * float(standard_error(samples[1:]))
-            interval = float(samples[0]) - width, float(samples[0]) + width
         yield run.claimed(
-            "share explained by copy suppression", float(samples[0]), n, head=id, at_least=0.5, interval=interval,
-            untrained=float(explained(fresh, weights)[0]), few=few, published="0.769 of L10H7",
+            "share explained by copy suppression", float(share.estimates), n, head=id, at_least=0.5,
+            **known(share.interval(0), few), untrained=float(explained(fresh, weights).estimates),
+            published="0.769 of L10H7",
         )  # fmt: skip
         n_tokens = sum(map(len, texts))
         yield run.reported("KL without the head (nats)", float(own[:, 0].sum()) / n_tokens, n_tokens, head=id)

@@ -13,9 +13,10 @@ from attnviz.commands.check.claims import Claim
 from attnviz.commands.profile.corpus_run import TEXTS_APART
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
 from attnviz.errors import CorpusError
-from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES
+from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
 from attnviz.measures.estimates import Interval, share_evidence
+from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.tallies import Tally, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -165,6 +166,13 @@ class PaperRun:
 def too_few(n_texts: int, least: int = ENOUGH_TEXTS) -> str:
     """``few`` of :meth:`PaperRun.claimed`: why so many texts decide nothing; '' where they do."""
     return "" if n_texts >= least else f"{counted(n_texts, 'text')}, of {least} at least"
+
+
+def known(interval: Interval | None, few: str, unit: str = "text") -> dict[str, Any]:
+    """``interval`` and ``few`` of :meth:`PaperRun.claimed`, where too few texts may have an effect."""
+    if not few and interval is None:
+        few = f"too few {unit}s have an effect for an interval"
+    return {"interval": interval, "few": few}
 
 
 def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:

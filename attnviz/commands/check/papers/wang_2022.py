@@ -9,13 +9,13 @@ from torch import Tensor
 
 from attnviz.commands.ablate.inputs import InputBatch, input_batches
 from attnviz.commands.check.checked import HOLDS, CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, known
 from attnviz.commands.patch.measure import PatchedPasses
-from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, interval_over_pairs, paired_inputs
+from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, PairSamples, paired_inputs
 from attnviz.errors import CheckpointError
-from attnviz.judge.roles import ERROR_RATE
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator, text_weights
-from attnviz.measures.estimates import proportion_evidence
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
+from attnviz.measures.estimates import Interval, proportion_evidence
+from attnviz.measures.intervals import ERROR_RATE, Simultaneous
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.wording import counted
@@ -157,18 +157,17 @@ class _Rows:
     def __init__(self, run: PaperRun, inputs: PairedInputs) -> None:
         self._run, self._n, model = run, len(inputs.clean), run.checkpoint
         self._own, self._fresh = (IndirectObjects(run, each, inputs) for each in (model, _untrained(run)))
-        weights = text_weights(run.options["seed"], range(self._n))
-        self._weights = weights / weights.sum(1, keepdim=True)
+        self._samples = PairSamples.of(inputs, run.options["seed"])
         named = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
         self._named = {(each.role, each.id) for each in named}
 
     def all(self) -> Iterator[CheckedClaim]:
         """The task, and the heads of each role."""
         own, fresh = self._own.differences, self._fresh.differences
-        interval = interval_over_pairs(self._weights @ own, self._n, 1)
+        means = self._samples.means(own[:, None])
         task = self._run.claimed(
             "logit(IO) - logit(S)", float(own.mean()), self._n, at_least=0.0, untrained=float(fresh.mean()),
-            interval=interval, published="3.56",
+            **known(means.interval(0), "", "prompt"), published="3.56",
         )  # fmt: skip
         yield task
         share, untrained = (float((each > 0).double().mean()) for each in (own, fresh))
@@ -187,38 +186,45 @@ class _Rows:
 
     def _role(self, role: str, falls: Tensor, fresh: Tensor) -> Generator[CheckedClaim, None, list[HeadId]]:
         """The rows of the heads that have a role, or else of the best one; returns these heads."""
-        differences = self._weights @ self._own.differences  # [1 + samples]
-        shares = self._weights @ falls.T / differences[:, None]
-        control = float(fresh.mean(-1).max() / differences[0].abs())
+        differences = self._own.differences
+        shares = self._samples.ratios(falls.T, differences[:, None])
+        looks = self._own.to_second if role == S_INHIBITION else self._own.to_object
+        attention = self._samples.means(torch.stack([looks[:, *id] for id in self._own.heads], 1))
+        control = float(fresh.mean(-1).max() / differences.mean().abs())
         found, tried = list[HeadId](), dict[HeadId, list[CheckedClaim]]()
-        ranked = [self._own.heads[at] for at in shares[0].argsort(descending=True).tolist()]
+        ranked = [self._own.heads[at] for at in shares.estimates.argsort(descending=True).tolist()]
         for id in ranked[:CANDIDATES]:
-            tried[id] = self._of_head(role, id, shares, control)
+            tried[id] = self._of_head(role, id, shares, attention, control)
             if len(found) == MOST[role] or tried[id][0].verdict != HOLDS:
                 break
             if all(row.verdict == HOLDS for row in tried[id]):
                 found.append(id)
         named = [id for id in ranked if (role, id) in self._named]
         for id in dict.fromkeys([*(found or ranked[:1]), *named]):
-            yield from tried.get(id) or self._of_head(role, id, shares, control)
+            yield from tried.get(id) or self._of_head(role, id, shares, attention, control)
         return found
 
-    def _of_head(self, role: str, id: HeadId, shares: Tensor, control: float) -> list[CheckedClaim]:
+    def _of_head(
+        self, role: str, id: HeadId, shares: Simultaneous, attention: Simultaneous, control: float
+    ) -> list[CheckedClaim]:
         own, fresh, n_heads = self._own, self._fresh, len(self._own.heads)
-        inhibits, of_shares = role == S_INHIBITION, shares[:, own.heads.index(id)]
-        looks, others, untrained = own.to_object, own.to_subject, fresh.to_object
+        inhibits, at = role == S_INHIBITION, own.heads.index(id)
+        others, untrained = own.to_subject, fresh.to_object
         if inhibits:
-            looks, others, untrained = own.to_second, own.to_object, fresh.to_second
+            others, untrained = own.to_object, fresh.to_second
 
-        def row(what: str, samples: Tensor, **more: Any) -> CheckedClaim:
-            more.setdefault("interval", interval_over_pairs(samples, self._n, n_heads))
-            return self._run.claimed(f"{role}: {what}", float(samples[0]), self._n, head=id, **more)
+        def row(what: str, value: float, interval: Interval | None, **more: Any) -> CheckedClaim:
+            more |= known(interval, "", "prompt")
+            return self._run.claimed(f"{role}: {what}", value, self._n, head=id, **more)
+
+        def of_all(what: str, found: Simultaneous, **more: Any) -> CheckedClaim:
+            return row(what, float(found.estimates[at]), found.interval(at), **more)
 
         there = "named in the paper" if (role, id) in self._named else ""
         rows = [
-            row("share by name movers' queries" if inhibits else "share of the difference", of_shares, at_least=0.0,
+            of_all("share by name movers' queries" if inhibits else "share of the difference", shares, at_least=0.0,
                 untrained=control, published=there),
-            row(f"attention to {'S2' if inhibits else 'IO'}", self._weights @ looks[:, *id],
+            of_all(f"attention to {'S2' if inhibits else 'IO'}", attention,
                 baseline=float(others[:, *id].mean()), untrained=float(untrained[:, *id].mean()),
                 published={NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, "")),
         ]  # fmt: skip
@@ -228,9 +234,7 @@ class _Rows:
         error, counts = (score * (1 - score) / self._n) ** 0.5, (self._n, self._n)
         interval = proportion_evidence(score, 0.0, (error, error), counts, ERROR_RATE / n_heads).interval
         published = "0.98" if role == NEGATIVE else "above 0.95"
-        copies = row("copy score", torch.tensor([score]), at_least=COPIED, untrained=control, interval=interval,
-                     published=published)  # fmt: skip
-        return [*rows, copies]
+        return [*rows, row("copy score", score, interval, at_least=COPIED, untrained=control, published=published)]
 
 
 def _untrained(run: PaperRun) -> Checkpoint:

@@ -15,6 +15,7 @@ from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.errors import TextError
 from attnviz.judge.roles import Role, judged_roles, roles_by_head, statistic_candidates, syntax_candidates
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.measures.intervals import SAMPLES
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import StatisticsTally, counting
 from attnviz.models.checkpoint import Checkpoint
@@ -238,8 +239,9 @@ class _Run:
         """Compare A with B on a batch of the corpus; the patterns of A are kept until those of B come."""
         _check_same_tokens(self.models[1], batch)
         for part in pieces(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
-            weights = text_weights(self.settings.seed, [item.source.number for item in part.items])
-            self.tally.begin(weights, map(len, part.items))
+            numbers = [item.source.number for item in part.items]
+            weights = text_weights(self.settings.seed, numbers)
+            self.tally.begin(text_weights(self.settings.seed, numbers, SAMPLES), map(len, part.items))
             patterns_of_a: dict[int, Tensor] = {}
             self._read(part, weights, 0, patterns_of_a.__setitem__)
 

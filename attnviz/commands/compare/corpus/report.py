@@ -10,9 +10,10 @@ from rich.text import Text
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.report import DIFFERENCE, THOUSANDTHS
 from attnviz.commands.compare.wording import side_lines
-from attnviz.judge.roles import ERROR_RATE, MIN_TEXTS_SHARES, Role
+from attnviz.judge.roles import MIN_TEXTS_SHARES, Role
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.models.wording import counted, span, visible
+from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT
+from attnviz.models.wording import bracketed, counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
 from attnviz.present.published import role_name
@@ -70,7 +71,7 @@ _FIELDS: tuple[Field[HeadChange], ...] = (
         lambda head: head.interval and list(head.interval),
         name="interval",
         csv={"low": (0,), "high": (1,)},
-        write=partial(span, digits=3),
+        write=partial(bracketed, write=partial(rounded, digits=3)),
         detail=True,
     ),
     *pick(DIFFERENCE, "divergence", "total_variation"),
@@ -87,11 +88,11 @@ def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[Renderab
     yield Text("\n").join(verification_line(each, model, sample=sample) for each, model in models)
     yield Text(f"{headline(result)}.", style="bold")
     columns: list[Field[HeadChange]] = [
-        *pick(_FIELDS, "rank", "id", "distance", "interval"),
+        *pick(_FIELDS, "rank", "id", "distance", *(["interval"] if result.judged else [])),
         Field("Role (A → B)", _roles),
         *pick(_FIELDS, "total_variation"),
     ]
-    last = ["", "largest", THOUSANDTHS(result.largest), *[""] * 3]
+    last = ["", "largest", THOUSANDTHS(result.largest), *[""] * (len(columns) - 3)]
     heads, order = result.select(choices.select), "the most different first"
     yield first_rows("Heads", columns, heads, choices.rows(_FEW), "compare-corpus.csv", order=order, last=last)
     yield _notes(result) if choices.verbose else notes(_left_out(result))
@@ -105,7 +106,10 @@ def _left_out(result: CorpusComparison) -> str:
 
 
 def _notes(result: CorpusComparison) -> Text:
-    intervals = f"Intervals: at {ERROR_RATE} over all heads together (Bonferroni), by a bootstrap over texts."
+    intervals = (
+        f"Intervals: at {ERROR_RATE} over all heads together, by a bootstrap over texts; not known where fewer than "
+        f"{LEAST_WITH_EFFECT} texts differ."
+    )
     if not result.judged:
         intervals = f"With fewer than {ENOUGH_TEXTS} texts there are no intervals."
     shares = ""

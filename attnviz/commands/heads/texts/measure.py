@@ -8,18 +8,18 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, check_parser, listed, profile_of
 from attnviz.errors import UsageError
-from attnviz.judge.roles import ERROR_RATE
 from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.alignments import ALIGNMENT, ROWS, aligned_pairs, alignment_rates
-from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.measures.estimates import t_quantile
+from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.intervals import SAMPLES, of_ratios
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import SCALARS
@@ -192,15 +192,22 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     def alignment_heads(self) -> list[list[int]]:
         """Layer and head of those that align better than the baseline, as ``alignment_heads`` of Whisper has them.
 
-        By a gain over 0.1, with a t interval above 0 at 0.05 over all heads and both rows (Bonferroni), of 30 texts on.
+        By a gain over 0.1, with an interval above 0 at 0.05 over all heads and both rows together, of 30 texts on.
         """
-        n, passed = len(self.texts), list[list[int]]()
-        for head in self.aligned if n >= ENOUGH_TEXTS else ():
-            t = t_quantile(1 - ERROR_RATE / (2 * len(ROWS) * len(self.aligned)), n - 1)
-            gains = [head.statistics[f"gain_{rows}"] for rows in ROWS]
-            if any((gain.mean or 0.0) > max(MARGIN, t * (gain.sd or 0.0) / math.sqrt(n)) for gain in gains):
-                passed.append([number_of(head.id.layer), head.id.head])
-        return passed
+        heads = [head.id for head in self.aligned]
+        rows = [(head, f"gain_{rows}") for head in heads for rows in ROWS]
+        if not rows:
+            return []
+        found = [{head.id: head.statistics for head in text.heads} for text in self.texts]
+        gains = torch.tensor([[text[head][row] or 0.0 for head, row in rows] for text in found], dtype=torch.float64)
+        known = torch.tensor([[text[head][row] is not None for head, row in rows] for text in found]).double()
+        means = of_ratios(gains, known, text_weights(0, range(len(found)), SAMPLES))
+        gained = set()
+        for at, (head, _) in enumerate(rows):
+            low, _ = means.interval(at) or (0.0, 0.0)
+            if low > 0 and means.estimates[at] > MARGIN:
+                gained.add(head)
+        return [[number_of(head.layer), head.head] for head in heads if head in gained]
 
     @property
     def source(self) -> str:

@@ -1,6 +1,5 @@
 """Induction heads over training: prefix matching, copying and in-context learning at each step (Olsson et al. 2022)."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -14,8 +13,9 @@ from torch.nn import Module
 from attnviz.commands.profile.measure import untrained_copy
 from attnviz.errors import CorpusError, OutputError, ProcessError, UsageError
 from attnviz.judge.roles import Role, judged_roles, repeat_candidates
-from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.measures.estimates import Interval, t_quantile
+from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import SAMPLES, of_ratios
 from attnviz.measures.repeats import SEQUENCES, RepeatTally, repeated_tokens
 from attnviz.measures.writing import WritingTally
 from attnviz.models.checkpoint import Checkpoint
@@ -203,9 +203,9 @@ def _measured(
     losses = _losses(checkpoint, contexts, batch_size, compare=name != _UNTRAINED)
     change = losses[:, 1] - losses[:, 0]
     n, interval = len(losses), None
-    if n >= ENOUGH_TEXTS:
-        width = t_quantile(0.975, n - 1) * float(change.std()) / math.sqrt(n)
-        interval = float(change.mean()) - width, float(change.mean()) + width
+    if n:
+        weights = text_weights(seed, range(n), SAMPLES)
+        interval = of_ratios(change[:, None], torch.ones_like(change)[:, None], weights).interval(0)
     means = [float(each.mean()) if n else None for each in (losses[:, 0], losses[:, 1], change)]
     return TrainingStep(
         step=name,
