@@ -72,8 +72,10 @@ def rendered_chat(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:
     def render(contents: Iterable[str]) -> str:
         given = [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
         with calling_transformers("the tokenizer's chat template refuses these messages", TextError):
-            text: str = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=not answered)
-        return text
+            from attnviz.models.templates import render as render_template
+
+            template, special = tokenizer.get_chat_template(), tokenizer.special_tokens_map
+            return render_template(template, given, not answered, special)
 
     contents = [message["content"] for message in messages]
     marks = [_MARK.format(number) for number in range(len(messages))]
