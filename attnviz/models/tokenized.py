@@ -100,8 +100,13 @@ def _rows(name: str, value: Any) -> list[list[int]]:
     """Rows of whole numbers, from a tensor, an array or lists, [n] or [batch, n]."""
     rows = list(value) if _n_axes(value) > 1 else [value]
     listed = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
-    for row in listed:
-        if not isinstance(row, list | tuple) or not row or not all(isinstance(each, Integral) for each in row):
+    may_be_bool = name == "attention_mask"
+    for row in listed or [[]]:
+        if (
+            not isinstance(row, list | tuple)
+            or not row
+            or not all(isinstance(each, Integral) and (may_be_bool or not isinstance(each, bool)) for each in row)
+        ):
             raise UsageError(f"expected {name} as whole numbers, [n] or [batch, n], found {as_found(value)}.")
     return [list(map(int, row)) for row in listed]
 
