@@ -1,5 +1,6 @@
 """The command ``attnviz heads``; with ``--each-line`` a folder for every line of a file, and one summary of all."""
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -97,7 +98,7 @@ def _texts_of_lines(file: str) -> "Path | list[Text]":
 
     if file != "-":
         return Path(file)
-    lines = enumerate(read_text("-").split("\n"), start=1)
+    lines = enumerate(io.StringIO(read_text("-"), newline=None), start=1)  # line ends of any system
     filled = ((number, line.strip()) for number, line in lines if line.strip())
     return [Text(line, place=Place(Path("standard input"), number)) for number, line in filled]
 

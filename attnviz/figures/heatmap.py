@@ -11,11 +11,16 @@ from matplotlib.figure import Figure
 
 from attnviz.figures.fonts import drawable, font_families, text_width
 from attnviz.figures.matrix import (
+    LANE,
     MOST_NUMBERED,
     Array,
+    Bracket,
     Cells,
     Labels,
     Outline,
+    bracket_lanes,
+    cell_points,
+    draw_brackets,
     draw_matrix,
     hundredths,
     label_pixels,
@@ -47,6 +52,8 @@ class HeatmapPlan(ColourScale, PagePlan):
     outlines: tuple[Outline, ...] = ()  # frames around cells
     forms: tuple[Callable[[float], str], ...] = (hundredths,)  # a value as text in its cell, the fullest form first
     keys: Labels | None = None  # of the columns, if other positions than the rows
+    row_brackets: tuple[Bracket, ...] = ()  # of named stretches of the rows, before pooling
+    column_brackets: tuple[Bracket, ...] = ()
     axes: tuple[str, str] = ("query (attends from)", "key (attended to)")  # names of rows and columns
 
 
@@ -88,9 +95,10 @@ def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple
     points = cell * 72 / dpi
     size = label_size(points)
     beside, below = ((label_pixels(each.texts, size) + _TICK) / DPI for each in (plan.labels, plan.keys or plan.labels))
-    width = page_width(style, cell * columns / dpi + beside + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
-    across = min(cell * columns / dpi, width - beside - 2 * MARGIN)
-    body = cell * rows / dpi + below + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
+    right, above = (_lanes(each) * LANE / 72 for each in (plan.row_brackets, plan.column_brackets))
+    width = page_width(style, cell * columns / dpi + beside + right + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
+    across = min(cell * columns / dpi, width - beside - right - 2 * MARGIN)
+    body = cell * rows / dpi + below + above + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
     figure = new_page(plan.title, (plan.evidence, *plan.notes), style, width=width, body=body)
     ax = figure.add_subplot()
     cells = _draw(ax, plan, style, vector=vector, points=points)
@@ -115,7 +123,7 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
     cells = _draw(ax, plan, style)
     title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not style.bare)
     properties: dict[str, Any] = {"color": outer_ink(style), "family": font_families([title]), "parse_math": False}
-    ax.set_title(title, loc="left", fontsize=9, **properties)
+    ax.set_title(title, loc="left", fontsize=9, pad=6 + LANE * _lanes(plan.column_brackets), **properties)
     settled(ax.figure)
     any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)
     return cells
@@ -127,6 +135,9 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
         ax, plan.values, plan.norm, style, labels=plan.labels, keys=plan.keys, pooled=plan.pooled, colours=plan.colours,
         vector=vector, outlines=plan.outlines, cell=points,
     )  # fmt: skip
+    width, height = cell_points(ax, *plan.values.shape[::-1]) if points is None else (points, points)
+    draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
+    draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)
     size, ink = 7.5, outer_ink(style, "axes.labelcolor")
     settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
     for name, setting, count in zip(plan.axes, settings, plan.values.shape, strict=True):
@@ -134,6 +145,10 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
         shown = name if text_width(name, size, DPI) <= side * DPI + 20 else name.partition(" ")[0]
         setting(shown, fontsize=size, color=ink, labelpad=2)
     return cells
+
+
+def _lanes(brackets: Sequence[Bracket]) -> int:
+    return max(bracket_lanes(brackets), default=-1) + 1
 
 
 def _cell(labels: Sequence[str], m: int, style: Style) -> int:

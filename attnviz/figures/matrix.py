@@ -15,8 +15,10 @@ from matplotlib.axis import XAxis, YAxis
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
+from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
 from attnviz.figures.fonts import fitted_token, font_families, text_width
@@ -41,6 +43,7 @@ _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
 _AIR = 5  # pixels of a cell's width that stay free beside its number
 _LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
+_LEAST_NAME = 24  # pixels of the shortest bracket whose name is cut
 LONGEST = 140
 """Largest width of a label in pixels; longer ones are cut."""
 
@@ -61,6 +64,61 @@ class Outline:
     rows: tuple[int, int]  # the first and the last
     columns: tuple[int, int]
     found: bool | None = None
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """A named set of positions at the axes: a bracket over each run, its first and last position."""
+
+    name: str
+    runs: tuple[tuple[int, int], ...]
+
+
+def bracket_lanes(brackets: Sequence[Bracket]) -> list[int]:
+    """The lane of each bracket, from 0 next to the cells on: those that overlap lie in different ones."""
+    lanes, taken = list[int](), list[set[int]]()
+    for bracket in brackets:
+        positions = {at for first, last in bracket.runs for at in range(first, last + 1)}
+        lane = next((at for at, others in enumerate(taken) if others.isdisjoint(positions)), len(taken))
+        if lane == len(taken):
+            taken.append(set())
+        taken[lane] |= positions
+        lanes.append(lane)
+    return lanes
+
+
+LANE = 10.0
+"""Points that a lane of brackets takes."""
+
+
+def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float, pooled: int, style: Style) -> None:
+    """Draw brackets above the columns or right of the rows, outside the cells, which are of a size in points."""
+    ax, across = axis.axes, axis.axis_name == "x"
+    ink, inches = outer_ink(style), ax.get_figure(root=True).dpi_scale_trans
+    for bracket, lane in zip(brackets, bracket_lanes(brackets), strict=True):
+        out = 3 + LANE * lane
+        along = ax.get_xaxis_transform() if across else ax.get_yaxis_transform()
+        at_line, at_name = (
+            along + ScaledTranslation(*((0, by / 72) if across else (by / 72, 0)), inches) for by in (out, out + 1)
+        )
+        longest = max(bracket.runs, key=lambda run: run[1] - run[0])
+        for first, last in bracket.runs:
+            ends = [first // pooled - 0.4, last // pooled + 0.4]
+            places = (ends, [1, 1]) if across else ([1, 1], ends)
+            line = Line2D(*places, transform=at_line, color=ink, linewidth=1.0, clip_on=False)
+            line.set_solid_capstyle("butt")
+            ax.add_artist(line)
+            room = (last // pooled - first // pooled + 1) * cell * DPI / 72
+            name = fitted_token(bracket.name, _SMALLEST, DPI, room)
+            if (first, last) != longest or (name != bracket.name and room < _LEAST_NAME):
+                continue
+            place, beside = (sum(ends) / 2, 1), {"ha": "center", "va": "bottom"}
+            if not across:
+                place, beside = (1, sum(ends) / 2), {"ha": "left", "va": "center", "rotation": 270}
+            ax.text(
+                *place, name, transform=at_name, fontsize=_SMALLEST, color=ink, clip_on=False, parse_math=False,
+                family=font_families([name]), **beside,
+            )  # fmt: skip
 
 
 def draw_matrix(

@@ -58,6 +58,8 @@ def _links(line: str, place: Place, n_source: int, n_target: int) -> Tensor:
             words = f"source words 0 to {n_source - 1} and target words 0 to {n_target - 1}"
             raise broken(place, f"links such as 0-0 or 0?1 of {words}", as_found(written))
         gold[0 if link[2] == "-" else 1 :, int(link[3]), int(link[1])] = True
+    if not gold.any():  # without any, every link of a head is wrong, whatever it does
+        raise broken(place, "the links of a pair, such as 0-0 1-2", "none; leave this pair out of both files")
     return gold
 
 

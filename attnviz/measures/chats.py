@@ -1,7 +1,8 @@
 """Attention between the roles of a corpus of chats: what `assistant` reads of `system`, and how much answers look back.
 
 Each chat gives every head one number, as :mod:`attnviz.measures.spans` has it for one text; all messages of a role are
-one span. Scores are means over the chats that have it, so that a long chat counts as a short one.
+one span. Shares are of attention to content. Scores are means over the chats that have it, so that a long chat counts
+as a short one.
 """
 
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ Measure = tuple[str, str, str]
 """What is measured (:data:`SHARE`, :data:`LAST` or :data:`LOOKBACK`), and the roles from which and to which."""
 
 SHARE, LAST, LOOKBACK = "share", "last", "lookback"
+
+_LOOKBACK: Measure = LOOKBACK, "", ""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,12 @@ class ChatTally(SumTally):
         of_windows = []
         for window in self._windows:
             allowed = allowed_units(batch.valid.shape[1], self._architecture.causal, window).to(device)
-            uniform = uniform_pattern(batch.valid[:, None] & allowed, self._architecture.learned_sinks)[:, None]
-            of_windows.append(self._measured(uniform))
+            of_all, of_content = (
+                self._measured(uniform_pattern(keys[:, None] & allowed, self._architecture.learned_sinks)[:, None])
+                for keys in (batch.valid, batch.non_sink)
+            )
+            looked_back = {text: {_LOOKBACK: values[_LOOKBACK]} for text, values in of_all.items()}
+            of_windows.append({text: values | looked_back[text] for text, values in of_content.items()})
         self._having = {}
         for text in of_windows[0]:
             for measure in of_windows[0][text]:
@@ -120,12 +127,12 @@ def _layout(item: EncodedText, causal: bool) -> SpanLayout | None:
         return None
     tokens = dict[str, tuple[int, ...]]()
     messages = overlapping(item.offsets, list(chat.messages.values()))
-    for name, members in zip(chat.messages, messages, strict=True):
-        role = name.partition("#")[0]
+    for role, members in zip(chat.roles, messages, strict=True):
         tokens[role] = (*tokens.get(role, ()), *members)
     spans = tuple(Span(role, members) for role, members in tokens.items() if members)
     first_new = messages[-1][0] if chat.answered and causal and messages[-1] else None
-    return SpanLayout(spans, len(item), first_new)
+    sinks = frozenset(position for position, is_sink in enumerate(item.sink) if is_sink)
+    return SpanLayout(spans, len(item), first_new, sinks)
 
 
 def _values(tally: SpanTally) -> dict[Measure, Tensor]:
@@ -133,6 +140,6 @@ def _values(tally: SpanTally) -> dict[Measure, Tensor]:
     names, values = [span.name for span in tally.layout.spans], dict[Measure, Tensor]()
     for from_, source in enumerate(names):
         for to, target in enumerate(names):
-            values[SHARE, source, target] = tally.shares[:, from_, to]
-            values[LAST, source, target] = tally.last_shares[:, from_, to]
-    return values | {(LOOKBACK, "", ""): tally.lookback}
+            values[SHARE, source, target] = tally.content[:, from_, to]
+            values[LAST, source, target] = tally.last_content[:, from_, to]
+    return values | {_LOOKBACK: tally.lookback}

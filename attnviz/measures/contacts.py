@@ -3,6 +3,7 @@
 Rao et al. 2021, "Transformer protein language models are unsupervised structure learners"; precisions are as in CASP.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.errors import UsageError
+from attnviz.models.arrays import real_numbers
 from attnviz.models.wording import visible
 
 _LONG = 24
@@ -30,14 +32,21 @@ def corrected(patterns: Tensor, apc: bool) -> Tensor:
     return both - sums * sums.mT / total.where(total > 0, 1.0) if apc else both
 
 
+def _read_pairs(file: str | Path) -> NDArray[np.int_]:
+    """The whole numbers of a text file, [n_lines, n_columns]."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a file without lines, whose numbers are [0, 1]
+        return np.loadtxt(file, int, ndmin=2, encoding="utf-8-sig")
+
+
 def _read(file: str | Path, n: int) -> NDArray[np.float64]:
     """Which of n residues are in contact, [n, n]: 1, 0, or NaN where that is not known."""
     expected = f"expected in {visible(str(file))} {n} × {n} numbers (.npy), or lines of two residues up to {n}, found"
     try:
-        found = np.load(file) if Path(file).suffix == ".npy" else np.loadtxt(file, int, ndmin=2, encoding="utf-8-sig")
-        known = found >= 0
+        found = real_numbers(file) if Path(file).suffix == ".npy" else _read_pairs(file)
     except (OSError, EOFError, TypeError, ValueError) as error:
-        raise UsageError(f"{expected} what cannot be read: {error}.") from error
+        raise UsageError(f"{expected} what cannot be read: {str(error).rstrip('.')}.") from error
+    known = found >= 0
     contacts = np.zeros((n, n))
     if Path(file).suffix != ".npy" and found.shape[1] == 2 and found.min() >= 1 and found.max() <= n:
         contacts[tuple(found.T - 1)] = 1

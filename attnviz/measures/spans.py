@@ -4,6 +4,9 @@ The share from span A to span B is sum over k in B of A[q,k], its mean over the 
 itself; the same under attention that is uniform over what each query sees stands beside it. Tokens are measured as
 they are, sinks included, whatever units a text is shown in.
 
+A span that holds a sink, such as the first token, gets much for that alone. So the same is measured of content keys,
+those of B that are no sinks, beside attention that is uniform over the content keys that each query sees.
+
 Lookback ratio (Chuang et al. 2024, "Lookback Lens", section 2.1), of a new token q: P / (P + N), P being the mean
 attention to a token of the prompt and N that to a new token, q itself included. Here its mean over new tokens.
 """
@@ -38,8 +41,12 @@ class SpanShare:
         share: of the attention of ``source``, mean over its queries, 0-1.
         uniform: the same under uniform attention.
         per_token: ``share`` over the tokens of ``target``.
+        content: the part of ``share`` that goes to content, not to sinks.
+        content_uniform: the same under attention that is uniform over content.
+        sink: what ``source`` gives to all sinks of the text, mean over its queries.
         last: ``share`` of the last query of ``source`` alone; None where that is not measured.
-        last_uniform: likewise.
+        last_uniform, last_content, last_content_uniform: likewise.
+        to_sinks: whether ``target`` has no content.
     """
 
     id: HeadId
@@ -48,8 +55,24 @@ class SpanShare:
     share: float
     uniform: float
     per_token: float
+    content: float
+    content_uniform: float
+    sink: float
     last: float | None
     last_uniform: float | None
+    last_content: float | None
+    last_content_uniform: float | None
+    to_sinks: bool
+
+    @property
+    def judged(self) -> tuple[float, float]:
+        """What heads are ranked by, and its baseline: of content, or of a span that has none the whole share."""
+        return (self.share, self.uniform) if self.to_sinks else (self.content, self.content_uniform)
+
+    @property
+    def last_judged(self) -> tuple[float | None, float | None]:
+        """The same of the last query."""
+        return (self.last, self.last_uniform) if self.to_sinks else (self.last_content, self.last_content_uniform)
 
 
 @dataclass(frozen=True)
@@ -59,26 +82,35 @@ class SpanLayout:
     Attributes:
         spans: in the order of the text, or as they were named.
         first_new: the first new token: generated, or of the answer that ends a chat; None where there is none.
+        sinks: tokens that are no content.
     """
 
     spans: tuple[Span, ...]
     n_tokens: int
     first_new: int | None = None
+    sinks: frozenset[int] = frozenset()
     _copies: dict[object, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def on(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """1 where a token is in a span, [n_tokens, n_spans], and the last token of each, beside a pattern.
+        """1 where a token is in a set, [n_tokens, 2 n_spans + 1], and the last token of each span, beside a pattern.
 
-        They are copied there once, for all layers.
+        The sets are the spans, their content, and all sinks. They are copied there once, for all layers.
         """
         kind = like.device, like.dtype
         if kind not in self._copies:
-            inside = torch.zeros(self.n_tokens, len(self.spans))
+            inside = torch.zeros(self.n_tokens, 2 * len(self.spans) + 1)
             for number, span in enumerate(self.spans):
                 inside[list(span.tokens), number] = 1
+                inside[list(self.content_of(number)), len(self.spans) + number] = 1
+            inside[list(self.sinks), -1] = 1
             lasts = torch.tensor([span.tokens[-1] for span in self.spans], dtype=torch.long)
             self._copies[kind] = inside.to(like), lasts.to(like.device)
         return self._copies[kind]
+
+
+    def content_of(self, number: int) -> tuple[int, ...]:
+        """The tokens of a span that are no sinks."""
+        return tuple(token for token in self.spans[number].tokens if token not in self.sinks)
 
 
 class SpanTally:
@@ -97,8 +129,8 @@ class SpanTally:
         """Add rows of tokens from ``first`` on, [n_heads, rows, n_keys]; later keys are hidden from them."""
         _, n_rows, n_keys = pattern.shape
         inside, lasts = self.layout.on(pattern)
-        onto = pattern @ inside[:n_keys]  # [n_heads, rows, n_spans]
-        from_spans = torch.einsum("qa,hqb->hab", inside[first : first + n_rows], onto)
+        onto = pattern @ inside[:n_keys]  # [n_heads, rows, n_sets]
+        from_spans = torch.einsum("qa,hqb->hab", inside[first : first + n_rows, : len(lasts)], onto)
         here = (lasts >= first) & (lasts < first + n_rows)
         of_last = onto.index_select(1, (lasts - first).clamp(0, n_rows - 1)) * here[:, None]
         sums = [_wide(each) for each in (from_spans, of_last, self._lookback(first, pattern))]
@@ -130,16 +162,45 @@ class SpanTally:
         return any(first <= token < end for first, end in self._rows)
 
     @cached_property
-    def shares(self) -> Tensor:
-        """Mean share over the queries of each span, to each span, [n_heads, n_spans, n_spans]; NaN without queries."""
+    def _means(self) -> Tensor:
+        """Mean share over the queries of each span, to each set of tokens, [n_heads, n_spans, n_sets]; may be NaN."""
         counts = [sum(map(self._measured, span.tokens)) for span in self.layout.spans]
         return self._sums[0] / torch.tensor([count or torch.nan for count in counts])[:, None]
 
     @cached_property
-    def last_shares(self) -> Tensor:
+    def _lasts(self) -> Tensor:
         """Likewise of the last token of each span alone."""
         missing = [not self._measured(span.tokens[-1]) for span in self.layout.spans]
         return self._sums[1].masked_fill(torch.tensor(missing)[:, None], torch.nan)
+
+    @property
+    def _n_spans(self) -> int:
+        return len(self.layout.spans)
+
+    @property
+    def shares(self) -> Tensor:
+        """Mean share over the queries of each span, to each span, [n_heads, n_spans, n_spans]; NaN without queries."""
+        return self._means[..., : self._n_spans]
+
+    @property
+    def last_shares(self) -> Tensor:
+        """Likewise of the last token of each span alone."""
+        return self._lasts[..., : self._n_spans]
+
+    @property
+    def content(self) -> Tensor:
+        """The part of :attr:`shares` that goes to content."""
+        return self._means[..., self._n_spans : -1]
+
+    @property
+    def last_content(self) -> Tensor:
+        """The part of :attr:`last_shares` that goes to content."""
+        return self._lasts[..., self._n_spans : -1]
+
+    @property
+    def sink(self) -> Tensor:
+        """Mean share over the queries of each span, to all sinks, [n_heads, n_spans]."""
+        return self._means[..., -1]
 
     @cached_property
     def lookback(self) -> Tensor:
@@ -147,9 +208,10 @@ class SpanTally:
         return self._sums[2][0] / self._sums[2][1]
 
     @cached_property
-    def numbers(self) -> tuple[Any, Any, Any]:
-        """These three, as nested lists."""
-        return self.shares.tolist(), self.last_shares.tolist(), self.lookback.tolist()
+    def numbers(self) -> dict[str, Any]:
+        """All of these by name, as nested lists."""
+        names = "shares", "last_shares", "content", "last_content", "sink", "lookback"
+        return {name: getattr(self, name).tolist() for name in names}
 
 
 def _wide(sums: Tensor) -> Tensor:
@@ -165,11 +227,13 @@ class SpanShares:
         layout: the spans.
         tallies: by layer.
         baselines: by layer, of one head with uniform attention.
+        content_baselines: by layer, of one head with attention that is uniform over content.
     """
 
     layout: SpanLayout
     tallies: dict[int, SpanTally]
     baselines: dict[int, SpanTally]
+    content_baselines: dict[int, SpanTally]
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -184,27 +248,34 @@ class SpanShares:
 
     def between(self, head: HeadId, source: int, target: int) -> SpanShare:
         """The share of one head from one span to another, by their numbers."""
-        shares, lasts, _ = self.tallies[head.layer].numbers
-        uniform, last_uniform, _ = self.baselines[head.layer].numbers
-        share = shares[head.head][source][target]
+        found = {name: values[head.head] for name, values in self.tallies[head.layer].numbers.items()}
+        uniform = {name: values[0] for name, values in self.baselines[head.layer].numbers.items()}
+        of_content = {name: values[0] for name, values in self.content_baselines[head.layer].numbers.items()}
+        share = found["shares"][source][target]
         return SpanShare(
             id=head,
             source=self.spans[source].name,
             target=self.spans[target].name,
             share=share,
-            uniform=uniform[0][source][target],
+            uniform=uniform["shares"][source][target],
             per_token=share / len(self.spans[target].tokens),
-            last=_known(lasts[head.head][source][target]),
-            last_uniform=_known(last_uniform[0][source][target]),
+            content=found["content"][source][target],
+            content_uniform=of_content["content"][source][target],
+            sink=found["sink"][source],
+            last=_known(found["last_shares"][source][target]),
+            last_uniform=_known(uniform["last_shares"][source][target]),
+            last_content=_known(found["last_content"][source][target]),
+            last_content_uniform=_known(of_content["last_content"][source][target]),
+            to_sinks=not self.layout.content_of(target),
         )
 
     def lookback(self, head: HeadId) -> float | None:
         """Mean lookback ratio of a head's new tokens; None where no new token is measured."""
-        return _known(self.tallies[head.layer].numbers[2][head.head])
+        return _known(self.tallies[head.layer].numbers["lookback"][head.head])
 
     def lookback_uniform(self, head: HeadId) -> float | None:
         """The same under uniform attention."""
-        return _known(self.baselines[head.layer].numbers[2][0])
+        return _known(self.baselines[head.layer].numbers["lookback"][0])
 
 
 def _known(value: float) -> float | None:
@@ -217,23 +288,28 @@ def measured_spans(
     """What the tallies of all layers have summed, beside attention that is uniform over what each query sees."""
     copy_to_host(list(tallies.values()))
     layout = next(iter(tallies.values())).layout
-    of_windows = dict[int | None, SpanTally]()
+    of_windows = dict[int | None, tuple[SpanTally, SpanTally]]()
     for layer in tallies:
         context = context_of(layer)
         if context.window not in of_windows:
-            of_windows[context.window] = _uniform(layout, tokens, context)
-    return SpanShares(layout, tallies, {layer: of_windows[context_of(layer).window] for layer in tallies})
+            both = (_uniform(layout, tokens, context, of_content) for of_content in (False, True))
+            of_windows[context.window] = tuple(both)
+    uniform = {layer: of_windows[context_of(layer).window] for layer in tallies}
+    baselines, of_content = ({layer: both[kind] for layer, both in uniform.items()} for kind in (0, 1))
+    return SpanShares(layout, tallies, baselines, of_content)
 
 
-def _uniform(layout: SpanLayout, tokens: Tokens, context: TextContext) -> SpanTally:
-    """The tally under uniform attention; the context's units may be words."""
+def _uniform(layout: SpanLayout, tokens: Tokens, context: TextContext, of_content: bool) -> SpanTally:
+    """The tally under attention that is uniform over all keys, or over content; the context's units may be words."""
     units, measured = merge_subwords(tokens, False), None
     if context.queries is not None:
         measured = [token for unit in context.queries for token in context.units.members[unit]]
     of_tokens = TextContext(units, context.causal, None, window=context.window, device=context.device)
-    tally = SpanTally(layout)
+    tally, wanted = SpanTally(layout), torch.ones(len(units), dtype=torch.bool, device=context.device)
+    wanted[list(layout.sinks)] = not of_content
     blocks = row_blocks(len(units), 8 * len(units), _BLOCK_BYTES)
     for first, last in blocks if measured is None else ((query, query + 1) for query in sorted(measured)):
-        tally.add(first, uniform_pattern(of_tokens.allowed_rows(first, last), context.learned_sinks)[None])
+        allowed = of_tokens.allowed_rows(first, last) & wanted
+        tally.add(first, uniform_pattern(allowed, context.learned_sinks)[None])
     copy_to_host([tally])
     return tally

@@ -1,6 +1,5 @@
 """Chats: their messages, rendered by the tokenizer's own template, and where each message stands in the text."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from attnviz.arguments import as_found
 from attnviz.errors import CheckpointError, TextError
 from attnviz.models.libraries import calling_transformers
+from attnviz.models.spans import free_name
 
 Message = Mapping[str, Any]
 
@@ -33,11 +33,13 @@ class RenderedChat:
     Attributes:
         text: as the template renders it, with its control tokens.
         messages: by name (``system``, ``user``, ``user#2``), the first and past-the-last character of its content.
+        roles: of each of these.
         answered: whether the last message is the assistant's.
     """
 
     text: str
     messages: dict[str, tuple[int, int]]
+    roles: tuple[str, ...]
     answered: bool
 
 
@@ -72,19 +74,19 @@ def rendered_chat(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:
     def render(contents: Iterable[str]) -> str:
         given = [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
         with calling_transformers("the tokenizer's chat template refuses these messages", TextError):
-            text: str = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=not answered)
-        return text
+            from attnviz.models.templates import render as render_template
+
+            template, special = tokenizer.get_chat_template(), tokenizer.special_tokens_map
+            return render_template(template, given, not answered, special)
 
     contents = [message["content"] for message in messages]
     marks = [_MARK.format(number) for number in range(len(messages))]
     text = render(contents)
     spans = _between(text, render(marks), contents, marks)
-    seen, by_name = Counter[str](), dict[str, tuple[int, int]]()
-    for message, span in zip(messages, spans, strict=True):
-        role = message["role"]
-        seen[role] += 1
-        by_name[role if seen[role] == 1 else f"{role}#{seen[role]}"] = span
-    return RenderedChat(text, by_name, answered)
+    roles, by_name = tuple(message["role"] for message in messages), dict[str, tuple[int, int]]()
+    for role, span in zip(roles, spans, strict=True):
+        by_name[free_name(role, by_name)] = span
+    return RenderedChat(text, by_name, roles, answered)
 
 
 def _between(text: str, marked: str, contents: Sequence[str], marks: Sequence[str]) -> list[tuple[int, int]]:

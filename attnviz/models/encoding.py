@@ -10,7 +10,7 @@ from typing import Any
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
-from attnviz.models.libraries import calling_transformers
+from attnviz.models.libraries import calling_tokenizer, calling_transformers
 from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer, read_json, refuse_pointer
 from attnviz.models.tokenized import Document
 from attnviz.models.tokens import Tokens
@@ -50,7 +50,7 @@ def load_tokenizer(source: Source) -> Any:
             "pip install sentencepiece"
         )
     what = f"cannot read the tokenizer in {folder}; download or save it again"
-    with calling_transformers(what):
+    with calling_tokenizer(what):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     for option, code in languages.items():
         codes = tokenizer.extra_special_tokens if hasattr(tokenizer, "tgt_lang") else []
@@ -261,7 +261,7 @@ def encodings(
             "a target begins or ends with its language, which this tokenizer does not know; expected --target-language "
             "CODE, tgt_lang in tokenizer_config.json, or in Python tokenizer.tgt_lang = ... (src_lang is the source's)."
         )
-    with calling_transformers(what):
+    with calling_tokenizer(what):
         if two_models:
             results = [_of_two_models(tokenizer, text, target, cut) for text in texts]
         elif not fast:
@@ -318,7 +318,7 @@ def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, 
         raise UsageError(f"expected {name} as the text of a token or as its id, found {as_found(token)}.")
 
     def alone(text: str) -> list[int]:
-        with calling_transformers(f"the model's tokenizer fails on {text!r}; mend or replace its files"):
+        with calling_tokenizer(f"the model's tokenizer fails on {text!r}; mend or replace its files"):
             ids: list[int] = tokenizer(
                 **{"text_target" if target else "text": text}, add_special_tokens=False
             ).input_ids

@@ -1,10 +1,12 @@
 """Calls of other libraries: output is suppressed, and exceptions become attnviz's errors."""
 
+import os
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from logging import CRITICAL, getLogger
 from traceback import walk_tb
 from typing import TypeVar
@@ -41,8 +43,7 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
     except AttnvizError:
         raise
     except BaseException as error:
-        panicked = type(error).__name__ == "PanicException"  # pyo3's, a class that cannot be imported
-        if is_out_of_memory(error) or not (isinstance(error, Exception) or panicked):
+        if is_out_of_memory(error) or not (isinstance(error, Exception) or _is_panic(error)):
             raise
         raise error_type(f"{what}: {_reason(error)}") from error
     finally:
@@ -76,6 +77,41 @@ def running_own_code() -> Iterator[None]:
         raise CheckpointError(
             f"transformers cannot run this model as its config says: {_reason(error)}. Mend its config.json."
         ) from error
+
+
+@contextmanager
+def calling_tokenizer(what: str) -> Iterator[None]:
+    """As :func:`calling_transformers`, and what Rust writes about a panic does not reach standard error.
+
+    Rust writes to the file descriptor before Python hears of it; what others write meanwhile is held back, not lost.
+    """
+    with calling_transformers(what), _STANDARD_ERROR, ExitStack() as stack:
+        try:
+            shown = os.dup(2)
+            stack.callback(os.close, shown)
+            written = stack.enter_context(tempfile.TemporaryFile())
+        except OSError:  # closed, or nowhere to write
+            yield
+            return
+        os.dup2(written.fileno(), 2)
+        told_by_rust = False
+        try:
+            yield
+        except BaseException as error:
+            told_by_rust = _is_panic(error)
+            raise
+        finally:
+            os.dup2(shown, 2)
+            written.seek(0)
+            content = written.read()
+            os.write(2, content.partition(b"\nthread ")[0] if told_by_rust else content)
+
+
+_STANDARD_ERROR = threading.RLock()
+
+
+def _is_panic(error: BaseException) -> bool:
+    return type(error).__name__ == "PanicException"  # pyo3's, a class that cannot be imported
 
 
 @contextmanager

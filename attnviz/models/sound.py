@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import TextError
+from attnviz.models.arrays import real_numbers
 from attnviz.models.tokens import Positions, Tokens, tokens_of_labels
 
 _RATE, _HOP, COLUMNS = 16_000, 160, 2
@@ -67,7 +68,8 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
     n_bins, n_columns = config.num_mel_bins, COLUMNS * config.max_source_positions
     try:
         if path.suffix == ".npy":
-            found = np.asarray(np.load(path, allow_pickle=False)).astype(np.float32, casting="same_kind")
+            with np.errstate(over="ignore"):  # they become infinite, which is refused
+                found = real_numbers(path).astype(np.float32)
         else:
             with wave.open(str(path)) as file:
                 rate, bits, n_channels = file.getframerate(), 8 * file.getsampwidth(), file.getnchannels()

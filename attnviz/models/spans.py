@@ -1,8 +1,9 @@
 """Named spans of a text: stretches that a user names, messages of a chat, prompt and new text, both texts of a pair."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 
 from attnviz.arguments import as_found
 from attnviz.errors import UsageError
@@ -12,10 +13,17 @@ from attnviz.models.wording import quoted, visible
 PROMPT, NEW = "prompt", "new"
 """The spans of a text that the model continued."""
 
+LAST, REST = "last", "rest"
+"""What names the last token, and all tokens that are in no other span; also a span of these, without a name."""
+
 _SEGMENTS = "text", "pair"
+_SPECIAL = re.compile(r"\[[^]]+\]|<[^>]+>")
 _POSITIONS = re.compile(r"#([0-9]{1,9})(?:-#?([0-9]{1,9}))?")
 _OCCURRENCE = re.compile(r"(.+)#([0-9]{1,9})", re.DOTALL)
-_FORMS = "expected NAME=TEXT, NAME=TEXT#2 (its second occurrence) or NAME=#10-#40 (positions)"
+_FORMS = (
+    "expected NAME=TEXT, NAME=TEXT#2 (its second occurrence), NAME=#10-#40 (positions), or last, rest or a special "
+    "token such as [CLS], with or without NAME="
+)
 _MOST_LISTED = 6
 
 
@@ -33,6 +41,12 @@ class Span:
     given: str = ""
 
 
+def free_name(name: str, taken: Container[str]) -> str:
+    """The name, or where it is taken the first of ``name#2``, ``name#3`` … that is not."""
+    numbered = (f"{name}#{number}" for number in count(2))
+    return next(each for each in chain([name], numbered) if each not in taken)
+
+
 def spans_by_name(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """What names each span, from a mapping or from texts ``NAME=TEXT``.
 
@@ -45,7 +59,8 @@ def spans_by_name(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     if isinstance(given, Mapping):
         pairs = given.items()
     else:
-        pairs = [(name, text) for name, _, text in (str(each).partition("=") for each in given)]
+        parts = (str(each).partition("=") for each in given)
+        pairs = [(name, text or (name if _names_itself(name, equals) else "")) for name, equals, text in parts]
     found = dict[str, str]()
     for name, text in pairs:
         if not isinstance(name, str) or not isinstance(text, str) or not name.strip() or not text:
@@ -56,8 +71,20 @@ def spans_by_name(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     return found
 
 
+def _names_itself(name: str, equals: str) -> bool:
+    return not equals and (name in (LAST, REST) or _SPECIAL.fullmatch(name) is not None)
+
+
+def rest_span(name: str, spans: Iterable[Span], n_tokens: int, given: str = "") -> Span:
+    """The tokens of a text that are in none of these spans, perhaps none."""
+    inside = {token for span in spans for token in span.tokens}
+    return Span(name, tuple(at for at in range(n_tokens) if at not in inside), given)
+
+
 def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units: Positions) -> Span:
     """The span that a text, its n-th occurrence (``text#2``) or positions (``#10-#40``, both included) name.
+
+    So do a special token (``[CLS]``), which need not stand in the text, and ``last`` of a span with a name.
 
     Args:
         name: of the span; '' for the one that ``--answer-span`` names.
@@ -70,11 +97,13 @@ def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units
         UsageError: it is not in the text, is there several times, or has no token.
     """
     option, forms = (f"--span {visible(name)}", _FORMS) if name else ("--answer-span", _FORMS.replace("NAME=", ""))
-    places = _occurrences(what, texts)
+    if name and what == LAST:
+        return Span(name, units.members[-1], what)
+    places = _occurrences(what, texts, tokens)
     if not places and (positions := _POSITIONS.fullmatch(what)):
         return Span(name, _at_positions(option, positions, units), what)
     if not places and (numbered := _OCCURRENCE.fullmatch(what)):
-        places = _occurrences(numbered[1], texts)
+        places = _occurrences(numbered[1], texts, tokens)
         if places and not 1 <= int(numbered[2]) <= len(places):
             raise UsageError(f"{option}: {quoted(numbered[1])} stands in the text {len(places)} times.")
         places = places[int(numbered[2]) - 1 :][:1]
@@ -83,11 +112,9 @@ def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units
     if len(places) > 1:
         some = ", ".join(f"{visible(what)}#{number}" for number in range(1, 1 + min(len(places), _MOST_LISTED)))
         raise UsageError(f"{option}: {quoted(what)} stands in the text {len(places)} times; name one: {some}.")
-    segment, first, last = places[0]
-    found = _within(tokens, first, last, segment)
-    if not found:
+    if not places[0]:
         raise UsageError(f"{option}: no token of the text is of {quoted(what)}.")
-    return Span(name, found, what)
+    return Span(name, places[0], what)
 
 
 def message_spans(tokens: Tokens, messages: Mapping[str, tuple[int, int]]) -> list[Span]:
@@ -112,14 +139,16 @@ def _within(tokens: Tokens, first: int, last: int, segment: int = 0) -> tuple[in
     return tuple(at for at, (of, (start, end)) in enumerate(placed) if of == segment and start < last and end > first)
 
 
-def _occurrences(text: str, texts: Sequence[str]) -> list[tuple[int, int, int]]:
-    """Segment, first and past-the-last character of each occurrence; in another case where none has this one."""
+def _occurrences(text: str, texts: Sequence[str], tokens: Tokens) -> list[tuple[int, ...]]:
+    """The tokens of each occurrence; in another case where none has this one, or of special tokens of this name."""
 
-    def found(flags: int) -> list[tuple[int, int, int]]:
+    def found(flags: int) -> list[tuple[int, ...]]:
         pattern = re.compile(re.escape(text), flags)
-        return [(segment, *match.span()) for segment, of in enumerate(texts) for match in pattern.finditer(of)]
+        spans = [(match.span(), segment) for segment, of in enumerate(texts) for match in pattern.finditer(of)]
+        return [_within(tokens, *span, segment) for span, segment in spans]
 
-    return found(0) or found(re.IGNORECASE)
+    named = enumerate(zip(tokens.labels, tokens.special, strict=True))
+    return found(0) or found(re.IGNORECASE) or [(at,) for at, each in named if each == (text, True)]
 
 
 def _at_positions(option: str, positions: re.Match[str], units: Positions) -> tuple[int, ...]:

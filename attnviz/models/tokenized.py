@@ -98,13 +98,18 @@ def _n_axes(value: Any) -> int:
 
 def _rows(name: str, value: Any) -> list[list[int]]:
     """Rows of whole numbers, from a tensor, an array or lists, [n] or [batch, n]."""
+    may_be_bool = name == "attention_mask"
     try:
         rows = list(value) if _n_axes(value) > 1 else [value]
         listed = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
     except (RuntimeError, TypeError) as error:  # of torch: a sparse tensor, or one on the device meta
         raise UsageError(f"expected {name} as a dense tensor or lists, found {as_found(value)}.") from error
-    for row in listed:
-        if not isinstance(row, list | tuple) or not row or not all(isinstance(each, Integral) for each in row):
+    for row in listed or [[]]:
+        if (
+            not isinstance(row, list | tuple)
+            or not row
+            or not all(isinstance(each, Integral) and (may_be_bool or not isinstance(each, bool)) for each in row)
+        ):
             raise UsageError(f"expected {name} as whole numbers, [n] or [batch, n], found {as_found(value)}.")
     return [list(map(int, row)) for row in listed]
 

@@ -32,7 +32,7 @@ export class App {
   /** @param {import("./patterns.js").PageData} data */
   constructor(data) {
     this.data = data;
-    if (data.spans) data.statistics.push({ key: BETWEEN, title: "between two spans", reading: "share of the attention of one span that goes to another", unit: "", uniform: [null], values: data.heads.map(() => null) });
+    if (data.spans) data.statistics.push({ key: BETWEEN, title: "between two spans", reading: "share of the attention of one span that goes to content of another", unit: "", uniform: [null], values: data.heads.map(() => null) });
     this.patterns = new Patterns(data);
     /** @type {number|null} */
     this.previewed = null;

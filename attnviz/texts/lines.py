@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from attnviz.errors import CorpusError
 
@@ -20,15 +20,20 @@ class Place(NamedTuple):
 
 
 def lines(path: Path) -> Iterator[tuple[Place, str]]:
-    """Every line with its place, without its line end and a byte order mark."""
+    """Every line with its place, without its line end (of any system) and a byte order mark."""
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, data in enumerate(_split(file), 1):
                 place = Place(path, number)
-                data = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                yield place, _decoded(data, place).removesuffix("\n").removesuffix("\r")
+                yield place, _decoded(data.removeprefix(codecs.BOM_UTF8) if number == 1 else data, place)
     except OSError as error:
         raise cannot_read(path, error) from error
+
+
+def _split(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; they end with a line feed, a carriage return, or both."""
+    for line in file:
+        yield from line.removesuffix(b"\n").removesuffix(b"\r").split(b"\r")
 
 
 def filled_lines(path: Path) -> Iterator[tuple[Place, str]]:

@@ -84,7 +84,7 @@ def read_frequencies(path: str | Path | None) -> Frequencies | None:
         word, *count = line.rsplit(maxsplit=1)
         if count and _COUNT.fullmatch(count[0]):
             counts[word.strip()] = counts.get(word.strip(), 0) + float(count[0])
-        elif number > 0 or not count:
+        elif number > 0 or not count or any(map(str.isdigit, count[0])):  # no header
             raise broken(place, "a word and its count, from 0 on (house 1234)", as_found(line))
     if not counts:
         raise CorpusError(f"{path}: expected words with their counts (house 1234), found none.")

@@ -5,14 +5,17 @@ Which columns have the texts, their pairs, labels and ids is found by their name
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import CorpusError
+from attnviz.models.libraries import first_line
 from attnviz.options import CorpusOptions
 from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 
@@ -169,7 +172,13 @@ def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:
 def _word_in(place: Place, row: Mapping[str, Any], column: str | None) -> str | None:
     """A label or an id; None for an empty one."""
     value = None if column is None else row.get(column)
-    return None if column is None or value is None else _whole(place, column, str(value).strip()) or None
+    if column is None or value is None or value != value:  # noqa: PLR0124 - not a number: a missing one, in pandas
+        return None
+    if isinstance(value, list | dict):
+        raise broken(place, f"a name or a number in column {column!r}", as_found(value))
+    if isinstance(value, float) and value.is_integer():  # as pandas has whole numbers where one is missing
+        value = int(value)
+    return _whole(place, column, str(value).strip()) or None
 
 
 def _token_in(place: Place, row: Mapping[str, Any], column: str | None) -> str | int | None:
@@ -278,8 +287,7 @@ def _delimited_rows(path: Path, header: bool) -> Iterator[_Row]:
     for place, cells in _cells_of_tsv(path) if path.suffix.lower() == ".tsv" else _cells_of_csv(path):
         if not names:
             names = [cell.strip() for cell in cells]
-            if len(set(names)) < len(names):
-                raise broken(place, "columns with different names", as_found(", ".join(names)))
+            _check_names(place, names)
         elif len(cells) != len(names):
             between = "tabs between" if path.suffix.lower() == ".tsv" else "commas between"
             raise broken(place, f"{len(names)} columns with {between}", str(len(cells)))
@@ -308,6 +316,9 @@ def _cells_of_csv(path: Path) -> Iterator[tuple[Place, list[str]]]:
         try:
             cells = next(reader, None)
         except csv.Error as error:
+            if "field limit" in str(error):
+                most = f"cells of at most {csv.field_size_limit():,} characters in a table of this kind"
+                raise broken(place, most, "a longer one; give such texts as .jsonl") from error
             raise broken(place, "a row of CSV, a text with commas or quotes in quotes", str(error)) from error
         if cells is None:
             return
@@ -317,12 +328,25 @@ def _cells_of_csv(path: Path) -> Iterator[tuple[Place, list[str]]]:
 
 def _parsed(place: Place, text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=partial(_columns_of, place))
     except json.JSONDecodeError as error:
         at = place if error.lineno == 1 else place._replace(line=place.line + error.lineno - 1)
         raise broken(at, "JSON", f"{error.msg.lower()} at character {error.colno}") from error
     except (ValueError, RecursionError) as error:
         raise broken(place, "JSON", str(error)) from error
+
+
+def _columns_of(place: Place, cells: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, whose names differ."""
+    _check_names(place, [name for name, _ in cells])
+    return dict(cells)
+
+
+def _check_names(place: Place | Path, names: Sequence[str]) -> None:
+    """Raise CorpusError for columns of one name, of which only one would be read."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise broken(place, "columns with different names", f"{as_found(twice[0])} more than once")
 
 
 def _list_of(path: Path) -> list[Any]:
@@ -410,12 +434,16 @@ def _batches(file: Path, only: Sequence[str]) -> Iterator[Any]:
     try:
         if file.suffix.lower() == ".parquet":
             with parquet.ParquetFile(file) as table:
+                _check_names(file, table.schema_arrow.names)
                 yield from table.iter_batches(columns=list(only) or None)
             return
         with pyarrow.memory_map(str(file)) as source, pyarrow.ipc.open_stream(source) as stream:
+            _check_names(file, stream.schema.names)
             for batch in stream:
                 yield batch.select(only) if only else batch
     except pyarrow.ArrowException as error:
-        raise broken(file, "Arrow or parquet data", str(error).splitlines()[0]) from error
+        raise broken(file, "Arrow or parquet data", first_line(error)) from error
     except OSError as error:
+        if error.errno is None:  # of pyarrow itself
+            raise broken(file, "Arrow or parquet data", f"what is damaged: {first_line(error)}") from error
         raise cannot_read(file, error) from error

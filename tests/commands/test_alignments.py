@@ -186,6 +186,7 @@ def test_files_and_tables_have_the_rates_and_the_list_of_heads(tmp_path: Path, m
         (["a b ||| A"], ["0-1"], {}, "gold.txt:1: .*'0-1'"),
         (["a ||| A", "a b ||| A"], ["0-0", "2-0"], {}, "gold.txt:2: .*'2-0'"),
         (["a b ||| A"], ["0=0"], {}, "'0=0'"),
+        (["a b ||| A", "a ||| A"], ["0-0", " "], {}, "gold.txt:2"),
         (["a b ||| A"], ["0-0"], {"truncate": True}, "--truncate"),
         (["a b ||| A"], ["0-0"], {"max_new_tokens": 4}, "--max-new-tokens"),
         (["a b ||| " + "A " * 30], ["0-0"], {}, "positions"),

@@ -160,6 +160,9 @@ def test_ids_of_sentences_and_a_text_over_several_lines(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "a", "answer": true, "foil": "d"}\n', {}, "a.jsonl:1: .*'answer'.*True"),
         ("a.jsonl", '{"text": "a", "answer": "c", "foil": [1]}\n', {}, r"a.jsonl:1: .*'foil'.*\[1\]"),
         ("a.jsonl", '{"text": "a", "answer": 2.5, "foil": "d"}\n', {}, "a.jsonl:1: .*'answer'.*2.5"),
+        ("a.jsonl", '{"text": "the cat"}\n{"text": "a", "text": "b"}\n', {}, "a.jsonl:2: .*'text'"),
+        ("a.jsonl", '{"text": "the cat", "label": [1]}\n', {}, r"a.jsonl:1: .*'label'.*\[1\]"),
+        ("a.csv", f"text\nthe cat\n{'a' * 200_000}\n", {}, "a.csv:3: .*131,072.*jsonl"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_with_its_row_and_column(
@@ -188,14 +191,44 @@ def test_columns_of_any_row_are_columns(tmp_path: Path) -> None:
     assert [(each.answer, each.foil) for each in prompt_pairs(tmp_path / "pairs.json")] == [(" a", 5), (7, 6)]
 
 
-def test_bytes_that_are_no_text_are_an_error_of_the_table(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow", reason="needs the extra datasets")
+def test_a_label_that_is_missing_in_pandas_is_none(tmp_path: Path) -> None:
+    """NaN is no class; the others, which pandas then has as 0.0 and 1.0, are whole numbers."""
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "the cat", "label": NaN}\n{"text": "the dog", "label": 1.0}\n{"text": "a", "label": null}\n'
+    )
+    assert [text.label for text in read(tmp_path / "a.jsonl")] == [None, "1", None]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_end_as_on_any_system(end: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(end.join(["the cat", "", "the dog", ""]).encode())
+    (tmp_path / "a.csv").write_bytes(end.join(["text,id", "the cat,1", "the dog,2", ""]).encode())
+    found = read(tmp_path / "a.txt")
+    assert [(text.text, text.place and text.place.line) for text in found] == [("the cat", 1), ("the dog", 3)]
+    assert [(text.text, text.id) for text in read(tmp_path / "a.csv")] == [("the cat", "1"), ("the dog", "2")]
+
+
+def test_a_damaged_table_is_one_line(tmp_path: Path) -> None:
+    """A byte changed in its pages, bytes that are no UTF-8, two columns of one name."""
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra datasets")
     from pyarrow import parquet
 
-    broken = arrow.array([b"the cat", b"\xff\xfe"], arrow.binary()).view(arrow.string())
-    parquet.write_table(arrow.table({"text": broken}), tmp_path / "a.parquet")
-    with pytest.raises(CorpusError):
-        read(tmp_path / "a.parquet")
+    texts = [f"the cat saw {number} dogs" for number in range(200)]
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "flipped.parquet", compression="snappy")
+    content = bytearray((tmp_path / "flipped.parquet").read_bytes())
+    content[60:90] = bytes(255 - each for each in content[60:90])
+    (tmp_path / "flipped.parquet").write_bytes(content)
+    column = pyarrow.Array.from_buffers(
+        pyarrow.string(), 1, [None, pyarrow.py_buffer(b"\0\0\0\0\3\0\0\0"), pyarrow.py_buffer(b"a\xffb")]
+    )
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "utf8.parquet")
+    twice = pyarrow.Table.from_arrays([pyarrow.array(["the cat"]), pyarrow.array(["a dog"])], ["text", "text"])
+    parquet.write_table(twice, tmp_path / "twice.parquet")
+    for name in ("flipped", "utf8", "twice"):
+        with pytest.raises(CorpusError) as error:
+            read(tmp_path / f"{name}.parquet")
+        assert "permissions" not in str(error.value)
+        assert "\n" not in str(error.value)
 
 
 def test_folders_without_one_table_and_columns_of_no_table_are_refused(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ def test_the_first_token_of_causal_weights_alone_is_a_sink():
         ("text", ["a"], "str"),
         (np.array([["a"]]), ["a"], "<U1"),
         (torch.eye(2, dtype=torch.complex64), ["a", "b"], "complex64"),
+        (np.ma.array(np.eye(2), mask=[[0, 1], [0, 0]]), ["a", "b"], "MaskedArray"),
+        (torch.ones(1, 0, 2, 2), ["a", "b"], r"\[1, 0, 2, 2\]|\[0, 2, 2\]"),
         ([[1.0], [1.0, 2.0]], ["a"], "list"),
         (torch.eye(2), ["a"], "2 rows"),
         (torch.eye(2), "ab", "list of tokens"),

@@ -132,6 +132,8 @@ DISTANCES = np.full((14, 14), 0.5)
         (np.zeros((3, 14)), "14 × 14"),
         (DISTANCES, "ångström"),
         (np.array(["a"]), "contacts.npy"),
+        (np.ones((14, 14), complex), "complex"),
+        ([], "14 × 14"),
         (None, "missing.npy"),
     ],
 )
@@ -139,7 +141,18 @@ def test_files_that_are_no_contacts_of_the_text_are_refused(given, said, tmp_pat
     file = tmp_path / "missing.npy"
     if given is not None:
         file = text_of(given, tmp_path) if isinstance(given, list) else matrix_of(given, tmp_path)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=said) as error:
+        attnviz.analyze(PROTEIN, checkpoint_of("esm"), contacts=file)
+    assert "\n" not in str(error.value)
+    assert ".." not in str(error.value)
+
+
+def test_a_file_that_promises_more_than_it_has_is_damaged(tmp_path):
+    """Its numbers would fill the memory, if they were there."""
+    file = tmp_path / "huge.npy"
+    np.save(file, np.zeros((14, 14)))
+    file.write_bytes(file.read_bytes().replace(b"(14, 14), }" + b" " * 11, b"(14, 100000000000), }" + b" "))
+    with pytest.raises(UsageError):
         attnviz.analyze(PROTEIN, checkpoint_of("esm"), contacts=file)
 
 

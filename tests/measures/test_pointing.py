@@ -132,6 +132,7 @@ def test_a_word_counts_for_its_pieces_with_a_capital_and_unlisted_punctuation_is
         ("a.txt", "the 5\nhouse\n", "a.txt:2"),
         ("a.txt", "the 5\nhouse many\n", "a.txt:2"),
         ("a.txt", "the 5\nhouse -1\n", "from 0 on"),
+        ("a.txt", "the -5\n", "a.txt:1"),
         ("a.txt", "\n", "found none"),
         ("a.txt", None, "No such file"),
     ],

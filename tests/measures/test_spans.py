@@ -81,6 +81,73 @@ def test_shares_of_a_chat_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPa
             assert share.last_uniform == pytest.approx(sum(k <= rows[-1] for k in columns) / (rows[-1] + 1))
 
 
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+def test_content_and_sinks_are_those_of_a_plain_loop(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink counts in no span's content; uniform attention is over the content that a query sees."""
+    in_blocks(monkeypatch, 4)
+    loaded, tokenizer = (sharp_gpt2(), gpt2_tokenizer()) if model == "gpt2" else (sharp_bert(), bert_tokenizer())
+    analysis = attnviz.analyze(
+        TEXT, loaded, tokenizer=tokenizer, spans={"one": "#0-#3", "two": "#4-#6", "end": "last"}, syntax=False
+    )
+    attention, found, sinks = plain(loaded, analysis.tokens.ids), analysis.spans, analysis.tokens.sinks
+    assert found is not None
+    n, causal = len(analysis.tokens), model == "gpt2"
+    for head in analysis.heads:
+        weights = attention[head.id.layer, head.id.head]
+        for source, target in found.pairs:
+            rows, columns = (found.spans[each].tokens for each in (source, target))
+            share, content = found.between(head.id, source, target), [k for k in columns if k not in sinks]
+            seen = {q: [k for k in range(n) if k not in sinks and (k <= q or not causal)] for q in rows}
+            even = [len(set(content) & set(seen[q])) / max(1, len(seen[q])) for q in rows]
+            assert share.content == pytest.approx(np.mean([sum(weights[q, content]) for q in rows]), abs=1e-5)
+            assert share.content_uniform == pytest.approx(np.mean(even))
+            assert share.sink == pytest.approx(np.mean([sum(weights[q, list(sinks)]) for q in rows]), abs=1e-5)
+            assert share.last_content == pytest.approx(sum(weights[rows[-1], content]), abs=1e-5)
+            assert share.last_content_uniform == pytest.approx(even[-1])
+            assert share.to_sinks == (not content)
+            whole = (share.share, share.uniform)
+            assert share.judged == (whole if share.to_sinks else (share.content, share.content_uniform))
+
+
+def test_a_head_that_rests_on_the_first_token_reads_no_span() -> None:
+    """The one that does is named, though it gives less."""
+    rests, reads = torch.zeros(2, 6, 6).double()
+    rests[:, 0] = 1
+    reads[:, 0] = torch.tensor([1, 1, 1, 1, 0.5, 0.5])
+    reads[4:, 2] = 0.5
+    layout = SpanLayout((Span("one", (0, 1, 2)), Span("two", (4, 5))), 6, None, frozenset({0}))
+    tally = tallied(torch.stack([rests, reads]), layout, 3)
+    assert tally.shares[:, 1, 0].tolist() == [1, 1]
+    assert tally.content[:, 1, 0].tolist() == [0, 0.5]
+    assert tally.sink[:, 1].tolist() == [1, 0.5]
+
+
+def test_an_only_span_is_measured_against_the_rest() -> None:
+    analysis = attnviz.analyze(TEXT, sharp_gpt2(), tokenizer=gpt2_tokenizer(), spans=["it=cat saw"], syntax=False)
+    assert analysis.spans is not None
+    one, rest = analysis.spans.spans
+    assert (rest.name, rest.given) == ("rest", "")
+    assert sorted((*one.tokens, *rest.tokens)) == list(range(len(analysis.tokens)))
+
+
+def test_special_tokens_the_last_one_and_the_rest_are_spans() -> None:
+    options: dict[str, Any] = {"tokenizer": bert_tokenizer(), "pair": "it saw the dog", "syntax": False}
+    given = ["[CLS]", "end=[SEP]#2", "last", "others=rest"]
+    analysis = attnviz.analyze("the cat ran", sharp_bert(), spans=given, **options)
+    assert analysis.spans is not None
+    found = {span.name: span.tokens for span in analysis.spans.spans}
+    n = len(analysis.tokens)
+    assert found == {
+        "text": (1, 2, 3), "pair": (5, 6, 7, 8), "[CLS]": (0,), "end": (n - 1,), "last": (n - 1,), "others": (4,),
+    }  # fmt: skip
+    words = attnviz.analyze("last but last", sharp_gpt2(), tokenizer=gpt2_tokenizer(), spans=["a=last#1"], syntax=False)
+    assert words.spans is not None
+    assert 0 in words.spans.spans[0].tokens
+    for wrong in (["a=[SEP]"], ["a=[MASK]"], ["a=#0-#9", "b=rest"]):
+        with pytest.raises(UsageError):
+            attnviz.analyze("the cat ran", sharp_bert(), spans=wrong, **options)
+
+
 def test_the_lookback_ratio_is_that_of_the_paper() -> None:
     """As its code has it: means over context and over new tokens, of each query that is new."""
     model, first = chat_model(), 0
@@ -146,7 +213,7 @@ def test_only_the_queries_that_are_measured_count() -> None:
 def test_a_span_is_named_as_a_token_is(what: str, labels: list[str]) -> None:
     analysis = attnviz.analyze(TEXT, sharp_gpt2(), tokenizer=gpt2_tokenizer(), spans=[f"it={what}"], syntax=False)
     assert analysis.spans is not None
-    (span,) = analysis.spans.spans
+    span = analysis.spans.spans[0]
     assert [analysis.tokens.labels[at] for at in span.tokens] == labels
 
 
@@ -187,9 +254,10 @@ def test_the_command_writes_and_prints_what_was_measured(tmp_path: Path) -> None
     for pair in document["span_pairs"]:
         for at, head in enumerate(document["heads"]):
             row = rows[head["id"], pair["from"], pair["to"]]
-            assert all(float(row[name]) == pair[name][at] for name in ("share", "uniform", "per_token", "last"))
+            numbers = "share", "uniform", "per_token", "content", "content_uniform", "sink", "last", "last_content"
+            assert all(float(row[name]) == pair[name][at] for name in numbers)
     (pair,) = [each for each in document["span_pairs"] if (each["from"], each["to"]) == ("assistant", "system")]
-    best = max(zip(pair["share"], document["heads"], strict=True), key=lambda each: each[0])
+    best = max(zip(pair["content"], document["heads"], strict=True), key=lambda each: each[0])
     assert f" of {len(document['span_pairs'])} pairs" in result.stdout
     line = next(line for line in result.stdout.splitlines() if line.split()[:2] == ["assistant", "system"])
     assert line.split()[2:4] == [best[1]["id"], f"{best[0]:.2f}"]
@@ -220,8 +288,14 @@ def test_a_profile_of_chats_is_the_mean_over_chats(tmp_path: Path) -> None:
         weights = torch.stack([analysis.layer_patterns(layer) for layer in range(3)]).double().numpy()
         if {"assistant", "system"} <= set(of_role):
             rows, columns = of_role["assistant"], of_role["system"]
-            expected.append(weights[:, :, rows][..., columns].sum(-1).mean(-1))
-            uniform.append(np.mean([sum(key <= query for key in columns) / (query + 1) for query in rows]))
+            content = [at for at, is_sink in enumerate(analysis.tokens.sink) if not is_sink]
+            expected.append(weights[:, :, rows][..., [key for key in columns if key in content]].sum(-1).mean(-1))
+            uniform.append(
+                np.mean([
+                    sum(key <= query and key in content for key in columns) / sum(key <= query for key in content)
+                    for query in rows
+                ])
+            )
         ratios.append([analysis.spans.lookback(head.id) for head in analysis.heads])
     shares = found["share", "assistant", "system"]
     assert shares.texts == len(expected) == 2

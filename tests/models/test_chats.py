@@ -68,6 +68,24 @@ def test_messages_are_found_whatever_the_template_does(template: str) -> None:
     assert all(before[1] <= after[0] for before, after in pairwise(places))
 
 
+@pytest.mark.parametrize(
+    "roles", [["user#2", "user", "user"], ["user", "user", "user#2"], ["user#2", "user#2", "user", "user", "user"]]
+)
+def test_every_message_is_a_span_whatever_its_role_is_called(roles: list[str]) -> None:
+    messages = [{"role": role, "content": f"the {word}"} for role, word in zip(roles, "cat dog house old new".split())]  # noqa: B905
+    rendered = rendered_chat(chat_tokenizer(), messages)
+    found = [rendered.text[first:last] for first, last in rendered.messages.values()]
+    assert found == [message["content"] for message in messages]
+    assert list(rendered.roles) == roles
+
+
+def test_prompt_and_new_text_have_names_beside_roles_of_these_names() -> None:
+    messages = [{"role": role, "content": "the cat"} for role in ("prompt", "new")]
+    spans = analysed(messages, generate=2).spans
+    assert spans is not None
+    assert [span.name for span in spans.spans] == ["prompt", "new", "prompt#2", "new#2"]
+
+
 def test_a_content_that_the_template_shortens_is_what_stands_in_the_text() -> None:
     thinking = [MESSAGES[1], {"role": "assistant", "content": "<think>the dog</think>it ran"}]
     rendered = rendered_chat(chat_tokenizer(WITHOUT_THOUGHTS), thinking)

@@ -1,6 +1,7 @@
 """What tokenizers, loaders and the file system do with hostile files is caught where they are called, and named."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from attnviz.language.parsers import parsed_words
 from attnviz.models import configs
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.configs import empty_model
-from attnviz.models.libraries import calling_transformers
+from attnviz.models.libraries import calling_tokenizer, calling_transformers
 from attnviz.models.sources import find_checkpoint
 from attnviz.texts.batches import collate, encode
 from attnviz.texts.reading import Text
@@ -75,6 +76,25 @@ class PanicException(BaseException):
 def test_whatever_a_library_raises_is_named(error, expected):
     with pytest.raises(expected, match="broken"), calling_transformers("cannot read x"):
         raise error("broken")
+
+
+def panicking(content: Any) -> None:
+    template = content["post_processor"]["single"]
+    content["post_processor"]["single"] = [*template[:1], *template]  # [CLS] twice
+
+
+def test_a_panic_of_a_tokenizer_leaves_nothing_on_standard_error(bert, capfd):
+    """What Rust says is left out; what others write meanwhile is not lost."""
+    change_tokenizer(bert, panicking)
+    with pytest.raises(CheckpointError):
+        load(bert).tokenize("the cat")
+    assert capfd.readouterr().err == ""
+    with pytest.raises(CheckpointError), calling_tokenizer("cannot read x"):
+        os.write(2, b"from elsewhere\n")
+        raise ValueError("broken")
+    with calling_tokenizer("cannot read x"):
+        os.write(2, b"and more\n")
+    assert capfd.readouterr().err == "from elsewhere\nand more\n"
 
 
 # --- tokenizers: one check for all commands

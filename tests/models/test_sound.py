@@ -138,7 +138,9 @@ def test_generation_is_that_of_transformers(tmp_path):
     (lambda at: saved(at / "a.npy", np.zeros((7, 20))), r"\[8, 60\]"),
     (lambda at: saved(at / "a.npy", np.zeros((8, 61))), r"\[8, 61\]"),
     (lambda at: saved(at / "a.npy", np.full((8, 20), np.nan)), "finite"),
-    (lambda at: saved(at / "a.npy", np.full((8, 20), "a")), "float32"),
+    (lambda at: saved(at / "a.npy", np.full((8, 20), "a")), "real numbers"),
+    (lambda at: saved(at / "a.npy", np.full((8, 20), 1j)), "complex"),
+    (lambda at: saved(at / "a.npy", np.full((8, 20), 1e300)), "finite"),
     (lambda at: tone(at / "a.wav", seconds=0), "0 samples"),
     (lambda at: cut(tone(at / "a.wav")), "of 4800 samples"),
 ])  # fmt: skip

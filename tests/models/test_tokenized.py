@@ -113,6 +113,12 @@ IDS = torch.tensor([[2, 5, 6, 7, 3]])
     [
         ("bert", {"input_ids": None}, "input_ids"),
         ("bert", {"input_ids": torch.rand(1, 5)}, "whole numbers"),
+        ("bert", {"input_ids": torch.ones(1, 5).bool()}, "whole numbers"),
+        ("bert", {"input_ids": [[True, False]]}, "whole numbers"),
+        ("bert", {"input_ids": np.ma.array([[2, 5, 6, 7, 3]], mask=[[0, 0, 1, 0, 0]])}, "whole numbers"),
+        ("bert", {"input_ids": torch.zeros(0, 5).long()}, "whole numbers"),
+        ("bert", {"input_ids": np.zeros((0, 0), int)}, "whole numbers"),
+        ("gpt2", {"position_ids": torch.zeros(1, 5).bool()}, "position_ids"),
         ("bert", {"input_ids": [[2, 5, 999, 3]]}, "999"),
         ("bert", {"input_ids": [[2, 3]]}, "special tokens alone"),
         ("bert", {"input_ids": torch.full((1, 50), 5)}, "40 positions"),

@@ -28,7 +28,18 @@ from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
 from attnviz.models.sound import Frames, read_sound
 from attnviz.models.sources import Source
-from attnviz.models.spans import NEW, PROMPT, Span, message_spans, named_span, segment_spans, spans_by_name
+from attnviz.models.spans import (
+    NEW,
+    PROMPT,
+    REST,
+    Span,
+    free_name,
+    message_spans,
+    named_span,
+    rest_span,
+    segment_spans,
+    spans_by_name,
+)
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
 from attnviz.models.wording import visible
 from attnviz.options import ModelOptions, checked
@@ -363,12 +374,21 @@ class Reader:
             first_new = messages[-1].tokens[0]
         if continuation is not None:
             first_new = continuation.first
-            spans += [Span(PROMPT, tuple(range(first_new))), Span(NEW, tuple(range(first_new, len(tokens))))]
-        for name, what in self.spans.items():
+            for name, members in ((PROMPT, range(first_new)), (NEW, range(first_new, len(tokens)))):
+                spans.append(Span(free_name(name, [span.name for span in spans]), tuple(members)))
+        for name in self.spans:
             if name in [span.name for span in spans]:
                 raise UsageError(f"--span {visible(name)}: this text has a span of that name by itself; take another.")
-            spans.append(named_span(name, what, texts, tokens, context.units))
-        return SpanLayout(tuple(spans), len(tokens), first_new) if spans else None
+        named = {name: what for name, what in self.spans.items() if what != REST}
+        spans += [named_span(name, what, texts, tokens, context.units) for name, what in named.items()]
+        others = [rest_span(name, spans, len(tokens), what) for name, what in self.spans.items() if what == REST]
+        if len(spans) == 1 and not others:  # it is measured against the rest of the text
+            others = [rest_span(free_name(REST, [spans[0].name]), spans, len(tokens))]
+            others = others if others[0].tokens else []
+        if empty := [span.name for span in others if not span.tokens]:
+            raise UsageError(f"--span {visible(empty[0])}: the other spans are the whole text, and leave no rest.")
+        spans += others
+        return SpanLayout(tuple(spans), len(tokens), first_new, tokens.sinks) if spans else None
 
     def _refuse_continuation(self, pair: str | None, rendered: RenderedChat | None) -> None:
         """Raise TextError unless a decoder can continue the text."""

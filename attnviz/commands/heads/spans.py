@@ -18,7 +18,10 @@ from attnviz.present.tables import RowTable, glued, left_out, listed_of
 
 _STRONGEST = 3  # heads that a row of the terminal's table names
 
-_NUMBERS = "share", "uniform", "per_token", "last", "last_uniform"
+_NUMBERS = (
+    *("share", "uniform", "per_token", "content", "content_uniform", "sink"),
+    *("last", "last_uniform", "last_content", "last_content_uniform"),
+)
 
 _SHARE: tuple[Field[SpanShare], ...] = (
     *HEAD,
@@ -88,7 +91,8 @@ def span_tables(
         Field("Attends", lambda pair: visible(pair.source.name)),
         Field("to", lambda pair: visible(pair.target.name)),
         Field("Heads", lambda pair: _strongest(pair.shares)),
-        Field("Uniform", lambda pair: pair.shares[0].uniform),
+        Field("Uniform", lambda pair: pair.shares[0].judged[1]),
+        Field("On sinks", lambda pair: _on_sinks(pair.shares)),
         Field("Last token (uniform)", lambda pair: _strongest_last(pair.shares), detail=True),
     ]
     title = f"Heads that read one span from another ({listed_of(len(listed), len(pairs))} pairs)"
@@ -96,26 +100,37 @@ def span_tables(
     if whole:
         said.append(left_out(len(listed), len(pairs), "pair", "heads-spans.csv"))
         said.insert(
-            0, "Share of attention, mean over the tokens of the first span; largest above uniform attention first."
+            0,
+            "Attention to content (to sinks, where a span has nothing else), mean over the tokens of the first span; the "
+            "largest above attention that is uniform over content first. On sinks: what the same heads give to special "
+            "tokens and other sinks of the text.",
         )
     yield RowTable(title, columns, listed, caption=" ".join(filter(None, said)))
 
 
 def _ranked(found: SpanShares, heads: Sequence[HeadFindings], source: int, target: int) -> _Pair:
     shares = [found.between(head.id, source, target) for head in heads]
-    shares.sort(key=lambda share: (share.uniform - share.share, share.id))
+    shares.sort(key=lambda share: (share.judged[1] - share.judged[0], share.id))
     return _Pair(found.spans[source], found.spans[target], shares)
 
 
 def _strongest(shares: Sequence[SpanShare]) -> Text:
-    return glued(f"{share.id} {rounded(share.share)}" for share in shares[:_STRONGEST])
+    return glued(f"{share.id} {rounded(share.judged[0])}" for share in shares[:_STRONGEST])
+
+
+def _on_sinks(shares: Sequence[SpanShare]) -> Text:
+    """What the same heads give to sinks."""
+    return glued(rounded(share.sink) for share in shares[:_STRONGEST])
 
 
 def _strongest_last(shares: Sequence[SpanShare]) -> Text:
     """The head whose last token reads most, and what uniform attention would."""
     known = [share for share in shares if share.last is not None]
-    best = max(known, key=lambda share: share.last or 0.0, default=None)
-    return glued([] if best is None else [f"{best.id} {rounded(best.last)} ({rounded(best.last_uniform)})"])
+    best = max(known, key=lambda share: share.last_judged[0] or 0.0, default=None)
+    if best is None:
+        return glued([])
+    found, uniform = best.last_judged
+    return glued([f"{best.id} {rounded(found)} ({rounded(uniform)})"])
 
 
 def _lookback(found: SpanShares, heads: Sequence[HeadFindings]) -> str:
@@ -154,8 +169,8 @@ def page_spans(analysis: Analysis) -> dict[str, Any]:
     pairs = []
     for source, target in found.pairs:
         shares = [found.between(head.id, source, target) for head in analysis.heads]
-        uniform = sum(share.uniform for share in shares) / len(shares)
-        values = [short_float(share.share) for share in shares]
+        uniform = sum(share.judged[1] for share in shares) / len(shares)
+        values = [short_float(share.judged[0]) for share in shares]
         pairs.append({"from": source, "to": target, "uniform": short_float(uniform), "values": values})
     names = [visible(span.name) for span in found.spans]
     return {

@@ -24,12 +24,13 @@ from attnviz.figures.heatmap import (
     heatmap_pooling,
 )
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool, scale_of_means
+from attnviz.figures.matrix import Array, Bracket, Labels, PooledPattern, max_pool, scale_of_means
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import NOWHERE
 from attnviz.models.head_ids import HeadId
-from attnviz.models.tokens import sinks_in_words
+from attnviz.models.spans import REST
+from attnviz.models.tokens import Positions, sinks_in_words
 from attnviz.models.wording import visible
 from attnviz.present.figure_context import colours_in_words, norm_in_words
 from attnviz.present.published import role_name
@@ -160,6 +161,19 @@ def _labels(shown: Analysis) -> tuple[Labels, Labels | None]:
     return rows, Labels(shown.keys.labels, shown.keys.sink)
 
 
+def _brackets(analysis: Analysis, shown: Positions) -> tuple[Bracket, ...]:
+    """The named spans of a text among the units that are shown, without the rest that an only span is compared with."""
+    found, spans = list[Bracket](), () if analysis.spans is None else analysis.spans.spans
+    for span in spans:
+        tokens = set(span.tokens)
+        places = [at for at, members in enumerate(shown.members) if not tokens.isdisjoint(members)]
+        starts = [at for at in places if at - 1 not in places]
+        ends = [at for at in places if at + 1 not in places]
+        if places and (span.given or span.name != REST):
+            found.append(Bracket(visible(span.name), tuple(zip(starts, ends, strict=True))))
+    return tuple(found)
+
+
 def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
     analysis, choices = _as_drawn(analysis, choices)
     for part in analysis.parts_of(choices.select):
@@ -174,6 +188,8 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     relations = {each.head.id: each for each in of_heads}
     about, own, between = shown.figure_context, style.scale == "per-head", analysis.context.source is not None
     labels, keys = _labels(shown)
+    of_rows, of_columns = (_brackets(analysis, units) for units in (shown.units, shown.keys))
+    names = " · ".join(dict.fromkeys(each.name for each in (*of_rows, *of_columns)))
     pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
     which, axes = f"row = {about.unit} that attends, column = {about.unit} attended to", HeatmapPlan.axes
     if analysis.corrected:
@@ -201,6 +217,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 first=f"{about.model} on {about.drawn_line}",
                 alone=(
                     colours_in_words(style, f"the head's largest weight, {most:.2g}"),
+                    names and f"brackets: the spans {names}",
                     "weights of at least 0.005 are written in the cells" if written else "",
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
@@ -212,6 +229,8 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
             values=values,
             labels=labels,
             keys=keys,
+            row_brackets=of_rows,
+            column_brackets=of_columns,
             axes=axes,
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=style.norm(most),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -118,6 +119,8 @@ def _is_array(weights: Any) -> bool:
 def real_array(given: Any, what: str = "attention weights") -> Tensor:
     """A tensor on the CPU, in float32 or wider; UsageError, with ``what``, for anything but real numbers."""
     try:
+        if isinstance(given, np.ma.MaskedArray):  # torch would take what is masked, too
+            raise TypeError("masked values")
         array = torch.as_tensor(given).detach().cpu()
         if array.is_complex() or array.is_nested or array.is_quantized or array.layout is not torch.strided:
             raise TypeError("other numbers, or another layout")

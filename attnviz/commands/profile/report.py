@@ -180,7 +180,7 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
         rows = choices.rows(_FEW)
         yield first_rows("Relations", columns, profile.relations, rows, "profile.json", noun="relation", order=order)
     if profile.chats:
-        order = "shares of attention, means over chats"
+        order = "shares of attention to content, means over chats"
         pairs = [each for each in profile.chats if each.measure == LOOKBACK or each.source != each.target]
         few = choices.rows(_FEW)
         yield first_rows("Chats", _chat_fields(profile), pairs, few, "profile.json", noun="pair", order=order)

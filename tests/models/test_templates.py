@@ -1,0 +1,103 @@
+"""Chat templates: what transformers makes of them, and limits on those that loop or grow."""
+
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from attnviz.errors import TextError
+from attnviz.models import templates
+from attnviz.models.chats import rendered_chat
+from tests.support.chats import CHATML, MESSAGES, SYSTEM_IN_USER, TRIMMED, chat_tokenizer
+
+GROWS = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}STEP{% endfor %}{{ ns.x }}"
+USUAL = (
+    "{% macro turn(m) %}{{ m.role ~ ': ' ~ m['content'].replace('a', 'b') | trim }}{% endmacro %}"
+    "{% for m in messages %}{{ turn(m) }}{{ '%s %d' % (m.role, 12345678901) }}{{ '-' * 10 }}"
+    "{% for key, value in m.items() %}{{ key }}{% endfor %}{{ {'a': [1, (2, 3)]} | tojson(indent=2) }}"
+    "{{ 'Today is 2024, {}'.format(m.content) }}{{ 123456789012 * 3 }}{% set x, y = 1, 2 %}{{ x + y }}{{ loop.length }}"
+    "{% generation %}{{ strftime_now('%Y') }}{% endgeneration %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [CHATML, TRIMMED, SYSTEM_IN_USER, USUAL])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_template_makes_what_it_makes_in_transformers(template: str, waits: bool) -> None:
+    tokenizer = chat_tokenizer(template)
+    own = tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=waits)
+    assert templates.render(template, MESSAGES, waits, tokenizer.special_tokens_map) == own
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'a' * 10**10 }}",
+        "{{ 10**10**(10**9) }}",
+        "{{ 'a'.ljust(10**10) }}",
+        "{{ 'a' | center(10**10) }}",
+        "{{ '%9999999999d' % 1 }}",
+        "{{ '%*d' % (10**10, 1) }}",
+        "{{ '{:>9999999999}'.format(1) }}",
+        "{{ range(99999) | join('a' * 1000000) }}",
+        "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+        "{{ (1).to_bytes(10**10, 'big') | length }}",
+        "{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
+        GROWS.replace("STEP", "{% set ns.x = ns.x + ns.x %}"),
+        GROWS.replace("STEP", "{% set ns.x = ns.x ~ ns.x %}"),
+        GROWS.replace("STEP", "{% set ns.x = [ns.x, ns.x] %}"),
+        GROWS.replace("STEP", "{% set ns.x = dict(a=ns.x, b=ns.x) %}"),
+        GROWS.replace("STEP", "{% set x %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = x %}"),
+    ],
+)
+def test_a_template_that_makes_too_much_is_refused(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before the memory is full: each of these would take gigabytes."""
+    monkeypatch.setattr(templates, "LARGEST", 1_000_000)
+    monkeypatch.setattr(templates, "SECONDS", 60.0)
+    with pytest.raises(TextError) as error:
+        rendered_chat(chat_tokenizer(template), MESSAGES)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    ],
+)
+def test_a_template_that_does_not_end_is_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever thread; a function that traces, such as a debugger's, is there again afterwards."""
+    monkeypatch.setattr(templates, "SECONDS", 0.3)
+    raised = list[BaseException]()
+
+    def run() -> None:
+        before = sys.gettrace()
+        with pytest.raises(TextError) as error:
+            rendered_chat(chat_tokenizer(template), MESSAGES)
+        assert sys.gettrace() is before
+        raised.append(error.value)
+
+    start = time.monotonic()
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    run()
+    for thread in threads:
+        thread.join()
+    assert len(raised) == 3
+    assert time.monotonic() - start < 30
+
+
+def test_an_interruption_ends_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Ctrl-C raises goes through, and nothing is left of the limit."""
+    before = sys.gettrace()
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(templates, "_size", interrupted)
+        rendered_chat(chat_tokenizer(CHATML), MESSAGES)
+    assert sys.gettrace() is before
