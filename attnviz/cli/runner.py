@@ -121,8 +121,8 @@ class Run:
 
     def find_model(self, *named: str | None) -> "Source":
         """Find a model by name, revision and adapter; default those of the options. It must have the selected heads."""
-        from attnviz.models.checkpoint import kinds_in
         from attnviz.models.head_ids import ids_and_names, select_heads
+        from attnviz.models.reproduced import kinds_in
         from attnviz.models.sources import find_checkpoint, with_tokenizer
 
         model, revision, adapter = named or [self.options[name] for name in _OF_MODEL[:3]]

@@ -11,8 +11,9 @@ from attnviz.errors import CheckpointError, VerificationError
 from attnviz.models.adapter_settings import allowed_settings, refuse_other_sizes, with_names
 from attnviz.models.classifier import SPAN, TEXT, TOKEN
 from attnviz.models.families.base import Architecture
+from attnviz.models.files import read_json
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.sources import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Source, read_json
+from attnviz.models.sources import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Source
 from attnviz.models.weights import check_weights, each_weight, read_weights
 from attnviz.models.wording import shortened
 from attnviz.reference.tolerances import TOLERANCES

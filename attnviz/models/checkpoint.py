@@ -17,7 +17,7 @@ from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
 from attnviz.models.adapters import merge_adapter, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
-from attnviz.models.configs import check_sizes, empty_model, quantised_as, read_config, refuse_other_weights
+from attnviz.models.configs import check_sizes, empty_model, quantised_as
 from attnviz.models.encoding import (
     check_separated,
     encodings,
@@ -28,13 +28,14 @@ from attnviz.models.encoding import (
     without_sampling,
 )
 from attnviz.models.estimate import refuse_beyond_memory
-from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
+from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, number_of, numbers_in_words, one_stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
-from attnviz.models.sources import Source, read_json, weight_files
+from attnviz.models.reproduced import config_in
+from attnviz.models.sources import Source, weight_files
 from attnviz.models.tokenized import Document, Reading, documents_of
 from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
@@ -510,34 +511,6 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         whole=None if head is None and classifier is None else model,
         quantised=formats_of(model),
     )
-
-
-def config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
-    """The config and its architecture, checked before any weight is read, or downloaded.
-
-    Raises:
-        CheckpointError: it cannot be read, or is of a model that is not reproduced.
-    """
-    model_type = read_json(folder / "config.json").get("model_type")
-    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
-        raise ArchitectureError(
-            f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
-            f"reproduce{instead_of(model_type)}."
-        )
-    refuse_other_weights(folder)
-    config = read_config(folder)
-    config.chunk_size_feed_forward = 0  # saves memory, changes no number, and fails where it does not divide a text
-    try:
-        return config, architecture_of(config, dtype)
-    except ArchitectureError as error:
-        raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
-
-
-def kinds_in(folder: Path) -> Sequence[Stack]:
-    """As :attr:`Checkpoint.kinds`, by the config of a folder alone."""
-    config, architecture = config_in(folder, torch.float32)
-    config = getattr(config, "text_config", config)  # of a model that also reads images
-    return architecture.stacks(config) or [one_stack(architecture.attending(config), config.num_attention_heads)]
 
 
 def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from attnviz.errors import CheckpointError
+from attnviz.models.files import read_json
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.sources import read_json
 
 SIZES = {
     "num_hidden_layers": "layers",

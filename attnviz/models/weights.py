@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.models.families.base import Architecture
+from attnviz.models.files import read_json
 from attnviz.models.offloading import is_spread, with_values
 from attnviz.models.quantised import is_quantised
-from attnviz.models.sources import Source, read_json, weight_files, weights_sha256
+from attnviz.models.sources import Source, weight_files, weights_sha256
 from attnviz.models.wording import shortened
 from attnviz.reference.tolerances import TOLERANCES
 

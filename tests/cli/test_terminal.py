@@ -101,7 +101,7 @@ def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_n
         told, as_json = {"model": run.options["model"], "n": len(text), "device": device}, run.options["as_json"]
         return Job(lambda: print_results(told, lambda: f"{len(text)} letters\n", as_json, run.quiet))
 
-    options = {"text": "cat", "model": "minilm", "device": "cpu", "quiet": False}
+    options: dict[str, Any] = {"text": "cat", "model": ["minilm"], "device": ["cpu"], "quiet": False}
     assert {*inspect.signature(letters).parameters} == {*options, "as_json"}
     letters(as_json=False, **options)
     letters(as_json=True, **options)

@@ -73,6 +73,12 @@ def test_reports_and_documents_do_not_wait_for_a_measurement_but_pictures_do():
         assert [each.result(60) is not None for each in (*waiting, measuring)] == [True] * 5
 
 
+def test_outputs_that_were_not_kept_are_named():
+    found = attnviz.analyze("the dog ran", from_loaded(sharp_bert(), bert_tokenizer()))
+    with pytest.raises(UsageError):
+        found.verified.model_output(0)
+
+
 def assert_numbers(analysis: Analysis, model: Any, tokenizer: Any, **options: Any) -> None:
     """Every scalar and baseline of the document equals the independent one, null for null."""
     document = analysis.document()

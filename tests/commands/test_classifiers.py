@@ -11,6 +11,7 @@ from torch.nn.functional import log_softmax
 import attnviz
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, STATES
 from attnviz.errors import CorpusError, UsageError, VerificationError
+from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import open_checkpoint
 from attnviz.trace import direct_effects as decisions
@@ -214,6 +215,15 @@ def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
     left = [part.direct_effect for part in result.parts if part.name.endswith(NOT_LINEAR)]
     assert len(left) == (not result.linear)
     assert (kind != "distilbert") or left[0] == pytest.approx(0, abs=tolerance)  # ReLU: linear where units stay on
+
+
+@pytest.mark.parametrize("named", [True, [1], 1.0])
+def test_what_is_neither_a_name_nor_a_number_is_no_class(named: Any) -> None:
+    model, tokenizer = sharp_classifier("bert", id2label={0: "[1]", 1: "True", 2: "1.0"}, label2id=None)
+    classifier = from_loaded(model, tokenizer).classifier
+    assert classifier is not None
+    with pytest.raises(UsageError):
+        classifier.number(named)
 
 
 def test_classes_are_chosen_by_name_or_number() -> None:

@@ -269,6 +269,7 @@ SETTINGS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"num_key_value_heads": 3}, "num_key_value_heads=3"),
     ("gemma3_text", {"rope_parameters": {"full_attention": {"rope_type": "proportional"}}}, "rope_type='proportional'"),
     ("falcon", {"alibi": True}, "alibi=True"),
+    ("minicpm3", {"dim_model_base": 0}, "dim_model_base=0"),
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
     ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types='chunked_attention'"),
     ("phimoe", rope("linear", factor=2.0, short_mscale=1.0, long_mscale=1.5), "long_mscale=1.5"),

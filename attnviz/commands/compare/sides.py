@@ -4,7 +4,8 @@ import torch
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
-from attnviz.models.checkpoint import Checkpoint, config_in
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.reproduced import config_in
 from attnviz.models.sources import Source
 from attnviz.models.tokens import merge_subwords
 from attnviz.models.wording import counted, quoted, visible

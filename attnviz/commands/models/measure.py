@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
+from attnviz.models.files import read_json
 from attnviz.models.sources import (
     ADAPTER_CONFIG,
     BUILT_IN,
@@ -23,7 +24,6 @@ from attnviz.models.sources import (
     built_in_folder,
     find_checkpoint,
     from_hub,
-    read_json,
     weight_files,
 )
 from attnviz.options import checked

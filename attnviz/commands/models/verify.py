@@ -13,9 +13,10 @@ from attnviz.commands.models.measure import CONFIG, find_config
 from attnviz.errors import AttnvizError
 from attnviz.memory import out_of_memory_named, peak_memory
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.files import read_json
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.sound import COLUMNS
-from attnviz.models.sources import find_checkpoint, read_json
+from attnviz.models.sources import find_checkpoint
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.texts.batches import EncodedText, SampledAttention, collate, encode
 from attnviz.texts.reading import Text
