@@ -405,6 +405,20 @@ def test_prompts_with_equal_predictions_are_refused_with_both_numbers_before_any
         attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the dog ran", answer=" cat", foil=" dog")
 
 
+@pytest.mark.parametrize("foil", [" dog", None])
+def test_too_small_a_difference_is_refused_with_its_size_and_the_limit(foil: str | None) -> None:
+    """Of a difference of logits, and of a loss."""
+    model, tokenizer = copying_gpt2()
+    prompts = {"corrupt": "the dog ran", "answer": " cat", "foil": foil}
+    whole = attnviz.patch("the cat ran", model, tokenizer=tokenizer, **prompts)
+    with torch.no_grad():
+        model.lm_head.weight *= 5e-4 / abs(whole.clean - whole.corrupt)
+    with pytest.raises(UsageError) as refused:
+        attnviz.patch("the cat ran", model, tokenizer=tokenizer, **prompts)
+    *_, difference, least = map(float, re.findall(r"\d+\.\d+(?:e-\d+)?", str(refused.value)))
+    assert 0 < difference < least < 0.01
+
+
 def test_equal_prompts_are_refused_and_equal_pairs_count_once(tmp_path: Path) -> None:
     path, rows = table(tmp_path)
     model, tokenizer = copying_gpt2()
