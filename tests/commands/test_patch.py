@@ -1,6 +1,7 @@
 """patch: the output of a head on one prompt in the run of another, beside plain hooks on transformers' own models."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -303,6 +304,19 @@ def test_of_many_pairs_effects_are_of_the_mean_with_intervals_and_a_control(tmp_
     first = attnviz.patch(path, model, tokenizer=tokenizer, limit=9)
     assert first.heads[0].interval is None
     assert len(first.pairs) == 9
+
+
+def test_where_no_head_can_be_named_it_is_said_how_many_pairs_it_takes(tmp_path: Path) -> None:
+    path, rows = table(tmp_path)
+    model, tokenizer = copying_gpt2()
+    result = attnviz.patch(path, model, tokenizer=tokenizer, select="L1")
+    assert not any(head.excludes_zero for head in result.heads)
+    known = [(head.effect, head.interval) for head in result.heads if head.interval is not None]
+    narrower = min((high - low) / 2 / abs(effect) for effect, (low, high) in known)
+    assert f"about {math.ceil(len(rows) * narrower**2):,} pairs" in result.report()
+    whole = attnviz.patch(path, model, tokenizer=tokenizer)
+    assert whole.head("L0H3").interval is None  # it never moves the prediction by more than rounding
+    assert "Too few" not in whole.report()
 
 
 def test_batches_and_copies_change_nothing_but_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
