@@ -95,7 +95,10 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(
 def test_cards_of_induction_heads_have_their_partner_and_what_repeats_lose_without_them() -> None:
     heads = ["L0H2", *(f"L1H{head}" for head in range(4))]
     cards = attnviz.cards(REPEATED, "tiny-gpt2", select=heads, repeats=True, ablate=True, device="cpu")
-    loss = attnviz.ablate(model="tiny-gpt2", repeats=True, select="L1H0", curve=False, device="cpu")
+    on_repeats = cards.card("L1H0").on_repeats
+    assert on_repeats is not None
+    removed = [head.id for head in on_repeats.heads]  # whose intervals hold together
+    loss = attnviz.ablate(model="tiny-gpt2", repeats=True, select=removed, curve=False, device="cpu")
     (of_head,) = loss.head("L1H0").roles
     numbers = [each["loss"] for each in (of_head.queries, of_head.others, of_head.difference)]
     assert numbers[1].value < 0 < numbers[0].value

@@ -119,6 +119,46 @@ def test_every_head_is_removed_as_by_transformers(kind: str, method: str, tmp_pa
             assert of_classes["changed"].value == (less.argmax(-1) != whole.argmax(-1)).double().mean()
 
 
+@pytest.mark.parametrize("with_labels", [True, False])
+@pytest.mark.parametrize("scale", [1, 100])
+def test_where_losses_are_near_zero_heads_are_ordered_by_the_margin(
+    scale: int, with_labels: bool, tmp_path: Path
+) -> None:
+    """Logits times 100 make the same decisions, so surely that losses hardly change."""
+    model, tokenizer = sharp_classifier("bert")
+    with torch.no_grad():
+        model.classifier.weight *= scale
+        model.classifier.bias *= scale
+    logits = torch.stack([own_logits(model, tokenizer, text) for text in TEXTS])
+    decided = logits.argmax(-1).tolist()
+    table = tmp_path / "t.tsv"
+    table.write_text("".join(f"{text}\t{at}\n" for text, at in zip(TEXTS, decided, strict=True)))
+    texts: Any = table if with_labels else TEXTS
+    saturated = float((-logits.log_softmax(-1).amax(-1) < 0.05).double().mean())
+    results = {
+        name: attnviz.ablate(texts, model, tokenizer=tokenizer, method="zero", order_by=name, gradient=False)
+        for name in (None, "margin", "kl")
+    }
+    assert (saturated > 0.5) == (scale == 100)
+    default = results[None]
+    assert default.saturated == saturated
+    assert default.options["order_by"] == ("margin" if scale == 100 else "loss" if with_labels else "kl")
+    assert default.document()["measured"]["importance"] == default.metrics[0].name == default.options["order_by"]
+    for result in results.values():
+        effects = [head.damage[result.options["order_by"]].value for head in result.heads]
+        assert effects == sorted(effects, reverse=True)
+        assert result.curve is not None
+        assert result.curve.order == tuple(head.id for head in reversed(result.heads))
+    assert ("--order-by" in default.report()) == (scale == 100)
+    assert "--order-by" not in results["kl"].report()
+
+
+def test_heads_are_ordered_by_a_metric_that_the_model_has() -> None:
+    model, tokenizer = sharp_classifier("bert")
+    with pytest.raises(UsageError, match="kl, changed, margin"):
+        attnviz.ablate(TEXTS, model, tokenizer=tokenizer, order_by="loss", **FEW)
+
+
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_the_head_that_carries_the_class_is_found(kind: str) -> None:
     model, tokenizer = hand_built_classifier(kind)

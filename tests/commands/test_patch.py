@@ -1,6 +1,7 @@
 """patch: the output of a head on one prompt in the run of another, beside plain hooks on transformers' own models."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -305,6 +306,19 @@ def test_of_many_pairs_effects_are_of_the_mean_with_intervals_and_a_control(tmp_
     assert len(first.pairs) == 9
 
 
+def test_where_no_head_can_be_named_it_is_said_how_many_pairs_it_takes(tmp_path: Path) -> None:
+    path, rows = table(tmp_path)
+    model, tokenizer = copying_gpt2()
+    result = attnviz.patch(path, model, tokenizer=tokenizer, select="L1")
+    assert not any(head.excludes_zero for head in result.heads)
+    known = [(head.effect, head.interval) for head in result.heads if head.interval is not None]
+    narrower = min((high - low) / 2 / abs(effect) for effect, (low, high) in known)
+    assert f"about {math.ceil(len(rows) * narrower**2):,} pairs" in result.report()
+    whole = attnviz.patch(path, model, tokenizer=tokenizer)
+    assert whole.head("L0H3").interval is None  # it never moves the prediction by more than rounding
+    assert "Too few" not in whole.report()
+
+
 def test_batches_and_copies_change_nothing_but_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = next_token_model()
     path, rows = table(tmp_path, 12)
@@ -403,6 +417,20 @@ def test_prompts_with_equal_predictions_are_refused_with_both_numbers_before_any
     monkeypatch.setattr("attnviz.commands.patch.measure.run_and_keep", None)
     with pytest.raises(UsageError, match=r"(\d) logits on the clean and \1 on the corrupt"):
         attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the dog ran", answer=" cat", foil=" dog")
+
+
+@pytest.mark.parametrize("foil", [" dog", None])
+def test_too_small_a_difference_is_refused_with_its_size_and_the_limit(foil: str | None) -> None:
+    """Of a difference of logits, and of a loss."""
+    model, tokenizer = copying_gpt2()
+    prompts = {"corrupt": "the dog ran", "answer": " cat", "foil": foil}
+    whole = attnviz.patch("the cat ran", model, tokenizer=tokenizer, **prompts)
+    with torch.no_grad():
+        model.lm_head.weight *= 5e-4 / abs(whole.clean - whole.corrupt)
+    with pytest.raises(UsageError) as refused:
+        attnviz.patch("the cat ran", model, tokenizer=tokenizer, **prompts)
+    *_, difference, least = map(float, re.findall(r"\d+\.\d+(?:e-\d+)?", str(refused.value)))
+    assert 0 < difference < least < 0.01
 
 
 def test_equal_prompts_are_refused_and_equal_pairs_count_once(tmp_path: Path) -> None:

@@ -307,7 +307,9 @@ class Bootstrap:
         for (head, at), on_queries, on_others, difference in zip(rows, *estimates, strict=True):
             n, texts = int(self._counts[:, 1 + 2 * at].sum()), int((self._counts[:, 1 + 2 * at] > 0).sum())
             verdict = {1: MORE, -1: LESS, 0: SAME, None: None}[difference[self._order_by].side]
-            found[head].append(RoleEffect(*self._roles[at], n, texts, on_queries, on_others, difference, verdict))
+            role, direction = self._roles[at]
+            effect = RoleEffect(role, direction, n, texts, on_queries, on_others, difference, verdict)
+            found[head].append(effect)
         return found
 
     def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:

@@ -76,7 +76,7 @@ def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
 
 def _intervals(result: Ablation, drawn: str) -> str:
     few = f"{counted(result.n_texts, 'text')}: too few for intervals"
-    known = f"{drawn}: intervals at {ERROR_RATE} over all of them together, bootstrap over texts"
+    known = f"{drawn}: intervals at {ERROR_RATE} over all of them together, bootstrap over texts; none where not known"
     return known if result.has_intervals else few
 
 

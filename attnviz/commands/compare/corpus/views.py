@@ -16,6 +16,7 @@ from attnviz.commands.compare.corpus.report import headline
 from attnviz.commands.compare.wording import side_lines, sides_in_words
 from attnviz.figures.page import PagePlan, dress_chart, new_page, page_width
 from attnviz.figures.style import Style, figure_style, outer_ink
+from attnviz.measures.intervals import ERROR_RATE
 from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -33,7 +34,9 @@ class _RankedPlan(PagePlan):
 
 
 def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> Iterator[_RankedPlan]:
-    intervals = "lines: intervals at 0.05 over all heads together" if result.judged else "too few texts for intervals"
+    intervals = "too few texts for intervals"
+    if result.judged:
+        intervals = f"lines: intervals at {ERROR_RATE} over all heads together; none where not known"
     yield _RankedPlan(
         "compare-corpus-distances",
         caption_of(
