@@ -204,9 +204,9 @@ def test_lines_are_said_to_be_left_out_only_where_some_are(monkeypatch: pytest.M
     (plan,) = plans(two())
     assert plan.folded  # all in one line
     assert "left out" not in plan.caption
-    words, first = [Piece("word")] * 300, [Sentence("L0H0", "", (DrawnArc(0, 1, True),))]
+    words, first = [Piece("word")] * 300, [Sentence("L0H0", "", (DrawnArc(0, 1, "det", True),))]
     assert leaves_out_lines(words, first, Style())
-    everywhere = [Sentence("L0H0", "", tuple(DrawnArc(word, word + 1, True) for word in range(299)))]
+    everywhere = [Sentence("L0H0", "", tuple(DrawnArc(word, word + 1, "det", True) for word in range(299)))]
     assert not leaves_out_lines(words, everywhere, Style())
 
 

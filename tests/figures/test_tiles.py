@@ -67,10 +67,10 @@ def test_the_shared_scale_covers_nearly_all_cells_is_one_for_both_pictures_and_s
     n = 120
     patterns = torch.full((1, 1, n, n), 0.01)
     patterns[..., 0, 0] = 0.9
-    each = means_of(hand_made(labels=["w"] * n, special=(), patterns=patterns))
+    each = means_of(hand_made(labels=["w"] * n, special=(), patterns=patterns), Style(scale="shared"))
     assert each.norm.vmax == 0.01
     assert each.cut
-    other = means_of(long_one(60))
+    other = means_of(long_one(60), Style(scale="shared"))
     drawn = np.concatenate([tile.values.ravel() for tile in other.tiles])
     assert (drawn <= other.norm.vmax).mean() >= 0.995
 
