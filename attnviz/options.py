@@ -331,8 +331,8 @@ COMMANDS = {
             replace(_SELECT, help=_SELECT.help.replace("E0-2", "E0-2; or a label on this text or a role over a corpus "
                                                        "(sink, previous, syntactic, obj)")),
             Option("scale", str, "Colour scale of overview, heads, mean and page: shared (0 to 1 for all heads; of "
-                   "mean 0 to a round end), per-head (0 to the largest weight of the head), log, or auto (shared up to "
-                   "40 tokens, log beyond).", "auto"),
+                   "mean 0 to a round end), per-head (0 to the largest weight of the head), log, or auto (shared up "
+                   "to 40 tokens, log beyond).", "auto"),
             _switch("drop_special", "Draw patterns without special tokens (GPT-2: without the first token), each row "
                     "scaled to sum to 1."),
             _token("Draw what this token attends to, in lines and text (adds the figure lines unless text is asked "

@@ -114,7 +114,8 @@ def fonts_to_install() -> str:
 
 def without_script(text: str) -> str:
     """Hint that no installed font has most of a text's characters, or ''."""
-    lacking, characters = _lacking(text), [character for character in text if not character.isspace()]
+    lacking = _lacking(text)
+    characters = [character for character in text if unicodedata.category(character)[0] in "LMN"]
     drawn = [character for character in characters if character not in lacking]
     if 2 * len(drawn) >= len(characters):
         return ""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-_COVERED = 0.99  # share of the cells that the linear scale of means covers
+_COVERED = 0.995  # share of the cells that the linear scale of means covers
 Cells = AxesImage | QuadMesh
 """The artist of a matrix's cells, for colour bars."""
 

@@ -109,9 +109,9 @@ class Style:
 
     def __post_init__(self) -> None:
         """Check the style."""
-        kinds = {"theme": str, "scale": str, "bare": bool, "font": str | None}
-        for name, kind in kinds.items():
-            check_kind(name, getattr(self, name), kind)
+        kinds: dict[str, object] = {"theme": str, "scale": str, "bare": bool, "font": str | None}
+        for setting, expected in kinds.items():
+            check_kind(setting, getattr(self, setting), expected)
         for kind, name, known in (("theme", self.theme, tuple(THEMES)), ("scale", self.scale, SCALES)):
             if name not in known:
                 raise UsageError(f"unknown {kind} {name!r}: expected one of {', '.join(known)}.")

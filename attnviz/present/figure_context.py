@@ -104,10 +104,8 @@ class FigureContext:
             first: note in place of :attr:`drawn_line`.
         """
         noted = self.notes(*(f"{capital(fact.removesuffix('.'))}." for fact in facts if fact))
-        return {
-            "caption": caption_of(what, *facts, *alone, self.dropped, self.without_script),
-            "notes": (first or noted[0], *noted[1:]),
-        }
+        caption = caption_of(what, *facts, *alone, self.dropped, self.without_script)
+        return {"caption": caption, "notes": (first or noted[0], *noted[1:])}
 
     def named(self, every: int) -> str:
         """What a figure says of labels left out: ``every 4th token is named``, or ''."""

@@ -70,6 +70,12 @@ def test_all_that_are_known_are_listed_the_cached_between_built_in_ones_and_pape
     assert (broken["d_model"], broken["reproduced"], "found list" in broken["reason"]) == (None, False, True)
 
 
+@pytest.mark.parametrize("arguments", [(), ("--families",), ("minilm",)])
+def test_quiet_prints_nothing(cache, arguments: tuple[str, ...]):
+    result = run("-q", *arguments)
+    assert (result.exit_code, result.output) == (0, "")
+
+
 def test_names_give_only_what_they_name_in_their_order_and_once(cache, bert_folder):
     names = [model["name"] for model in listed("GPT3-175B", str(bert_folder), "tiny-gpt2", "bert-large", "tiny-gpt2")]
     assert names == ["gpt3-175b", str(bert_folder), "tiny-gpt2", "bert-large"]

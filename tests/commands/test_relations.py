@@ -12,8 +12,10 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
 from attnviz.errors import UsageError
-from attnviz.figures.arcs import ArcsPlan
+from attnviz.figures.arcs import Arc as DrawnArc
+from attnviz.figures.arcs import ArcsPlan, Sentence, leaves_out_lines
 from attnviz.figures.heatmap_files import heatmap_files
+from attnviz.figures.running_text import Piece
 from attnviz.figures.style import Style
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse, Word
@@ -195,6 +197,17 @@ def test_arcs_are_found_or_missed_and_without_a_head_that_has_one_the_parse_is_d
     )
     files = heatmap_files([plain, outlined, plain], Style(), "svg")
     assert [Style().verdict(True).encode() in content for _, content, _ in files] == [False, True, False]
+
+
+def test_lines_are_said_to_be_left_out_only_where_some_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnviz.commands.heads.relations_view._SHORT", 5)
+    (plan,) = plans(two())
+    assert plan.folded  # all in one line
+    assert "left out" not in plan.caption
+    words, first = [Piece("word")] * 300, [Sentence("L0H0", "", (DrawnArc(0, 1, "det", True),))]
+    assert leaves_out_lines(words, first, Style())
+    everywhere = [Sentence("L0H0", "", tuple(DrawnArc(word, word + 1, "det", True) for word in range(299)))]
+    assert not leaves_out_lines(words, everywhere, Style())
 
 
 def test_the_document_has_the_pairs() -> None:

@@ -56,7 +56,11 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (attnviz.profile_heads, {"paths": [], "batch_size": 0}, "from 1 on"),
     (attnviz.profile_heads, {"paths": [], "seed": 2**63}, "up to"),
     (attnviz.profile_heads, {"paths": [], "unfinished": "file"}, "Path"),
-    (attnviz.profile_heads, {"paths": [], "model": torch.nn.ReLU(), "repeats": True}, "tokenizer"),
+    (
+        attnviz.profile_heads,
+        {"paths": [], "model": torch.nn.ReLU(), "tokenizer": "minilm", "repeats": True},
+        "tokenizer",
+    ),
     (attnviz.analyze, {"text": SENTENCE, "words": "yes"}, "True or False"),
     (attnviz.analyze, {"text": SENTENCE, "parser": 3}, "string"),
     (attnviz.analyze, {"text": SENTENCE, "progress": 3}, "function"),

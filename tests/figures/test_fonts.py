@@ -11,6 +11,7 @@ from matplotlib.ft2font import FT2Font
 from attnviz.figures import fonts
 from attnviz.figures.fonts import DEFAULT_FAMILY, drawable, fitted_token, font_families, text_width, wrapped
 from attnviz.models.wording import isolated
+from attnviz.present.figure_context import FigureContext
 
 CAT = "猫"
 
@@ -138,6 +139,24 @@ def test_no_line_ends_in_an_equation():
         lines = wrapped(text, 7, 150, pixels)
         assert " ".join(lines) == text
         assert not any(line.endswith((" n", "=", "3", "3 of", "0.74 of", "37", "×")) for line in lines[:-1])
+
+
+@pytest.mark.parametrize(
+    ("texts", "sizes", "drawn"),
+    [
+        (("猫猫 犬",), (), "a text of 21 tokens"),
+        (("猫猫 犬", "犬"), (), "two texts of 21 tokens"),
+        (("猫猫 犬", "犬"), ("4 tokens", "3 tokens"), "a text of 4 tokens → a text of 3 tokens"),
+        (("cat 猫",), (), "“cat 猫” (21 tokens)"),
+    ],
+)
+def test_a_text_in_a_script_without_a_font_is_named_by_its_size(installed, texts, sizes, drawn):
+    about = FigureContext("m", texts, 21, sizes=sizes)
+    made = about.caption_and_notes("Attention")
+    assert about.drawn_line == drawn
+    assert ("no installed font" in made["caption"]) == (drawn != about.text_line)
+    assert "猫" in about.text_line
+    assert bool(fonts.fonts_to_install()) == (drawn != about.text_line)
 
 
 def test_what_no_font_has_is_named_once_with_the_fonts_to_install(installed):

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from attnviz.commands.heads.analysis import Analysis
@@ -66,10 +67,10 @@ def test_the_shared_scale_covers_nearly_all_cells_is_one_for_both_pictures_and_s
     n = 120
     patterns = torch.full((1, 1, n, n), 0.01)
     patterns[..., 0, 0] = 0.9
-    each = means_of(hand_made(labels=["w"] * n, special=(), patterns=patterns))
+    each = means_of(hand_made(labels=["w"] * n, special=(), patterns=patterns), Style(scale="shared"))
     assert each.norm.vmax == 0.01
     assert each.cut
-    other = means_of(long_one(60))
+    other = means_of(long_one(60), Style(scale="shared"))
     drawn = np.concatenate([tile.values.ravel() for tile in other.tiles])
     assert (drawn <= other.norm.vmax).mean() >= 0.995
 
@@ -105,3 +106,14 @@ def test_a_bare_figure_has_no_words_above_in_the_fast_files_too(analysis: Analys
         folder = tmp_path / str(is_bare)
         analysis.save(folder, figures=["heads"], formats=["svg"], select=["L0H1"], style=Style(bare=is_bare))
         assert ("the cat ran away" in (folder / "heads/L00H01.svg").read_text()) != is_bare
+
+
+@pytest.mark.parametrize(
+    ("n", "scale", "logarithmic"), [(6, "auto", False), (41, "auto", True), (41, "shared", False), (6, "log", True)]
+)
+def test_means_have_the_scale_of_heatmaps(n: int, scale: str, logarithmic: bool):
+    found, style = long_one(n), Style(scale=scale)
+    heatmap = next(drawing_of("heads", "heads").plans(found, ViewOptions(style=style)))
+    for plan in (means_of(found, style), heatmap):
+        assert isinstance(plan.norm, LogNorm) is logarithmic
+        assert ("log scale" in plan.bar) is logarithmic

@@ -202,6 +202,16 @@ def test_commands_run_as_written_and_print_what_is_shown(command, place, request
     assert missing(COMMANDS[command], done.stdout) == []
 
 
+@needs_minilm
+def test_the_lesson_computes_a_row_as_the_screen_does() -> None:
+    text = (GUIDE / "lesson.md").read_text(encoding="utf-8").partition("## Answers")[2]
+    answer = text.partition("\n2. ")[2].partition("\n3. ")[0]
+    numbers = re.findall(r"\d\.\d{4}", answer)
+    assert len(numbers) == 10
+    printed = attnviz.explain("The cat", "minilm", token="cat").report(100)
+    assert [number for number in numbers if number not in printed] == []
+
+
 def test_no_command_escapes_the_tests() -> None:
     assert len(COMMANDS) >= 25
     assert [line for line in COMMANDS if " attnviz " not in f" {line}"] == []

@@ -65,9 +65,9 @@ class RawAttention(Analysis):
 @checked
 def draw(
     weights: Any,
-    tokens: Sequence[str],
+    tokens: Iterable[str],
     *,
-    keys: Sequence[str] | None = None,
+    keys: Iterable[str] | None = None,
     mask: Any = None,
     layers: Sequence[int] | None = None,
     batch: int | Sequence[int] | None = None,
@@ -132,7 +132,7 @@ def _kept(mask: Any, batch: int | Sequence[int] | None, n: int, steps: int) -> l
     return [*shown, *[True] * n][:n]
 
 
-def _labels(tokens: Sequence[str], of: str, n: int, kept: Sequence[bool] | None, n_more: int = 0) -> tuple[str, ...]:
+def _labels(tokens: Iterable[str], of: str, n: int, kept: Sequence[bool] | None, n_more: int = 0) -> tuple[str, ...]:
     """The labels of n rows or columns, without padding, from the tokens of all and perhaps ``n_more``."""
     what = "a list of tokens as strings, such as tokenizer.convert_ids_to_tokens(ids) gives"
     given = as_list(tokens, what)
