@@ -524,8 +524,8 @@ def _after_transformer(sentence_model: nn.Sequential) -> str:
     steps = list[str]()
     for module in list(sentence_model)[1:]:
         pooling = getattr(module, "pooling_mode", ())
-        modes = [pooling] if isinstance(pooling, str) else pooling
-        steps.append(" and ".join([*modes, type(module).__name__]))
+        modes, name = [pooling] if isinstance(pooling, str) else pooling, type(module).__name__
+        steps.append(f"{' and '.join(modes)} {name}" if modes else name)
     return f"; what follows it ({', '.join(steps)}) is not measured" if steps else ""
 
 

@@ -558,7 +558,7 @@ def _exchanged(attention: _BlockAttention, name: str) -> Iterator[None]:
     with _lock:
         if not _running:
             for interface, by_name in instead.items():
-                interface.__getitem__ = by_name  # type: ignore[method-assign]
+                interface.__getitem__ = by_name
         _running.append(attention)
     try:
         yield

@@ -294,6 +294,32 @@ def test_values_that_are_not_finite_are_an_error(registered):
         verified(llama("spoiled"))
 
 
+STEERED: dict[str, Callable[[Checkpoint], Any]] = {
+    "layers.1.self_attn": verified,
+    "layers.1": lambda checkpoint: attnviz.head_outputs(TEXT, checkpoint),
+}
+
+
+@pytest.mark.parametrize("name", STEERED)
+@pytest.mark.parametrize("hooked", [True, False])
+def test_hooks_that_steer_the_model_are_named_instead_of_finer_numbers(name, hooked):
+    checkpoint = checkpoint_of("llama")
+    module: Any = checkpoint.model.get_submodule(name)
+    if hooked:
+        module.register_forward_hook(lambda _, __, output: steered(output))
+    else:
+        own = module.forward
+        module.forward = lambda *given, **more: steered(own(*given, **more))
+    with pytest.raises(VerificationError) as raised:
+        STEERED[name](checkpoint)
+    assert (name in str(raised.value)) == hooked
+    assert ("float64" in str(raised.value)) != hooked
+
+
+def steered(output: Any) -> Any:
+    return output + 0.1 if isinstance(output, Tensor) else (output[0] + 0.1, *output[1:])
+
+
 # --- half precision
 
 
@@ -423,7 +449,9 @@ def test_another_model_that_a_hook_runs_is_not_recorded():
 
 def test_passes_that_end_out_of_turn_leave_transformers_own_function():
     checkpoint = llama()
-    attentions = (recorder._BlockAttention.of(checkpoint, recorder.Observer(), 1.0, recorder._State()) for _ in range(2))
+    attentions = (
+        recorder._BlockAttention.of(checkpoint, recorder.Observer(), 1.0, recorder._State()) for _ in range(2)
+    )
     one, other = (recorder._exchanged(attention, "sdpa") for attention in attentions)
     one.__enter__()
     other.__enter__()
