@@ -474,6 +474,8 @@ def load_checkpoint(
 def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     """Wrap a transformers model that is already in memory; it is neither moved nor converted.
 
+    Of one of sentence-transformers it is the transformer inside, by default with its tokenizer.
+
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture, or the model lacks a part.
         CheckpointError: no tokenizer, weights of another kind of number or not finite, or rotary frequencies that were
@@ -484,6 +486,11 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
             "the model has an adapter of peft beside its weights; merge it into a copy, "
             "copy.deepcopy(model).merge_and_unload(), or name its base and its folder: model=BASE, adapter=FOLDER."
         )
+    notes: tuple[str, ...] = ()
+    if isinstance(model, nn.Sequential) and hasattr(next(iter(model), None), "auto_model"):
+        outer: Any = model
+        model, tokenizer = outer[0].auto_model, outer.tokenizer if tokenizer is None else tokenizer
+        notes = (f"This is the transformer inside a {type(outer).__name__}{_after_transformer(outer)}.",)
     dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
     architecture = architecture_of(getattr(model, "config", None), dtype)
     if tokenizer is None:
@@ -494,8 +501,8 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head, classifier = architecture.language_head(model), classifier_of(architecture, model)
-    tokenizer, notes = without_sampling(tokenizer)
-    notes += architecture.notes(base.config)
+    tokenizer, of_tokenizer = without_sampling(tokenizer)
+    notes += (*of_tokenizer, *architecture.notes(base.config))
     return Checkpoint(
         str(name),
         None,
@@ -511,6 +518,16 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         whole=None if head is None and classifier is None else model,
         quantised=formats_of(model),
     )
+
+
+def _after_transformer(sentence_model: nn.Sequential) -> str:
+    """What a model of sentence-transformers does with final states, which is not measured, in words."""
+    steps = list[str]()
+    for module in list(sentence_model)[1:]:
+        pooling = getattr(module, "pooling_mode", ())
+        modes, name = [pooling] if isinstance(pooling, str) else pooling, type(module).__name__
+        steps.append(f"{' and '.join(modes)} {name}" if modes else name)
+    return f"; what follows it ({', '.join(steps)}) is not measured" if steps else ""
 
 
 def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:

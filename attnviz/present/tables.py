@@ -196,10 +196,11 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     )
     if not verification.pattern_error and not verification.output_error:
         errors = f"weights and outputs bit for bit ({verification.attention})"
+    compiled = " The model is compiled; its uncompiled modules were verified." if model.compiled else ""
     return Text.assemble(
         ("Verified", "bold green"),
         f" {counted(verification.heads_compared, 'head')} of {visible(model.name)} ({model.runs_as}){sample}, level "
-        f"{verification.level} of 4: {errors}{more}.{_coarsely(verification, model)}",
+        f"{verification.level} of 4: {errors}{more}.{_coarsely(verification, model)}{compiled}",
     )
 
 

@@ -64,8 +64,9 @@ class Verification:
     layers: tuple[LayerCheck, ...]
 
     level: int = 4
-    """4: queries, keys, values, patterns, outputs, and what the layer passes on were compared, in a run that changes
-    nothing. 0: nothing was, since the weights were given."""
+    """4: queries, keys, values, patterns, outputs, and the sum and norm after each attention were compared, in a run
+    that changes nothing; what arrives at an attention is the model's own. 0: nothing was, since the weights were
+    given."""
 
     def __repr__(self) -> str:
         heads = f"{counted(self.heads_compared, 'head')} in {counted(len(self.layers), 'layer')}"

@@ -17,6 +17,7 @@ from torch import Tensor
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference import attention
+from attnviz.trace.taps import what_to_try
 from attnviz.trace.verify import VerifiedAttention
 
 
@@ -134,12 +135,17 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
         query, dimension = divmod(worst, own.shape[-1])
         return f"at query {query} ({labels[query]!r}), dimension {dimension}"
 
-    what, tolerance = f"{parts} to the model's own attention output", verified.verification.tolerance.output
-    return check_total(total, own, tolerance, what, where, largest="the layer's largest output")
+    what = f"{parts} to the model's own attention output"
+    return check_total(verified.checkpoint, total, own, what, where, largest="the layer's largest output")
 
 
 def check_total(
-    total: Tensor, own: Tensor, tolerance: float, what: str, where: Callable[[int], str], largest: str = "the largest"
+    checkpoint: Checkpoint,
+    total: Tensor,
+    own: Tensor,
+    what: str,
+    where: Callable[[int], str],
+    largest: str = "the largest",
 ) -> tuple[float, float]:
     """Compare the sum of parts with the model's own numbers.
 
@@ -152,6 +158,7 @@ def check_total(
     Raises:
         VerificationError: they differ by more than the tolerance.
     """
+    tolerance = checkpoint.tolerance.output
     scale, difference = float(own.abs().max()), (total - own).abs()
     error = float(difference.max()) / (scale or 1.0)
     if not error <= tolerance:  # a NaN is a failure, too
@@ -159,6 +166,6 @@ def check_total(
         raise VerificationError(
             f"{what}: they differ most {where(worst)}: the model gives {float(own.flatten()[worst]):.6g}, the sum "
             f"{float(total.flatten()[worst]):.6g} (tolerance {tolerance:g} of {largest}, {scale:.6g}). "
-            "Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
+            f"Nothing was written. {what_to_try(checkpoint)}"
         )
     return error, scale

@@ -35,6 +35,7 @@ from attnviz.trace.contributions import check_total, without_gradients
 from attnviz.trace.logits import check_logits
 from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.residual_parts import Source, WrittenParts, parts_at, why_no_effects
+from attnviz.trace.taps import what_to_try
 from attnviz.trace.verify import VerifiedAttention
 
 MOST_TOKENS = 10
@@ -216,7 +217,7 @@ def direct_effects(
             "embeddings, heads, biases and feed-forward networks do not sum to the model's own final state at position "
             f"{position} ({tokens.labels[position]!r})"
         )
-        check_total(parts.sum(0), _wide(final), tolerance, no_sum, lambda at: f"in dimension {at}")
+        check_total(checkpoint, parts.sum(0), _wide(final), no_sum, lambda at: f"in dimension {at}")
         values = parts @ _wide(gradient)
         logits = _wide_logits(head, final)
         if _linear_map(head) is None:
@@ -239,7 +240,7 @@ def direct_effects(
         raise VerificationError(
             f"the direct effects at position {position} sum to {total:.6g}, but the model's logits differ by "
             f"{difference:.6g} (tolerance {limit:.2g} of the larger of this and the largest head, {scale:.6g}). "
-            "Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
+            f"Nothing was written. {what_to_try(checkpoint)}"
         )
 
     def choice(number: int) -> Answer:

@@ -51,7 +51,7 @@ def target_tokens(
 
 def with_language(checkpoint: Checkpoint, sound: Tokens) -> Checkpoint:
     """The model with a tokenizer of the likeliest language of a sound (Radford et al. 2022, section 2.3), if of any."""
-    tokenizer, model = copy.deepcopy(checkpoint.tokenizer), checkpoint.model
+    tokenizer = copy.deepcopy(checkpoint.tokenizer)
     if checkpoint.language_head is None or getattr(tokenizer, "language", "") is not None:
         return checkpoint
     written = tokenizer.prefix_tokens[:1]
@@ -84,7 +84,7 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
         raise TextError(
             "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
         )
-    model, config, prefix = checkpoint.model, checkpoint.config, language_prefix(checkpoint.tokenizer)
+    config, prefix = checkpoint.config, language_prefix(checkpoint.tokenizer)
     start = int(config.decoder_start_token_id)
     written = prefix if prefix[:1] == [start] else [start, *prefix]
     count = min(max_new_tokens, checkpoint.positions + 1 - len(written))

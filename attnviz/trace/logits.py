@@ -42,5 +42,5 @@ def check_logits(checkpoint: Checkpoint, inputs: dict[str, Tensor], states: Tens
         return f"at position {positions[worst // n_logits]}, logit {worst % n_logits}"
 
     what = "the head of the model, on its final states, does not give the logits that the model returns"
-    error, _ = check_total(upcast(given), upcast(own), checkpoint.tolerance.output, what, where)
+    error, _ = check_total(checkpoint, upcast(given), upcast(own), what, where)
     return error

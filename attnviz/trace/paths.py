@@ -231,9 +231,8 @@ def check_unchanged(checkpoint: Checkpoint, base: KeptPass, final: Tensor, what:
     """Raise VerificationError unless final states are those of a kept pass, where ``what`` was done."""
     mask = base.inputs.get("attention_mask")
     tokens = torch.ones_like(final[..., 0]).bool() if mask is None else mask.bool()
-    own, tolerance = upcast(base.final[tokens]), checkpoint.tolerance.output
     says = f"{what} does not give the model's own final states"
-    check_total(upcast(final[tokens]), own, tolerance, says, "at number {}".format)
+    check_total(checkpoint, upcast(final[tokens]), upcast(base.final[tokens]), says, "at number {}".format)
 
 
 def last_stream(checkpoint: Checkpoint, base: KeptPass) -> Tensor:

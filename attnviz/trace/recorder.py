@@ -224,7 +224,7 @@ class _BlockAttention:
         result = own(module, query, key, value, *mask, **more)
         layer, probed = self._begin(query, key, value, more.get("scaling"), more.get("softcap")), None
         if self.observer.probes:
-            random = random_values(value).expand(value.shape).contiguous()  # which the function may overwrite
+            random = random_values(value).repeat(*value.shape[:-2], 1, 1)  # which the function may overwrite
             probed = own(module, query, key, random, *mask, **more)[0]
         row_bytes = query.shape[:2].numel() * key.shape[-2] * max(4, query.element_size())
         for first, last in row_blocks(query.shape[-2], row_bytes, self.memory):
@@ -307,13 +307,22 @@ class _BlockAttention:
 
 def random_values(like: Tensor) -> Tensor:
     """Fixed random numbers between -1 and 1, [n, d], the same for every text and head of some values [.., n, d]."""
-    return 2 * random_numbers(*like.shape[-2:], like.dtype, like.device) - 1
+    return _random_values(*like.shape[-2:], like.dtype, like.device)
+
+
+@lru_cache(maxsize=4)
+def _random_values(n: int, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return 2 * random_numbers(n, d, dtype, device) - 1
 
 
 @lru_cache(maxsize=16)
 def random_numbers(n: int, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Fixed random numbers between 0 and 1, [n, d]; kept until a pass ends."""
+    """Fixed random numbers between 0 and 1, [n, d]."""
     return torch.rand(n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)
+
+
+KEPT_IN_A_PASS = (_random_values, random_numbers, cos_and_sin_of_all)
+"""Functions that keep tensors on the device, [n, d] at most, until a pass ends."""
 
 
 def _own_attention(module: Any) -> Callable[..., Any]:
@@ -465,8 +474,8 @@ def record_attention(
             state.attending = layer if name == "attention_input" else state.attending
 
     with ExitStack() as stack:
-        stack.callback(random_numbers.cache_clear)
-        stack.callback(cos_and_sin_of_all.cache_clear)
+        for kept in KEPT_IN_A_PASS:
+            stack.callback(kept.cache_clear)
         stack.enter_context(_attending(_BlockAttention.of(checkpoint, observer, memory, state), checkpoint))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
@@ -550,7 +559,7 @@ def _exchanged(attention: _BlockAttention, name: str) -> Iterator[None]:
     with _lock:
         if not _running:
             for interface, by_name in instead.items():
-                interface.__getitem__ = by_name  # type: ignore[method-assign]
+                interface.__getitem__ = by_name
         _running.append(attention)
     try:
         yield

@@ -95,8 +95,8 @@ class Term:
         row = contributions.pattern_row(position, head.head)
         value = row[:, None] * contributions.value[head.head][: len(row)]
         what = f"what {head} adds for each key does not sum to its output"
-        tolerance = verified.verification.tolerance.output
-        check_total(value.sum(0), upcast(self.vectors[position, number]), tolerance, what, "in dimension {}".format)
+        of_head = upcast(self.vectors[position, number])
+        check_total(verified.checkpoint, value.sum(0), of_head, what, "in dimension {}".format)
         read = value.to(self.scale) @ self.weight[number].to(self.scale)
         return (read if self.then is None else read @ self.then) * self.scale[position]
 

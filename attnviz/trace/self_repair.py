@@ -29,7 +29,7 @@ from attnviz.trace.contributions import why_not_linear
 from attnviz.trace.paths import AT_ONCE, check_unchanged, last_stream, sent
 from attnviz.trace.removal import KeptPass, Replacement, removed_heads, resume
 from attnviz.trace.residual_parts import Source
-from attnviz.trace.taps import Site, taps
+from attnviz.trace.taps import Site, taps, what_to_try
 
 _ROUNDINGS = 8
 """Roundings of the residual stream, by the root of how often it is written, that the sum of all parts may be off."""
@@ -177,5 +177,5 @@ class _Reading:
             raise VerificationError(
                 f"without {head}, what it and later heads and networks write changes the logits by "
                 f"{parts.tolist()}, but the residual stream by {whole.tolist()}. Nothing was written. "
-                "Try --dtype float64: it makes rounding smaller, but not an error."
+                f"{what_to_try(self._checkpoint)}"
             )

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
+from attnviz.models.wording import counted
 
 Key = TypeVar("Key")
 
@@ -114,3 +115,20 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
     if side in ("input", "source"):
         return module.register_forward_pre_hook(before, with_kwargs=True)
     return module.register_forward_hook(after)
+
+
+def what_to_try(checkpoint: Checkpoint) -> str:
+    """The end of a message about a model that differs: to remove hooks that may change it, else to compute finer."""
+    whole: nn.Module = checkpoint.model if checkpoint.whole is None else checkpoint.whole
+    hooked = [name or type(module).__name__ for name, module in whole.named_modules() if _has_hooks_of_others(module)]
+    if not hooked:
+        return "Try --dtype float64: it makes rounding smaller, but not an error."
+    more = len(hooked) - 3
+    named = ", ".join(hooked[:3]) + (f" and {counted(more, 'module')} more" if more > 0 else "")
+    return f"Hooks run on {named}, which may change what the model computes: remove them, and run it again."
+
+
+def _has_hooks_of_others(module: nn.Module) -> bool:
+    """Whether forward hooks are on a module that neither attnviz nor transformers put there."""
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return any(hook.__module__.partition(".")[0] not in ("attnviz", "transformers") for hook in hooks)

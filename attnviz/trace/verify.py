@@ -35,6 +35,7 @@ from attnviz.trace.recorder import (
     record_attention,
     row_blocks,
 )
+from attnviz.trace.taps import what_to_try
 
 _SAME_WEIGHTS = 1e-4
 """Tolerance of a layer's fingerprint: recomputed from the same weights, it differs by rounding alone."""
@@ -325,7 +326,7 @@ class Verifier(Observer):
         worst = max(again.located, default=(0.0, agreed))[1]
         raise VerificationError(
             f"the recomputed heads do not reproduce the model: {len(wrong)} of {len(self.checks)} layers differ. "
-            f"{worst} Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
+            f"{worst} Nothing was written. {what_to_try(self._checkpoint)}"
             f"{look_again(self._checkpoint.architecture)}"
         )
 

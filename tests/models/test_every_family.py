@@ -177,6 +177,13 @@ def test_scaled_kinds_of_rotary_positions_verify(kind):
         assert (found.pattern - plain.pattern).abs().max() > 0.02
 
 
+@pytest.mark.parametrize("family", ["olmo3", "gemma3_text"])
+def test_rotary_settings_beside_those_by_type_of_layer_are_left_out_as_transformers_does(family):
+    of_all = {"rope_type": "yarn", "rope_theta": 100.0, **ROPE["yarn"]}
+    checkpoint = checkpoint_of(family, rope_parameters=of_all)
+    right_in(checkpoint, padded(checkpoint, (12,)), ROUNDING)
+
+
 @pytest.mark.parametrize("family", [*RELATIVES, "bert", "gpt2"])
 def test_a_text_may_have_as_many_tokens_as_the_model_has_usable_positions(family):
     checkpoint = checkpoint_of(family, positions=20)

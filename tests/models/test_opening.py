@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import (
     BertForMaskedLM,
     BertForPreTraining,
@@ -13,6 +14,7 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
+from attnviz import analyze
 from attnviz.errors import DeviceError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device, resolve_dtype
@@ -133,3 +135,30 @@ def test_dtypes_go_by_the_names_of_torch_and_have_a_tolerance(machine):
         resolve_dtype("float64", torch.device("mps"))
     machine(gpus=2, mps=True)
     assert all(resolve_device(name) == torch.device(name) for name in ("cpu", "cuda", "cuda:0", "cuda:1", "mps"))
+
+
+class Inner(nn.Module):
+    """The first module of a SentenceTransformer."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.auto_model = model
+
+
+class Pooling(nn.Module):
+    pooling_mode = "mean"
+
+
+class SentenceModel(nn.Sequential):
+    """As sentence-transformers builds one: a transformer, a pooling, and more, one after the other."""
+
+    tokenizer = bert_tokenizer()
+
+
+def test_a_sentence_transformer_is_the_transformer_inside_it_and_its_pooling_is_noted() -> None:
+    bert = sharp_bert()
+    checkpoint, _ = open_checkpoint(SentenceModel(Inner(bert), Pooling(), nn.Identity()))
+    assert checkpoint.model is bert
+    (note,) = checkpoint.notes
+    assert "mean Pooling, Identity" in note
+    assert analyze("the cat that i saw ran away", checkpoint).verification.heads_compared == 12

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, LlamaConfig, LlamaModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, eager_mask, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaAttention, eager_attention_forward
 
 import attnviz
 from attnviz.errors import UsageError, VerificationError
@@ -25,6 +27,9 @@ from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sha
 from tests.support.recorded import own_patterns, running_eager, verified_batch
 
 HALVES = (torch.float16, torch.bfloat16)
+
+SAME_STATES = 1e-5
+"""Share of the largest final state by which two passes of one model differ: sums in other blocks round at 1e-7."""
 
 
 def llama(implementation: str = "sdpa", dtype: torch.dtype = torch.float32) -> Checkpoint:
@@ -73,6 +78,50 @@ def test_the_recomputed_patterns_are_those_of_eager_attention(family):
         torch.testing.assert_close(*pairs, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "whisper"])
+def test_the_pass_that_is_looked_at_is_the_one_that_anybody_runs(family):
+    checkpoint = checkpoint_of(family)
+    inputs = padded(checkpoint)
+    real = inputs.get("decoder_attention_mask", inputs["attention_mask"]).bool()
+    for name in dict.fromkeys((checkpoint.attention, "eager")):
+        if name != checkpoint.attention:  # those that bypass the interface stay as they are
+            checkpoint.model.set_attn_implementation(name)
+        with torch.inference_mode():
+            plain = checkpoint.model(**inputs, use_cache=False)[0]
+        seen = recorder.record_attention(checkpoint, inputs, recorder.Observer())
+        difference = (seen - plain)[real].abs().max() / plain[real].abs().max()
+        assert difference <= SAME_STATES
+
+
+class Branching(LlamaAttention):
+    """Doubles its scores under some names of its implementation: those that it knows, or all others."""
+
+    known = True
+
+    def forward(self, *given: Any, **more: Any) -> Any:
+        own, is_known = self.scaling, self.config._attn_implementation in ("eager", "sdpa")
+        self.scaling = own * (2 if is_known == self.known else 1)
+        try:
+            return super().forward(*given, **more)
+        finally:
+            self.scaling = own
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_model_that_attends_otherwise_under_other_names_runs_under_its_own(monkeypatch, implementation, known):
+    """As DeepSeek V3.2 does, whose mask of the best keys is there under two names alone."""
+    checkpoint = llama(implementation)
+    monkeypatch.setattr(Branching, "known", known)
+    for layer in checkpoint.model.layers:
+        layer.self_attn.__class__ = Branching
+    if not known:
+        assert verified(checkpoint).verification.heads_compared == 12
+        return
+    with pytest.raises(VerificationError):
+        verified(checkpoint)
+
+
 def test_final_states_are_those_of_the_model_as_loaded_to_the_bit():
     checkpoint = llama()
     inputs = checkpoint.tokenize(TEXT).model_inputs(checkpoint.device)
@@ -83,6 +132,59 @@ def test_final_states_are_those_of_the_model_as_loaded_to_the_bit():
     verified(checkpoint)
     assert torch.equal(states[-1], expected)
     assert AttentionInterface()["sdpa"] is sdpa_attention_forward
+
+
+@pytest.mark.parametrize(("name", "right"), [("sdpa", sdpa_attention_forward), ("eager", eager_attention_forward)])
+@pytest.mark.parametrize("factor", [1, 2])
+def test_a_function_that_is_set_in_place_of_transformers_own_is_what_is_verified(name, right, factor):
+    calls: list[Any] = []
+
+    def mine(module: Any, query: Tensor, *given: Any, **more: Any) -> Any:
+        calls.append(module)
+        return right(module, factor * query, *given, **more)
+
+    checkpoint = llama(name)
+    ALL_ATTENTION_FUNCTIONS[name] = mine
+    try:
+        if factor == 1:
+            assert verified(checkpoint).verification.heads_compared == 12
+        else:
+            with pytest.raises(VerificationError, match="head"):
+                verified(checkpoint)
+        assert ALL_ATTENTION_FUNCTIONS[name] is mine
+    finally:
+        del ALL_ATTENTION_FUNCTIONS[name]
+    assert calls
+
+
+def test_eager_attention_and_masks_of_other_models_stay_their_own_beside_a_long_text(monkeypatch):
+    monkeypatch.setattr(recorder, "MOST_MASKS", 0)  # masks are lazy
+    checkpoint, other = llama("eager"), llama("eager")
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.inference_mode():
+        expected = other.model(ids, use_cache=False)[0]
+    found: list[Tensor] = []
+
+    def beside(*_: Any) -> None:
+        found.append(other.model(ids, use_cache=False)[0])
+        thread = threading.Thread(target=lambda: found.append(other.model(ids, use_cache=False)[0]))
+        thread.start()
+        thread.join()
+
+    checkpoint.model.layers[1].mlp.register_forward_hook(beside)
+    assert verified(checkpoint).verification.heads_compared == 12
+    for each in found:
+        torch.testing.assert_close(each, expected, rtol=0, atol=SAME_STATES * float(expected.abs().max()))
+    assert "eager" not in ALL_ATTENTION_FUNCTIONS
+    assert ALL_MASK_ATTENTION_FUNCTIONS["eager"] is eager_mask
+
+
+def test_of_what_a_pass_is_probed_with_nothing_is_kept():
+    verified(checkpoint := llama())
+    assert not any(kept.cache_info().currsize for kept in recorder.KEPT_IN_A_PASS)
+    values = torch.zeros(3, 4, 9, 8)
+    assert recorder.random_values(values).untyped_storage().nbytes() == values[0, 0].nbytes
+    assert checkpoint.attention == "sdpa"
 
 
 def test_one_pass_of_the_model_and_one_probe_a_layer(registered):
@@ -190,6 +292,32 @@ def test_values_that_are_not_finite_are_an_error(registered):
     registered("spoiled", spoiled)
     with pytest.raises(VerificationError, match="not finite"):
         verified(llama("spoiled"))
+
+
+STEERED: dict[str, Callable[[Checkpoint], Any]] = {
+    "layers.1.self_attn": verified,
+    "layers.1": lambda checkpoint: attnviz.head_outputs(TEXT, checkpoint),
+}
+
+
+@pytest.mark.parametrize("name", STEERED)
+@pytest.mark.parametrize("hooked", [True, False])
+def test_hooks_that_steer_the_model_are_named_instead_of_finer_numbers(name, hooked):
+    checkpoint = checkpoint_of("llama")
+    module: Any = checkpoint.model.get_submodule(name)
+    if hooked:
+        module.register_forward_hook(lambda _, __, output: steered(output))
+    else:
+        own = module.forward
+        module.forward = lambda *given, **more: steered(own(*given, **more))
+    with pytest.raises(VerificationError) as raised:
+        STEERED[name](checkpoint)
+    assert (name in str(raised.value)) == hooked
+    assert ("float64" in str(raised.value)) != hooked
+
+
+def steered(output: Any) -> Any:
+    return output + 0.1 if isinstance(output, Tensor) else (output[0] + 0.1, *output[1:])
 
 
 # --- half precision
@@ -321,7 +449,9 @@ def test_another_model_that_a_hook_runs_is_not_recorded():
 
 def test_passes_that_end_out_of_turn_leave_transformers_own_function():
     checkpoint = llama()
-    attentions = (recorder._BlockAttention.of(checkpoint, recorder.Observer(), 1.0, recorder._State()) for _ in range(2))
+    attentions = (
+        recorder._BlockAttention.of(checkpoint, recorder.Observer(), 1.0, recorder._State()) for _ in range(2)
+    )
     one, other = (recorder._exchanged(attention, "sdpa") for attention in attentions)
     one.__enter__()
     other.__enter__()

@@ -98,7 +98,9 @@ def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, s
         yield "shared_output", of.down_proj, "output"
     maps = [of.up_proj] if of.gate in (None, of.up_proj) else [of.gate, of.up_proj]
     names = ["expanded"] if of.gate is None else ["gate", "expanded"]
-    yield from ((name, module, "output") for name, module in _named([module for module in maps if module is not None], *names))
+    yield from (
+        (name, module, "output") for name, module in _named([module for module in maps if module is not None], *names)
+    )
     yield "activated", of.activation, "output"
     yield "activated" if of.activation is None else "gated", of.down_proj, "input"
 

@@ -9,7 +9,6 @@ from typing import Any
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.reference import activation_named, layer_parameters
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families.base import first_of
 from attnviz.models.wording import counted, rounded, shortened_token, visible
 from attnviz.reference.attention import BY_POSITION, HeadParameters
 
@@ -207,7 +206,7 @@ def _norm_words(result: Explanation) -> dict[str, str]:
     """Formulas of the norms, and of what is added to the residual stream."""
     kind, heads = norm_kind(result), result.parameters
     layer = layer_parameters(result.checkpoint, result.layer)
-    norm: Any = first_of(layer.attention_norm, layer.feed_forward_norm, layer.attention_output_norm)
+    norm: Any = layer.attention_norm or layer.feed_forward_norm or layer.attention_output_norm
     formula = _NORMS[kind]
     if norm.bias is None:
         formula = formula.removesuffix(" + β")

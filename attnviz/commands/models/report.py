@@ -15,8 +15,9 @@ from attnviz.present.tables import RowTable, notes, spaced
 
 _SIZES = {"Layers": "n_layers", "Heads": "n_heads", "d_model": "d_model", "d_head": "d_head", "Positions": "positions"}
 _LEVEL = (
-    "Level 4: patterns and outputs are recomputed from input and weights, and compared with a run whose final states "
-    "are those of the untouched model."
+    "Level 4: from the input of each attention, queries, keys, values, patterns and outputs are recomputed with the "
+    "weights and compared, and the sum and norm after it. Embeddings, norms before attention and feed-forward networks "
+    "are the model's own."
 )
 
 

@@ -215,10 +215,9 @@ class ScoreDecomposer:
             own = self._own(query, allowed)
             own_sums = torch.cat([own, own[at], own[at] - own.mean()])
         labels, places = self.verified.tokens.labels, [*allowed.tolist(), *chosen, *chosen]
-        tolerance = self.verified.verification.tolerance.output
         what = f"the parts of the scores of {self.head} do not sum to the model's own, of query #{query}"
         error, scale = check_total(
-            torch.cat([total, sums.flatten()]), own_sums, tolerance, f"{what} ({labels[query]!r})",
+            self.verified.checkpoint, torch.cat([total, sums.flatten()]), own_sums, f"{what} ({labels[query]!r})",
             lambda worst: f"at key #{places[worst]} ({labels[places[worst]]!r})", largest="the largest score",
         )  # fmt: skip
         keys = [
@@ -230,7 +229,7 @@ class ScoreDecomposer:
         ]  # fmt: skip
         return QueryScores(
             self.head, query, len(allowed), tuple(query_sources), tuple(key_sources), tuple(keys), error, scale,
-            tolerance, of_query.sum(0),
+            self.verified.checkpoint.tolerance.output, of_query.sum(0),
         )  # fmt: skip
 
     def _products(self, query: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:

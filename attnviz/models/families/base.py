@@ -372,7 +372,7 @@ class Architecture:
                 part = self.base_model(model) if step.startswith("base.") else model
                 for name in step.removeprefix("base.").split("."):
                     part = getattr(part, name, None)
-            found.append(part)
+            found.append(getattr(part, "_orig_mod", part))  # of one that torch compiled
         if not found or None in found:
             return None
         head = nn.Sequential(*found)

@@ -333,9 +333,10 @@ def refuse_rope(config: Any, partial: bool) -> None:
 
 
 def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
-    """Settings by type of layer; under '' those of all layers."""
+    """Settings by type of layer; under '' those of all layers, which transformers leaves out where there are others."""
     settings: dict[str, Any] = getattr(config, "rope_parameters", {})  # Jamba has no positions
-    return settings if all(isinstance(value, dict) for value in settings.values()) else {"": settings}
+    by_type: dict[str, Mapping[str, Any]] = {name: value for name, value in settings.items() if isinstance(value, dict)}
+    return by_type if by_type or not settings else {"": settings}
 
 
 def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
