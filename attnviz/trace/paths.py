@@ -151,16 +151,19 @@ def along_paths(
     for first in range(0, len(senders), step):
         numbers = list(range(first, min(first + step, len(senders))))
         changed = streams(checkpoint, base, other, receiver, [senders[number] for number in numbers], at)
-        if receiver.head is None:
-            final = checkpoint.architecture.final_states(checkpoint.model, changed)
-        else:
-            weighted = _received(checkpoint, base, receiver, changed.flatten(0, 1))
-            site = sites_of(checkpoint, ["concatenated"], [receiver.head.layer])
-            with taps(site, lambda _, __, instead=weighted: instead):
-                final = resume(checkpoint, base, receiver.head.layer, len(changed))
+        final = _final_states(checkpoint, base, receiver, changed)
         final = final.reshape(len(changed), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"the path to {receiver} with nothing sent along it")
         yield numbers, final[1:].flatten(0, 1)
+
+
+def _final_states(checkpoint: Checkpoint, base: KeptPass, receiver: Receiver, changed: Tensor) -> Tensor:
+    """Final states where the receiver reads changed streams, [copies * rows, n, d_model]."""
+    if receiver.head is None:
+        return checkpoint.architecture.final_states(checkpoint.model, changed)
+    weighted = _received(checkpoint, base, receiver, changed.flatten(0, 1))
+    with taps(sites_of(checkpoint, ["concatenated"], [receiver.head.layer]), lambda *_: weighted):
+        return resume(checkpoint, base, receiver.head.layer, len(changed))
 
 
 def _frozen(

@@ -181,7 +181,9 @@ def compare_corpus(
     check_columns([file], columns)
     parse = find_parser([file], parser) if syntax else None
     process = this_process()
-    first, second = (named_source(each) if isinstance(each, str | Path) else each for each in (first, second))
+    first, second = (
+        named_source(each, None) if isinstance(each, str | Path | None) else each for each in (first, second)
+    )
     if not (isinstance(first, nn.Module) or isinstance(second, nn.Module)):
         check_shapes(first, second)
     options: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
