@@ -48,6 +48,8 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
         raise UsageError(
             "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), --repeats, or --show roles."
         )
+    if not corpora:
+        run.refuse(("limit", "examples"), "is about the texts of a corpus; expected one with it, found none")
     source, process = run.find_model(), this_process()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 

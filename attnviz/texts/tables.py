@@ -405,7 +405,8 @@ def _stored_rows(path: Path, only: Sequence[str]) -> Iterator[_Row]:
             try:
                 rows = batch.to_pylist()
             except UnicodeDecodeError as error:
-                raise broken(Place(path, number + 1, is_row=True), "text encoded as UTF-8 from here on", str(error)) from error
+                place = Place(path, number + 1, is_row=True)
+                raise broken(place, "text encoded as UTF-8 from here on", str(error)) from error
             for row in rows:
                 number += 1
                 yield Place(path, number, is_row=True), row
