@@ -315,8 +315,9 @@ COMMANDS = {
         measurement=(
             _WORDS,
             Option("spans", list[str], "Measure attention between stretches of the text: instruction=\"in one word\", "
-                   "its second occurrence as doc=cat#2, or positions doc=#10-#40. May be given more than once. The "
-                   "messages of a chat, both texts of a pair, prompt and new text of --generate are spans without it.",
+                   "its second occurrence as doc=cat#2, or positions doc=#10-#40; last, rest (what no other span "
+                   "has) and special tokens such as [CLS] are known by name. May be given more than once. The messages "
+                   "of a chat, both texts of a pair, prompt and new text of --generate are spans without it.",
                    (), "NAME=TEXT", ("--span",), any_language=True),
             Option("contacts", Path, "Residues of a protein that are in contact: a .npy matrix (0 and 1, or distances "
                    "in ångström, below 8), or a text with two residues a line, counted from 1. Scores each head by its "

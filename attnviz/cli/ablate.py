@@ -45,6 +45,8 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
     for text in texts:
         if not is_source(text):
             refuse_folder(text)
+    if not any(map(is_source, sources)):
+        run.refuse(("limit",), "is about the texts of a corpus; expected one with it, found none")
     model = run.find_model()
     return run.job(
         lambda _, progress, warn: attnviz.ablate(

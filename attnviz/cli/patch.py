@@ -34,6 +34,8 @@ def patch(run: Run, clean: str, corrupt: str | None, **options: Any) -> Job:
 
     clean = read_text(clean) if clean == "-" else decoded("CLEAN", clean)
     is_text = source_kind(clean) == "text"
+    if is_text:
+        run.refuse(("limit",), "is about a table of pairs; expected one with it, found one pair")
     model = run.find_model()
     return run.job(
         lambda _, progress, __: attnviz.patch(clean, model, corrupt=corrupt, **options, progress=progress),

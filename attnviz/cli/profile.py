@@ -51,6 +51,8 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
     no_trees = not options["syntax"] and all(path.suffix.lower() != ".conllu" for path in corpora)
     if no_trees and "relations" in (run.figure_names() or []):
         raise UsageError("the figure relations needs trees: expected a treebank (.conllu), or no --no-syntax.")
+    if not corpora:
+        run.refuse(("limit", "examples"), "is about the texts of a corpus; expected one with it, found none")
     source, process = run.find_model(), this_process()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 

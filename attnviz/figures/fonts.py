@@ -16,6 +16,7 @@ from matplotlib.ft2font import FT2Font
 
 from attnviz.arguments import as_found, did_you_mean
 from attnviz.errors import UsageError
+from attnviz.models.libraries import first_line
 from attnviz.models.wording import isolated, right_to_left, shortened, shortened_token
 
 DEFAULT_FAMILY = "DejaVu Sans"
@@ -78,7 +79,9 @@ def installed(font: object) -> str:
         try:
             family = FT2Font(font).family_name
         except (OSError, RuntimeError) as error:
-            raise UsageError(f"expected a font file, found {font!r}, which cannot be read: {error}.") from error
+            raise UsageError(
+                f"expected a font file, found {font!r}, which cannot be read: {first_line(error)}."
+            ) from error
         fontManager.addfont(font)
         return str(family)
     families = {entry.name for entry in fontManager.ttflist}

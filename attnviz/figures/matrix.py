@@ -18,7 +18,7 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import ScaledTranslation, Transform
 from numpy.typing import NDArray
 
 from attnviz.figures.fonts import fitted_token, font_families, text_width
@@ -43,6 +43,7 @@ _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
 _AIR = 5  # pixels of a cell's width that stay free beside its number
 _LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
+_FIRST_LANE = 3.0  # points between cells and brackets
 _LEAST_NAME = 24  # pixels of the shortest bracket whose name is cut
 LONGEST = 140
 """Largest width of a label in pixels; longer ones are cut."""
@@ -93,32 +94,33 @@ LANE = 10.0
 
 def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float, pooled: int, style: Style) -> None:
     """Draw brackets above the columns or right of the rows, outside the cells, which are of a size in points."""
-    ax, across = axis.axes, axis.axis_name == "x"
-    ink, inches = outer_ink(style), ax.get_figure(root=True).dpi_scale_trans
+    ax, across, ink = axis.axes, axis.axis_name == "x", outer_ink(style)
+    beside = ax.get_xaxis_transform() if across else ax.get_yaxis_transform()
+    turned: dict[str, Any] = {"ha": "center", "va": "bottom"}
+    if not across:
+        turned = {"ha": "left", "va": "center", "rotation": 270}
+
+    def outwards(points: float) -> Transform:
+        """Positions along the axis, so far from the cells."""
+        x, y = (0.0, points / 72) if across else (points / 72, 0.0)
+        return beside + ScaledTranslation(x, y, ax.figure.dpi_scale_trans)
+
     for bracket, lane in zip(brackets, bracket_lanes(brackets), strict=True):
-        out = 3 + LANE * lane
-        along = ax.get_xaxis_transform() if across else ax.get_yaxis_transform()
-        at_line, at_name = (
-            along + ScaledTranslation(*((0, by / 72) if across else (by / 72, 0)), inches) for by in (out, out + 1)
-        )
         longest = max(bracket.runs, key=lambda run: run[1] - run[0])
-        for first, last in bracket.runs:
-            ends = [first // pooled - 0.4, last // pooled + 0.4]
-            places = (ends, [1, 1]) if across else ([1, 1], ends)
-            line = Line2D(*places, transform=at_line, color=ink, linewidth=1.0, clip_on=False)
-            line.set_solid_capstyle("butt")
+        for run in bracket.runs:
+            first, last = (position // pooled for position in run)
+            ends, edge = [first - 0.4, last + 0.4], [1.0, 1.0]
+            line = Line2D(*((ends, edge) if across else (edge, ends)), color=ink, linewidth=1.0, clip_on=False)
+            line.set_transform(outwards(_FIRST_LANE + LANE * lane))
             ax.add_artist(line)
-            room = (last // pooled - first // pooled + 1) * cell * DPI / 72
+            room = (last - first + 1) * cell * DPI / 72
             name = fitted_token(bracket.name, _SMALLEST, DPI, room)
-            if (first, last) != longest or (name != bracket.name and room < _LEAST_NAME):
+            if run != longest or (name != bracket.name and room < _LEAST_NAME):
                 continue
-            place, beside = (sum(ends) / 2, 1), {"ha": "center", "va": "bottom"}
-            if not across:
-                place, beside = (1, sum(ends) / 2), {"ha": "left", "va": "center", "rotation": 270}
-            ax.text(
-                *place, name, transform=at_name, fontsize=_SMALLEST, color=ink, clip_on=False, parse_math=False,
-                family=font_families([name]), **beside,
-            )  # fmt: skip
+            middle = (first + last) / 2
+            text = ax.text(*((middle, 1.0) if across else (1.0, middle)), name, color=ink, parse_math=False, **turned)
+            text.set(fontsize=_SMALLEST, family=font_families([name]), clip_on=False)
+            text.set_transform(outwards(_FIRST_LANE + LANE * lane + 1))
 
 
 def draw_matrix(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnviz.errors import UsageError
 from attnviz.models.arrays import real_numbers
+from attnviz.models.libraries import first_line
 from attnviz.models.wording import visible
 
 _LONG = 24
@@ -45,7 +46,7 @@ def _read(file: str | Path, n: int) -> NDArray[np.float64]:
     try:
         found = real_numbers(file) if Path(file).suffix == ".npy" else _read_pairs(file)
     except (OSError, EOFError, TypeError, ValueError) as error:
-        raise UsageError(f"{expected} what cannot be read: {str(error).rstrip('.')}.") from error
+        raise UsageError(f"{expected} what cannot be read: {first_line(error)}.") from error
     known = found >= 0
     contacts = np.zeros((n, n))
     if Path(file).suffix != ".npy" and found.shape[1] == 2 and found.min() >= 1 and found.max() <= n:

@@ -107,7 +107,6 @@ class SpanLayout:
             self._copies[kind] = inside.to(like), lasts.to(like.device)
         return self._copies[kind]
 
-
     def content_of(self, number: int) -> tuple[int, ...]:
         """The tokens of a span that are no sinks."""
         return tuple(token for token in self.spans[number].tokens if token not in self.sinks)
@@ -292,11 +291,11 @@ def measured_spans(
     for layer in tallies:
         context = context_of(layer)
         if context.window not in of_windows:
-            both = (_uniform(layout, tokens, context, of_content) for of_content in (False, True))
-            of_windows[context.window] = tuple(both)
-    uniform = {layer: of_windows[context_of(layer).window] for layer in tallies}
-    baselines, of_content = ({layer: both[kind] for layer, both in uniform.items()} for kind in (0, 1))
-    return SpanShares(layout, tallies, baselines, of_content)
+            uniform, of_content = (_uniform(layout, tokens, context, alone) for alone in (False, True))
+            of_windows[context.window] = uniform, of_content
+    by_layer = {layer: of_windows[context_of(layer).window] for layer in tallies}
+    baselines, content_baselines = ({layer: both[kind] for layer, both in by_layer.items()} for kind in (0, 1))
+    return SpanShares(layout, tallies, baselines, content_baselines)
 
 
 def _uniform(layout: SpanLayout, tokens: Tokens, context: TextContext, of_content: bool) -> SpanTally:

@@ -13,7 +13,10 @@ def real_numbers(path: str | Path) -> NDArray[Any]:
     Raises:
         OSError, ValueError: the file cannot be read, is damaged, or holds anything but real numbers.
     """
-    found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a header that promises more than is there fails
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: one that promises more than it has fails
+    except ValueError as error:
+        raise ValueError(f"the file is damaged, or no array of numbers: {error}") from error
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":
         raise ValueError(f"no real numbers: {getattr(found, 'dtype', 'several arrays')}")
     return np.array(found)

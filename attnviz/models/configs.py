@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from attnviz.errors import CheckpointError
 from attnviz.models.files import read_json
-from attnviz.models.libraries import calling_transformers
+from attnviz.models.libraries import calling_transformers, first_line
 
 SIZES = {
     "num_hidden_layers": "layers",
@@ -138,7 +138,8 @@ def check_sizes(folder: Path, config: Any, model_class: Any, n_bytes: int) -> nn
             raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
     except CheckpointError as error:
         settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
-        raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
+        misfit = f"{folder / 'config.json'} does not fit its weights ({settings})"
+        raise CheckpointError(f"{misfit}: {first_line(error)}.") from error
     return empty
 
 

@@ -161,5 +161,5 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, or its class where it has none."""
-    return (str(error) or type(error).__name__).strip().splitlines()[0]
+    """The first line of an error's message, or its class where it has none, without a full stop."""
+    return (str(error) or type(error).__name__).strip().splitlines()[0].removesuffix(".")

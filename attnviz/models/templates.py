@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, wraps
 from importlib.util import find_spec, module_from_spec
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 from jinja2 import nodes
@@ -25,10 +25,9 @@ SECONDS, LARGEST = 10.0, 10_000_000
 """The longest time that a template may take, and most characters of a text, or of what else a value holds."""
 
 _FORMATS = {"format", "format_map", "%"}
-_GROWING = {
-    *_FORMATS, "*", "batch", "center", "expandtabs", "indent", "join", "ljust", "replace", "rjust", "slice", "to_bytes",
-    "tojson", "translate", "wordwrap", "zfill",
-}  # fmt: skip
+_PADDING = {"center", "expandtabs", "indent", "ljust", "rjust", "to_bytes", "tojson", "zfill"}
+_REPEATING = {"*", "batch", "join", "replace", "slice", "translate", "wordwrap"}
+_GROWING = _FORMATS | _PADDING | _REPEATING
 """Operators, methods and filters whose result may be many times what they are given."""
 
 _TOO_LARGE = f"makes a value larger than {LARGEST:,} characters"
@@ -51,7 +50,7 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], waits: bool, sp
     renderer = _renderer()
     end, before = time.monotonic() + SECONDS, sys.gettrace()
 
-    def look(frame: FrameType, event: str, argument: Any) -> Any:
+    def look(frame: FrameType, *_: Any) -> Any:
         if time.monotonic() > end:
             raise _TooMuchError(f"takes longer than {SECONDS:g} seconds")
         return None if frame.f_code.co_filename == __file__ else look
@@ -73,7 +72,7 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], waits: bool, sp
 
 
 @cache
-def _renderer() -> ModuleType:
+def _renderer() -> Any:
     """A copy of transformers' module of chat templates, which compiles them for a sandbox with limits."""
     spec: Any = find_spec("transformers.utils.chat_template_utils")
     module: Any = module_from_spec(spec)
@@ -108,7 +107,7 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
                 raise _TooMuchError(_TOO_LARGE)
         return "".join(kept)
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ARG002 - jinja's
         """As in jinja."""
         return _limited(operator, self.binop_table[operator])(left, right)
 
@@ -126,18 +125,18 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
 class _Limits(NodeTransformer):
     """Lets lists, dicts and joined texts pass a limit: a list that holds itself twice is soon larger than memory."""
 
-    def visit_List(self, node: nodes.Expr) -> nodes.Expr:
+    def visit_List(self, node: nodes.Expr) -> nodes.Expr:  # noqa: N802 - jinja's
         """A list, with its parts."""
         made = self.generic_visit(node)
         return nodes.Filter(made, "limited", [], [], None, None, lineno=node.lineno, environment=node.environment)
 
-    visit_Dict = visit_List
+    visit_Dict = visit_List  # noqa: N815
 
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:  # noqa: N802 - jinja's
         """A tuple of values; one of names is assigned to."""
         return self.visit_List(node) if node.ctx == "load" else node
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802 - jinja's
         """``a ~ b`` joins its parts."""
         self.generic_visit(node)
         parts = nodes.List(node.nodes, lineno=node.lineno, environment=node.environment)

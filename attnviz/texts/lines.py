@@ -52,7 +52,7 @@ def _decoded(data: bytes, place: Place) -> str:
 
 def broken(place: Place | Path, expected: str, found: str) -> CorpusError:
     """The error of a line that is not as expected."""
-    return CorpusError(f"{place}: expected {expected}, found {found}.")
+    return CorpusError(f"{place}: expected {expected}, found {found.removesuffix('.')}.")
 
 
 def cannot_read(path: Path, error: OSError) -> CorpusError:

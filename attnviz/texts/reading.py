@@ -398,8 +398,14 @@ def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
 
     Raises:
         ParserError: the named pipeline cannot be used.
+        UsageError: one is named, and not needed.
     """
     if all(corpus.kind in ("conllu", "chats") for corpus in corpora):
+        if name is not None:
+            raise UsageError(
+                f"the parser {name!r} was named, but nothing is to be parsed: treebanks have trees, and chats none; "
+                "leave out --parser (parser=...)."
+            )
         return None
     pipeline = load_parser(name)
     return None if pipeline is None else Parser(pipeline)

@@ -137,9 +137,8 @@ def test_special_tokens_the_last_one_and_the_rest_are_spans() -> None:
     assert analysis.spans is not None
     found = {span.name: span.tokens for span in analysis.spans.spans}
     n = len(analysis.tokens)
-    assert found == {
-        "text": (1, 2, 3), "pair": (5, 6, 7, 8), "[CLS]": (0,), "end": (n - 1,), "last": (n - 1,), "others": (4,),
-    }  # fmt: skip
+    own, named = {"text": (1, 2, 3), "pair": (5, 6, 7, 8)}, {"[CLS]": (0,), "end": (n - 1,), "last": (n - 1,)}
+    assert found == own | named | {"others": (4,)}
     words = attnviz.analyze("last but last", sharp_gpt2(), tokenizer=gpt2_tokenizer(), spans=["a=last#1"], syntax=False)
     assert words.spans is not None
     assert 0 in words.spans.spans[0].tokens
@@ -291,10 +290,12 @@ def test_a_profile_of_chats_is_the_mean_over_chats(tmp_path: Path) -> None:
             content = [at for at, is_sink in enumerate(analysis.tokens.sink) if not is_sink]
             expected.append(weights[:, :, rows][..., [key for key in columns if key in content]].sum(-1).mean(-1))
             uniform.append(
-                np.mean([
-                    sum(key <= query and key in content for key in columns) / sum(key <= query for key in content)
-                    for query in rows
-                ])
+                np.mean(
+                    [
+                        sum(key <= query and key in content for key in columns) / sum(key <= query for key in content)
+                        for query in rows
+                    ]
+                )
             )
         ratios.append([analysis.spans.lookback(head.id) for head in analysis.heads])
     shares = found["share", "assistant", "system"]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import attnviz
 import attnviz.models.sound
 from attnviz.cli.program import app
-from attnviz.errors import ArchitectureError, TextError
+from attnviz.errors import ArchitectureError, TextError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.trace.verify import Verifier
 from tests.support.families import checkpoint_of, padded, verified
@@ -164,6 +164,9 @@ def test_sound_is_for_whisper_and_whisper_for_sound(folder, bert_folder, tmp_pat
     for given in ({"text": "a dog", "model": folder}, {"audio": path, "model": bert_folder}):
         with pytest.raises(ArchitectureError, match="sound"):
             attnviz.analyze(**given)
+    for ignored in ({"pair": "a dog"}, {"parser": "en_core_web_sm"}):
+        with pytest.raises(UsageError):
+            attnviz.analyze(audio=path, model=folder, target=SAID, **ignored)
     bare = from_loaded(sharp_whisper(whisper_tokenizer()).model, whisper_tokenizer())
     with pytest.raises(TextError, match="--target"):
         attnviz.analyze(audio=path, model=bare)

@@ -97,7 +97,7 @@ def test_an_interruption_ends_a_template(monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(templates, "_size", interrupted)
+    monkeypatch.setattr(templates, "_size", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         rendered_chat(chat_tokenizer(CHATML), MESSAGES)
     assert sys.gettrace() is before

@@ -260,7 +260,7 @@ class Reader:
     ) -> Analysis:
         """The analysis of a text, perhaps with ``given`` tokens, or of a chat; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
-        self._refuse_together(chat, pair, target)
+        self._refuse_together(chat, pair, target, isinstance(given, Frames))
         rendered = None if chat is None else rendered_chat(checkpoint.tokenizer, chat.messages)
         text = text if rendered is None else rendered.text
         if self.generate is not None:
@@ -280,6 +280,7 @@ class Reader:
         whole = text if continuation is None else continuation.whole
         texts = tokens.texts_read(whole, pair)
         parse, note = self._parsed(texts, tokens)
+        self._refuse_unused_parser(parse, note)
         contexts = _contexts(checkpoint, context, of_target, len(tokens))
         measured = dict[object, HeadStatistics]()  # layers with the same masks on one device are summed together
         layout, of_spans = None, dict[int, SpanTally]()
@@ -335,7 +336,12 @@ class Reader:
             return None, "a sound has none."
         return _parse(texts, tokens, self.parser, self.checkpoint)
 
-    def _refuse_together(self, chat: Chat | None, pair: str | None, target: str | None) -> None:
+    def _refuse_unused_parser(self, parse: Parse | None, note: str) -> None:
+        """Raise UsageError where a parser was named that is not used."""
+        if self.parser is not None and parse is None:
+            raise UsageError(f"the parser {self.parser!r} was named, but this text is not parsed: {note}")
+
+    def _refuse_together(self, chat: Chat | None, pair: str | None, target: str | None, of_sound: bool) -> None:
         """Raise UsageError for what cannot be combined, or is not of this model."""
         if self.options.queries is not None and self.checkpoint.stacks:
             raise UsageError(
@@ -349,8 +355,11 @@ class Reader:
             )
         refuse_target(self.checkpoint, target, self.max_new_tokens)
         refuse_words(self.checkpoint, words=self.options.words, parser=self.parser)
-        if chat is not None and pair is not None:
-            raise UsageError("a chat is the whole text: leave out --pair (pair=...) or --chat (chat=...).")
+        if pair is not None and (chat is not None or of_sound):
+            raise UsageError(
+                "a chat or a sound is the whole text: leave out --pair (pair=...), or --chat or --audio (chat=..., "
+                "audio=...)."
+            )
         if self.checkpoint.stacks and (chat is not None or self.spans):
             raise UsageError(
                 "chats and spans are of models that read one text, but this is an encoder-decoder; leave out --chat "

@@ -101,7 +101,7 @@ def span_tables(
         said.append(left_out(len(listed), len(pairs), "pair", "heads-spans.csv"))
         said.insert(
             0,
-            "Attention to content (to sinks, where a span has nothing else), mean over the tokens of the first span; the "
+            "Attention to content (to sinks, where a span has nothing else), mean over the tokens of the first span; "
             "largest above attention that is uniform over content first. On sinks: what the same heads give to special "
             "tokens and other sinks of the text.",
         )
