@@ -49,31 +49,52 @@ CHOSEN_OF_ROW = 0.1
 _ROUNDING = 1e-6
 
 
-def choosing(n_visible: Tensor, pairs: Tensor, mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """What :func:`chosen_weights` multiplies patterns by, [.., rows, n_keys], and what its result is multiplied by.
+@dataclass(frozen=True)
+class Choice:
+    """Where the queries of a block may choose keys, and how their choice is scored.
 
-    The latter, [.., rows, n_keys, 2], gives each query's attention on the chosen keys under the mask, and the
-    expectation of that where the query's weights stay and its keys of content are shuffled: its attention on all
-    chosen keys times the share of its keys that are under the mask.
+    Attributes:
+        pairs: boolean [.., rows, 1, n_keys], queries and keys of content.
+        both: boolean [.., rows, n_keys, 2], those of them under the pattern's mask, and all of them.
+        scale: [.., rows, 1, 1], what a row is multiplied by, so that one threshold serves all queries.
+        shares: [.., rows, 1, 2], 1 and the share of the query's keys of content under the mask, over the scale.
+    """
+
+    pairs: Tensor
+    both: Tensor
+    scale: Tensor
+    shares: Tensor
+
+    def factors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """What :func:`chosen_weights` multiplies patterns by, [.., rows, 1, n_keys], and what it is multiplied by.
+
+        The latter, [.., rows, n_keys, 2], gives each query's attention on the chosen keys under the mask, and the
+        expectation of that where its weights stay and its keys of content are shuffled.
+        """
+        return self.pairs * self.scale.to(dtype), self.both * self.shares.to(dtype)
+
+
+def choosing(n_visible: Tensor, pairs: Tensor, mask: Tensor) -> Choice:
+    """The choice of keys under a mask, in numbers of the dtype of ``n_visible``.
 
     Args:
-        n_visible: [.., rows], keys that each query may attend to, sinks included.
-        pairs: boolean [.., rows, n_keys], queries and keys of content, where a head may choose.
+        n_visible: [.., rows], how many keys each query may attend to, sinks included.
+        pairs: boolean [.., rows, n_keys], queries and keys of content.
         mask: likewise, those of them under the pattern's mask.
-        dtype: of the patterns.
     """
-    least = (CHOSEN_OF_UNIFORM / n_visible.clamp(min=1)).clamp(min=CHOSEN_OF_ROW).to(dtype)
-    scale = (CHOSEN_OF_ROW / least)[..., None]
-    share = mask.sum(-1, keepdim=True) / pairs.sum(-1, keepdim=True).clamp(min=1)
-    return pairs * scale, torch.stack([mask.to(dtype), (share * pairs).to(dtype)], -1) / scale[..., None]
+    of_one = CHOSEN_OF_ROW / CHOSEN_OF_UNIFORM
+    scale = (n_visible * of_one).clamp(of_one, 1)[..., None, None]
+    both = torch.stack([mask, pairs], -1)
+    n = both.sum(-2, keepdim=True, dtype=n_visible.dtype)
+    return Choice(pairs[..., None, :], both, scale, n[..., :1] / n.clamp(min=1) / scale)
 
 
-def chosen_weights(pattern: Tensor, factors: Tensor) -> Tensor:
-    """The weights of the keys that the head chooses, times a scale, and 0 elsewhere; see :func:`choosing`.
+def chosen_weights(rows: Tensor, factors: Tensor) -> Tensor:
+    """The weights of the keys that heads choose, times a scale, and 0 elsewhere, of the shape of the rows.
 
-    Uniform attention chooses none, in texts of any length.
+    Uniform attention chooses none, in texts of any length. See :meth:`Choice.factors`.
     """
-    return threshold(pattern * factors, CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)  # a ninth of the time
+    return threshold(rows * factors, CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)  # a ninth of the time
 
 
 @dataclass(frozen=True)

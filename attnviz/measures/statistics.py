@@ -32,6 +32,7 @@ from attnviz.measures.patterns import (
     SHARES,
     SHUFFLED,
     TYPES,
+    Choice,
     MaskInput,
     applicable,
     choosing,
@@ -98,9 +99,7 @@ class RowPlan:
         inverted: boolean [rows, n_masks], whether the pairs outside are listed.
         indices: index in the block.
         onto: the mask, plus the number of masks times the row.
-        n_visible: [rows], keys that each query may attend to.
-        pairs: boolean [rows, n_keys], queries and keys of content.
-        to_choose: by statistic, those of them under the mask of each of the :data:`CHOSEN` patterns.
+        to_choose: by statistic, of the :data:`CHOSEN` patterns.
     """
 
     non_sink: Tensor
@@ -109,9 +108,7 @@ class RowPlan:
     inverted: Tensor
     indices: Tensor
     onto: Tensor
-    n_visible: Tensor
-    pairs: Tensor
-    to_choose: dict[str, Tensor]
+    to_choose: dict[str, Choice]
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ class PairWeights:
         of_pairs: [rows, n_keys, 4]: 1 for content, 1 for sinks, the distance, and the distance of content; of
             cross-attention a fifth, where each key of content stands from 0 to 1.
         of_keys: [n_keys, 2]: 1 for every key, and 1 for content.
-        to_choose: by statistic, what :func:`attnviz.measures.patterns.choosing` gives.
+        to_choose: by statistic, the factors of each choice.
     """
 
     of_pairs: Tensor
@@ -271,6 +268,7 @@ class TextContext:
         row, key, mask = (masks ^ (pairs & inverted[:, None, None])).permute(1, 2, 0).nonzero().to(like.device).T
         runs, sinks = _groups([not sink for sink in self.keys.sink[:n_keys]])
         numbers = [key for first, last in runs for key in range(first, last)]
+        n_visible = allowed.sum(-1, dtype=like.dtype).to(like.device)
         return RowPlan(
             self.non_sink[first : first + rows].to(like.device),
             runs if len(runs) <= _MOST_RUNS else torch.tensor(numbers, device=like.device),
@@ -278,9 +276,11 @@ class TextContext:
             inverted.to(like.device).expand(rows, -1),
             row * n_keys + key,
             row * len(counts) + mask,
-            allowed.sum(-1).to(like.device),
-            pairs.to(like.device),
-            {name: each.to(like.device) for name, each in zip(self.masks, masks, strict=True) if name in CHOSEN},
+            {
+                name: choosing(n_visible, pairs.to(like.device), mask.to(like.device))
+                for name, mask in zip(self.masks, masks, strict=True)
+                if name in CHOSEN
+            },
         )
 
     def weights(self, first: int, pattern: Tensor) -> PairWeights:
@@ -302,7 +302,7 @@ class TextContext:
         return PairWeights(
             torch.stack(columns, -1),
             torch.stack([torch.ones_like(content), content], -1),
-            {name: choosing(plan.n_visible, plan.pairs, mask, like.dtype) for name, mask in plan.to_choose.items()},
+            {name: choice.factors(like.dtype) for name, choice in plan.to_choose.items()},
         )
 
     @cached_property
@@ -344,7 +344,7 @@ class TextContext:
         Uniform attention over allowed content; of :data:`CHOSEN` patterns the head's own weights with keys shuffled.
         """
         shuffled = {name: statistics.get(of_shuffled) for name, of_shuffled in SHUFFLED.items()}
-        return {name: self.uniform[name] for name in NAMES} | shuffled
+        return {name: self.uniform.get(name) for name in NAMES} | shuffled
 
     def types(self, name: str) -> NDArray[np.int64]:
         """The type of each query's token, numbered from 0; -1 for queries that are not counted for :data:`REPEATS`.
@@ -483,7 +483,7 @@ class HeadStatistics:
             return
         context = self._context
         plan, weights = context.plan(first, pattern), context.weights(first, pattern)
-        masked = None
+        rows, masked = pattern.transpose(0, 1), None
         if context.masks:
             masked = pattern.new_zeros(len(pattern), n_rows * len(context.masks))
             masked.index_add_(1, plan.onto, pattern.flatten(1).index_select(1, plan.indices))
@@ -491,13 +491,13 @@ class HeadStatistics:
             _Block(
                 range(first, first + n_rows),
                 plan,
-                on_pairs=torch.bmm(pattern.transpose(0, 1), weights.of_pairs),
+                on_pairs=torch.bmm(rows, weights.of_pairs),
                 logs=weighted_logs(pattern) @ weights.of_keys,
                 largest=_largest_of(pattern, plan.content),
                 of_sinks=_largest_of(pattern, plan.sinks),
                 masked=masked,
                 chosen={
-                    name: torch.bmm(chosen_weights(pattern, factors).transpose(0, 1), columns)
+                    name: torch.bmm(chosen_weights(rows, factors), columns)
                     for name, (factors, columns) in weights.to_choose.items()
                 },
                 nowhere=nowhere(pattern) if context.learned_sinks else None,

@@ -122,7 +122,7 @@ class _Columns:
     no_padding: Tensor  # [n², 1], -1 for the rows of tokens
     queries: Tensor  # [n, 1], 1 for tokens
     content: Tensor  # [n, 1], 1 for content
-    chosen: list[tuple[Tensor, Tensor]]  # of each pattern of which only chosen keys count: [n, n], and [n², 2]
+    chosen: list[tuple[Tensor, Tensor]]  # of each pattern of which only chosen keys count: [1, n, n], and [n², 2]
 
 
 class StatisticsTally(TextTally):
@@ -187,15 +187,15 @@ class StatisticsTally(TextTally):
         plain = [0, *(number for number, spec in enumerate(self._patterns, 1) if not spec.chosen)]
         chosen = [number for number, spec in enumerate(self._patterns, 1) if spec.chosen]
         allowed = allowed_units(n, self.causal, self._windows[window]).to(batch.valid.device)
-        n_visible = (batch.valid[:, None] & allowed).sum(-1).to(like.device)
+        n_visible = (batch.valid[:, None] & allowed).sum(-1, dtype=like.dtype).to(like.device)
         content, *of_chosen = ((self._under[:, number] & allowed).to(like.device) for number in (0, *chosen))
-        choices = [choosing(n_visible, content, mask, like.dtype) for mask in of_chosen]
+        choices = (choosing(n_visible, content, mask).factors(like.dtype) for mask in of_chosen)
         return _Columns(
             torch.cat([far, on_sinks, self._under[:, plain].to(like)], 1).flatten(2).mT,
             -valid[..., None].expand(-1, -1, n).flatten(1)[..., None],
             valid[..., None],
             non_sink[..., None],
-            [(factors[:, None], columns.flatten(1, 2)) for factors, columns in choices],
+            [(factors.transpose(1, 2), columns.flatten(1, 2)) for factors, columns in choices],
         )
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:

@@ -30,7 +30,7 @@ def place(tmp_path: Path, bert_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     sentences(tmp_path / f"{HOSTILE}.txt", 2)
     treebank(tmp_path / f"{HOSTILE}.conllu", 24)
     Path("claims.toml").write_text(f'text = "{TEXT}"\n[[claim]]\nhead = "L0H0"\nlabel = "sink"\n', encoding="utf-8")
-    attnviz.register(PatternSpec("two_back", "two-back", lambda text: text.distances == -2, HOSTILE, "positional"))
+    attnviz.register(PatternSpec("two_back", "two-back", lambda text: text.distances == -2, HOSTILE, "local"))
     return tmp_path
 
 

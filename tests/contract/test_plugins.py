@@ -37,7 +37,7 @@ from tests.support.results import result_of
 TEXT = "one , two , three ! the cat , the dog ran away ."
 pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
-BACK = PatternSpec("two_back", "two-back", lambda text: text.distances == -2, "two {unit}s back", "positional",
+BACK = PatternSpec("two_back", "two-back", lambda text: text.distances == -2, "two {unit}s back", "local",
                    specific=True)  # fmt: skip
 
 
@@ -335,7 +335,7 @@ def fail(*given):
     print("printed by a plug-in")
     {act}
 
-pattern = PatternSpec("two_back", "two-back", fail, "two {{unit}}s back", "positional", specific=True)
+pattern = PatternSpec("two_back", "two-back", fail, "two {{unit}}s back", "local", specific=True)
 family = type("Seed", (Llama,), {{"name": "seed_oss", "class_prefix": "SeedOss", "refuse": fail}})
 figure = Drawing(fail, fail)
 """
@@ -466,7 +466,7 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, mi
         (replace(BACK, name="back-2"), "", "small letters"),
         (replace(BACK, name="special", statistic="special"), "", "no use for"),
         (replace(BACK, statistic="back"), "", "two_back"),
-        (replace(BACK, family="positionall"), "", "family"),
+        (replace(BACK, family="locall"), "", "family"),
         (replace(BACK, chosen=True), "", "chosen"),
         (Llama, "", "attnviz has one"),
         (type("Odd", (Llama,), {**NEMOTRON, "norm_kind": "layer norm"}), "", "norm_kind"),

@@ -137,6 +137,8 @@ def write_claims(
 ) -> None:
     """Write a file that claims of every role that its score stays above the lower end of its interval now.
 
+    Of a role that only describes it claims that the head still has it.
+
     Args:
         path: of the file; names of other files are written as seen from its folder.
         model: its name; '' leaves it out.
@@ -156,13 +158,17 @@ def write_claims(
         lines += ["", "[[claim]]", f"head = {_string(role.id)}", f"role = {_string(role.role)}"]
         if role.direction is not None:
             lines.append(f"direction = {_string(role.direction)}")
-        lines.append(f"at_least = {lower_bound(role):g}")
+        if not role.describes:
+            lines.append(f"at_least = {lower_bound(role):g}")
     claims_file(path).write("\n".join([*lines, ""]))
 
 
 def lower_bound(role: Role) -> float:
-    """The lower end of a role's interval in two decimals, at least 0.005 below it: rounding alone breaks no claim."""
-    assert role.interval is not None  # it passes
+    """The lower end of the interval of a role that passes in two decimals, at least 0.005 below it.
+
+    Rounding alone breaks no claim.
+    """
+    assert role.interval is not None
     return math.floor(100 * role.interval[0] - 0.5) / 100
 
 

@@ -211,12 +211,12 @@ def _check_options(paths: Sequence[Path], published: str | None, init: Sequence[
 
 
 def _clearest(profile: Profile) -> list[Role]:
-    """The clearest role of each head that passes any, those of the clearest heads; general roles and sinks last."""
+    """The clearest role of each head that has any, those of the clearest heads; general roles and sinks last."""
     first = [roles[0] for roles in profile.roles_by_head().values() if roles]
-    claimed = [role for role in sorted(first, key=role_key) if lower_bound(role) > 0][:CLAIMED]
+    claimed = [role for role in sorted(first, key=role_key) if role.describes or lower_bound(role) > 0][:CLAIMED]
     if not claimed:
         raise UsageError(
-            f"no head passes a role on {profile.source()}: nothing to claim. Give more texts: patterns such as "
+            f"no head has a role on {profile.source()}: nothing to claim. Give more texts: patterns such as "
             f"previous-token are roles from {MIN_TEXTS_SHARES} texts on."
         )
     return claimed
