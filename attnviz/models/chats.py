@@ -9,6 +9,7 @@ from attnviz.arguments import as_found
 from attnviz.errors import CheckpointError, TextError
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.spans import free_name
+from attnviz.models.templates import check_rendered, limited_template
 
 Message = Mapping[str, Any]
 
@@ -73,11 +74,12 @@ def rendered_chat(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:
 
     def render(contents: Iterable[str]) -> str:
         given = [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
-        with calling_transformers("the tokenizer's chat template refuses these messages", TextError):
-            from attnviz.models.templates import render as render_template
-
-            template, special = tokenizer.get_chat_template(), tokenizer.special_tokens_map
-            return render_template(template, given, not answered, special)
+        with (
+            calling_transformers("the tokenizer's chat template refuses these messages", TextError),
+            limited_template(),
+        ):
+            text = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=not answered)
+        return check_rendered(text)
 
     contents = [message["content"] for message in messages]
     marks = [_MARK.format(number) for number in range(len(messages))]
