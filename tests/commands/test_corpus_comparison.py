@@ -36,6 +36,7 @@ from tests.support.models import (
     sharp_bert,
     sharp_gpt2,
 )
+from tests.support.tolerances import SUMS_32
 
 N_TEXTS = 40
 
@@ -91,13 +92,13 @@ def test_the_distance_is_the_mean_of_those_of_the_texts_and_its_interval_a_plain
         sides = (attnviz.analyze(line, model, syntax=False) for model in (bert, tuned))
         distances.append(attnviz.compare(*sides).head("L1H2").distance)
     head = result.head("L1H2")
-    assert head.distance == pytest.approx(np.mean(distances), rel=1e-6)
+    assert head.distance == pytest.approx(np.mean(distances), rel=SUMS_32)
     weights = text_weights(0, range(N_TEXTS)).numpy()[1:]
     samples = [np.average(distances, weights=row) for row in weights]
     error = np.std(samples, ddof=1)
     freedom = 1 / (1 / (N_TEXTS - 1) + 1 / (REPLICATES - 1))
     half = t_quantile(1 - 0.05 / 12 / 2, freedom) * error
-    assert head.interval == pytest.approx((np.mean(distances) - half, np.mean(distances) + half), rel=1e-5)
+    assert head.interval == pytest.approx((np.mean(distances) - half, np.mean(distances) + half), rel=SUMS_32)
 
 
 def test_heads_that_share_no_key_reach_the_largest_distance(tmp_path: Path):
@@ -149,7 +150,7 @@ def test_texts_whose_patterns_do_not_fit_into_memory_together_are_compared_in_pa
     parts = attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
     assert parts.texts == result.texts == N_TEXTS
     for head in parts.heads:
-        assert head.distance == pytest.approx(result.head(head.id).distance, abs=1e-6)
+        assert head.distance == pytest.approx(result.head(head.id).distance, abs=SUMS_32)
 
 
 def test_a_treebank_gives_relations_and_leaves_out_what_profile_does(

@@ -19,6 +19,7 @@ from attnviz.page.page import ERROR, MODULES, PackedPattern, pack, script_text
 from attnviz.present.view import ViewOptions
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import by_design, hand_made
+from tests.support.tolerances import SUMS_32
 
 
 def data_of(html: str) -> Any:
@@ -95,7 +96,7 @@ def test_a_page_above_the_budget_says_so_and_keeps_the_statistics_of_all() -> No
     for said in (data["notes"][0], data["caption"]):
         assert "1 of 4 heads" in said
     entropy = next(each for each in data["statistics"] if each["key"] == "entropy")
-    assert entropy["values"] == pytest.approx([head.statistics["entropy"] for head in result.heads], abs=1e-5)
+    assert entropy["values"] == pytest.approx([head.statistics["entropy"] for head in result.heads], abs=SUMS_32)
     assert "of 4 heads" not in " ".join(page_data(result, ViewOptions())["notes"])
 
 
@@ -132,7 +133,7 @@ def test_every_kind_of_attention_is_between_its_own_texts(translated: Any) -> No
         assert (found["rows"], found["columns"], found["triangle"]) == between[head["id"][0]]
     statistics = {each["key"]: each for each in data["statistics"]}
     uniform = [part.context.uniform["entropy"] for part in translated.parts]
-    assert statistics["entropy"]["uniform"] == pytest.approx(uniform, abs=1e-5)
+    assert statistics["entropy"]["uniform"] == pytest.approx(uniform, abs=SUMS_32)
     assert statistics["distance"]["uniform"][2] is statistics["diagonality"]["uniform"][0] is None
     cross = next(head for head in data["heads"] if head["id"] == "X1H2")
     weights = unpacked(data["patterns"][cross["patterns"][0]]["data"], n, False, rows=m)

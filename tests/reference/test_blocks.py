@@ -33,6 +33,7 @@ from tests.support.families import verified
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.mutations import MODELING, OUTPUT_MUTATIONS, PATTERN_MUTATIONS, change_parameters, state_of
 from tests.support.recorded import batch, recorded, verified_batch, whole, whole_pattern
+from tests.support.tolerances import SUMS_32
 
 WORDS = "the cat that i saw ran away unbelievableness dogs houses and was he they in".split()
 LONG = " ".join(random.Random(1).choices(WORDS, k=60))
@@ -159,7 +160,7 @@ def assert_same_layers(found: VerifiedAttention, expected: VerifiedAttention, li
         assert max(check.pattern_error, check.input_error, check.output_error, check.head_output_error) <= 2 * limit
         layer = found.checkpoint.layers[place]
         mine, theirs = found._kept[layer], expected._kept[layer]
-        torch.testing.assert_close(mine.fingerprint, theirs.fingerprint, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(mine.fingerprint, theirs.fingerprint, rtol=SUMS_32, atol=SUMS_32)
         blocks = list(found.rows(layer))
         assert {block.pattern.shape[2] for block in blocks[:-1]} <= {size}
         torch.testing.assert_close(whole(blocks), whole_pattern(expected, layer), rtol=0, atol=10 * limit)
@@ -266,7 +267,7 @@ def test_a_gpt2_that_reorders_and_upcasts_comes_in_blocks(monkeypatch, dtype):
     assert len(seen) == 3 * math.ceil(inputs["input_ids"].shape[1] / 4)
     for layer, own in enumerate(expected):
         found = whole([block for block in seen if block.layer == layer])
-        torch.testing.assert_close(found, own.pattern, rtol=0, atol=1e-6 if dtype == torch.float32 else 5e-3)
+        torch.testing.assert_close(found, own.pattern, rtol=0, atol=SUMS_32 if dtype == torch.float32 else 5e-3)
 
 
 # --- wrong in a later block ----------------------------------------------------------------------------------------

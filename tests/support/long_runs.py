@@ -10,6 +10,7 @@ import pytest
 
 from attnviz.texts import runs
 from attnviz.texts.long_runs import Process
+from tests.support.tolerances import SUMS_32
 
 
 def interrupting(after: int, *signals: Signals) -> Callable[..., None]:
@@ -43,6 +44,6 @@ def close(found: Any, expected: Any, relative: float = 1e-6) -> None:
         for key in expected if isinstance(expected, dict) else range(len(expected)):
             close(found[key], expected[key], relative)
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=relative, abs=1e-5)
+        assert found == pytest.approx(expected, rel=relative, abs=SUMS_32)
     else:
         assert found == expected
