@@ -36,7 +36,7 @@ from tests.support.models import (
     sharp_bert,
     sharp_gpt2,
 )
-from tests.support.tolerances import SUMS_32
+from tests.support.tolerances import SHARP_32, SUMS_32
 
 N_TEXTS = 40
 
@@ -229,7 +229,7 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     )
     found = attnviz.compare_corpus(bert, tuned, trees, **options)
     assert sum(verified) == 2 * 8  # of two models: what is left of 40 texts after 1 and 3 batches
-    close(numbers(found), numbers(whole), 1e-4)
+    close(numbers(found), numbers(whole), SHARP_32)
     assert found.texts_verified == 24  # the first batch of each of three runs
     with pytest.raises(attnviz.OutputError, match="seed 0, now 1"):
         attnviz.compare_corpus(bert, tuned, trees, seed=1, unfinished=tmp_path / "u")
@@ -246,7 +246,7 @@ def test_processes_change_nothing(
         assert (found is None) == (rank > 0)
     assert found is not None
     assert [sum(len(each["numbers"]) for each in state["measured"]) for state in states] == [14, 14, 14]
-    close(numbers(found), numbers(whole), 1e-4)
+    close(numbers(found), numbers(whole), SHARP_32)
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,10 @@ from attnviz.reference.tolerances import TOLERANCES
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer
 from tests.support.outputs import D_MODEL, N_HEADS, TOKENIZERS, model_of, of_head, own_numbers
-from tests.support.tolerances import SUMS_32
+from tests.support.tolerances import SHARP, SUMS_32
 
 KINDS = ["bert", "gpt2"]
-DTYPES = [(torch.float32, 1e-4), (torch.float64, 1e-11)]
+DTYPES = [*SHARP.items()]
 
 
 def measured(kind: str, dtype: torch.dtype = torch.float32, text: str = SENTENCE, **options: Any) -> HeadOutputs:
@@ -155,7 +155,7 @@ def test_a_text_without_content_has_no_shares():
     assert [getattr(head, name) for name in numbers] == [None] * 6
     assert head.value_norm_of_sinks > 0
     assert (result.layers[0].norm, result.layers[0].bias_projection_share) == (None, None)
-    assert result.layers[0].sum_error < 1e-5
+    assert result.layers[0].sum_error < SUMS_32
     assert result.figure("heads")
 
 

@@ -24,10 +24,10 @@ from tests.support.ablations import masked_token_model
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert
 from tests.support.outputs import N_HEADS, N_LAYERS, of_head, own_numbers, sharper_gpt2
-from tests.support.tolerances import SUMS_32
+from tests.support.tolerances import SHARP, SUMS_32
 
 TOKENIZER = gpt2_tokenizer()
-DTYPES = [(torch.float32, 1e-4), (torch.float64, 1e-11)]
+DTYPES = [*SHARP.items()]
 
 
 def promoted_by(model: Any, text: str = SENTENCE, **options: Any) -> HeadOutputs:

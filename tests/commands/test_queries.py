@@ -87,7 +87,7 @@ def test_a_row_that_is_wrong_is_found_and_one_that_nobody_asked_for_is_not_compa
 
     def keep(self, first, pattern, own):
         seen.append((self.layer, first, pattern.shape[2]))
-        if self.layer == 1:
+        if (self.layer, first) == (1, 4):
             own = own.clone()
             own[0, 2, -1, 1] += 0.1
         return add(self, first, pattern, own)

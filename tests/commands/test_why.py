@@ -39,13 +39,13 @@ def of(family: str, **options: Any) -> Account:
 @pytest.mark.parametrize("family", sorted(set(ARCHITECTURES) - {"whisper"}))
 def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_its_part(family: str) -> None:
     result = of(family, depth=3)
-    assert 0 < result.scores.error < 1e-5
+    assert 0 < result.scores.error < SUMS_32
     assert [key.weight for key in result.keys] == sorted((key.weight for key in result.keys), reverse=True)
     own = result.attention.verification
     assert own.level == 4
     for key in result.keys:
         extras = list(key.extras.values())
-        near = 1e-5 * result.scores.scale + 1e-6
+        near = SUMS_32 * (result.scores.scale + 1)
         assert float(key.pairs.sum()) + sum(each[0] for each in extras) == pytest.approx(key.score, abs=near)
         assert float(key.differences.sum()) + sum(each[1] for each in extras) == pytest.approx(key.difference, abs=near)
     first, second = result.keys[:2]  # of which the softmax sees the difference alone
@@ -55,7 +55,7 @@ def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_it
     for step in result.chain:
         if step.rest is not None:
             assert sum(share for _, share in step.branches) + step.rest == pytest.approx(1)
-        assert step.scores.error < 1e-5
+        assert step.scores.error < SUMS_32
         if step.source is not None:  # the chain ends where no earlier head raises the score
             assert step.scores.keys[0].difference > 0
             assert dict(step.scores.totals(step.side, step.scores.keys[0]))[step.source] > 0
@@ -206,7 +206,7 @@ def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> No
 @needs_minilm
 def test_real_weights_and_half_precision() -> None:
     result = attnviz.why("The cat that I saw ran away", "minilm", head="L2H8", query="saw", depth=3)
-    assert result.scores.error < 1e-6
+    assert result.scores.error < SUMS_32
     coarse = attnviz.why("The cat that I saw ran away", "minilm", head="L2H8", query="saw", dtype="bfloat16")
     assert coarse.scores.error < 0.05
     assert coarse.keys[0].difference == pytest.approx(result.keys[0].difference, abs=0.1)

@@ -23,7 +23,7 @@ from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import LayerCheck
 from attnviz.trace.verify import VerifiedRows
 from tests.support import independent
-from tests.support.tolerances import SUMS_32, SUMS_64
+from tests.support.tolerances import HALF, SUMS_32, SUMS_64
 from tests.support.verified import context_of, random_patterns, verified
 
 SINK, TEXT = True, False
@@ -181,7 +181,7 @@ def test_attention_uniform_over_allowed_content_scores_exactly_its_baseline(draw
 
 @pytest.mark.parametrize(
     ("dtype", "precision"),
-    [(torch.float64, 1e-6), (torch.float32, 1e-6), (torch.float16, 5e-3), (torch.bfloat16, 3e-2)],
+    [(torch.float64, SUMS_32), (torch.float32, SUMS_32), *HALF.items()],
 )
 def test_statistics_come_from_layers_of_every_dtype(dtype: torch.dtype, precision: float):
     pattern, context = (

@@ -34,7 +34,7 @@ from tests.conftest import needs_parser
 from tests.support.models import save_checkpoint, sharp_bert
 from tests.support.recorded import own_patterns
 from tests.support.relatives import KINDS, RELATIVES, checkpoint_of, sharp
-from tests.support.tolerances import SHARP_64, SUMS_32
+from tests.support.tolerances import SHARP_64, SUMS_32, SUMS_64
 
 TEXT = "the cat that i saw ran away from the dog"
 PROTEIN = "MKTAYIAKQRQISF"
@@ -123,7 +123,7 @@ def test_both_masked_lm_heads_of_deberta_are_read(legacy, tmp_path):
     model = sharp("deberta-v2", auto_class=AutoModelForMaskedLM, legacy=legacy)
     folder = save_checkpoint(model, RELATIVES["deberta-v2"].tokenizer, tmp_path / "model")
     result = attnviz.head_outputs("the cat [MASK] the dog", str(folder), device="cpu")
-    assert result.effects.error < 1e-5
+    assert result.effects.error < SUMS_32
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([result.tokens.ids])).logits[0, result.effects.position]
     assert result.effects.predicted.id == int(logits.argmax())
@@ -312,8 +312,8 @@ def test_the_input_of_the_first_layer_follows_from_the_tables(kind, pair):
     tokens = checkpoint.tokenize(f"{TEXT}{checkpoint.tokenizer.pad_token} the cat", pair)  # typed padding, too
     kept: list[Any] = []
     verify_stages(checkpoint, tokens, [0, 2], kept.append)
-    assert kept[0].checks["input"].error < 1e-14
-    assert kept[1].checks["output"].error < 1e-13
+    assert kept[0].checks["input"].error < SUMS_64
+    assert kept[1].checks["output"].error < SHARP_64
 
 
 @pytest.mark.draws

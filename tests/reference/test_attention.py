@@ -26,10 +26,8 @@ from attnviz.reference.attention import (
 from tests.support.drawn_parameters import random_input, random_parameters
 from tests.support.models import sharp_bert, sharp_gpt2
 from tests.support.recorded import RecordedLayer, batch, recorded
-from tests.support.tolerances import SHARP_64, SUMS_32, SUMS_64
+from tests.support.tolerances import SHARP, SHARP_64, SUMS_32, SUMS_64
 
-PATTERN_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
-OUTPUT_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
 GPT2_FLAGS = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
 DTYPES = [torch.float32, torch.float64]
 
@@ -63,9 +61,9 @@ def assert_reproduces(model: Any, inputs: dict[str, Tensor], dtype: torch.dtype)
         assert pattern.dtype == output.dtype == dtype
         assert pattern.shape == layer.pattern.shape
         difference = (pattern - layer.pattern).abs().amax(dim=(1, 3))[real]
-        assert difference.max() <= PATTERN_LIMIT[dtype]
+        assert difference.max() <= SHARP[dtype]
         scale = layer.record.output[real].abs().max()
-        assert (output - layer.record.output)[real].abs().max() <= OUTPUT_LIMIT[dtype] * scale
+        assert (output - layer.record.output)[real].abs().max() <= SHARP[dtype] * scale
 
 
 def plain_loops(x: Tensor, parameters: HeadParameters, allowed: Tensor) -> tuple[list[Any], list[Any]]:
@@ -121,8 +119,8 @@ def test_reference_reproduces_gpt2_under_every_flag(dtype, flags, lengths):
     assert_reproduces(sharp_gpt2(**settings).to(dtype), batch(400, lengths), dtype)
 
 
-@pytest.mark.parametrize(("flag", "limit"), [("upcast", 1e-5), ("softmax_in_float32", 1e-6)])
-def test_scores_and_softmax_or_the_softmax_alone_can_be_in_float32(flag, limit):
+@pytest.mark.parametrize("flag", ["upcast", "softmax_in_float32"])
+def test_scores_and_softmax_or_the_softmax_alone_can_be_in_float32(flag):
     parameters = random_parameters(2, 3, sharpness=3.0 if flag == "upcast" else 1.0)
     x, allowed = random_input(5, 6), torch.ones(5, 5, dtype=torch.bool)
     narrow, _ = multi_head_attention(x, replace(parameters, **{flag: True}), allowed)
@@ -130,7 +128,7 @@ def test_scores_and_softmax_or_the_softmax_alone_can_be_in_float32(flag, limit):
     assert narrow.dtype == torch.float64
     assert torch.equal(narrow, narrow.float().double())  # nothing finer than float32 is left
     assert not torch.equal(wide, wide.float().double())
-    torch.testing.assert_close(narrow, wide, rtol=0, atol=limit)
+    torch.testing.assert_close(narrow, wide, rtol=0, atol=SUMS_32)
 
 
 @pytest.mark.parametrize("make", [sharp_bert, sharp_gpt2])
@@ -172,7 +170,7 @@ def test_reference_agrees_with_torch_scaled_dot_product_attention(causal, padded
         heads.transpose(1, 2).reshape(2, 9, 32), parameters.output_weight.flatten(0, 1).T, parameters.output_bias
     )
     real = mask.bool()
-    torch.testing.assert_close(output[real], expected[real], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(output[real], expected[real], rtol=SHARP_64, atol=SHARP_64)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -56,13 +56,13 @@ def run(checkpoint: Checkpoint, visit: Callable[[VerifiedRows], None] = lambda l
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
-def test_the_right_reference_verifies_every_head_far_inside_the_tolerance_and_again_later(kind, dtype, limit):
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_right_reference_verifies_every_head_far_inside_the_tolerance_and_again_later(kind, dtype):
     seen: list[VerifiedRows] = []
     verified = run(checkpoint_of(kind, dtype), seen.append)
     verification, n = verified.verification, len(verified.tokens)
-    assert verification.pattern_error <= limit < TOLERANCES[dtype].pattern
-    assert verification.output_error <= limit < TOLERANCES[dtype].output
+    assert verification.pattern_error <= TOLERANCES[dtype].pattern / 10
+    assert verification.output_error <= TOLERANCES[dtype].output / 10
     assert verification.tolerance == TOLERANCES[dtype]
     checks = verification.layers
     assert [(check.layer, check.heads_compared) for check in checks] == [(i, N_HEADS) for i in range(N_LAYERS)]

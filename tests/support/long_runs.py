@@ -37,7 +37,7 @@ def gathered_here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return states
 
 
-def close(found: Any, expected: Any, relative: float = 1e-6) -> None:
+def close(found: Any, expected: Any, relative: float = SUMS_32) -> None:
     """Assert that documents are equal but for rounding."""
     if isinstance(expected, dict | list):
         assert len(found) == len(expected)
