@@ -149,9 +149,7 @@ def test_a_corpus_is_summed_as_a_text_is(family, dtype, verifying, tmp_path, mon
     corpus.write_text(f"{TEXT}\n")
     heads = attnviz.analyze(TEXT, checkpoint, syntax=False).heads
     profile = attnviz.profile_heads(checkpoint, [corpus], syntax=False, control=False)
-    limit = (
-        SUMS_32 if verifying else HALF[torch.float16]
-    )  # the model's own patterns differ from the reference's by rounding
+    limit = SUMS_32 if verifying else HALF[torch.float16]  # the model's own patterns are rounded otherwise
     found = profile.document()["statistics"]
     compared = [name for name in found if heads[0].statistics.get(name) is not None]
     assert {"sink", "entropy", "distance", "previous"} < {*compared}

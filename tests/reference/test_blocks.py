@@ -158,10 +158,8 @@ def assert_same_layers(found: VerifiedAttention, expected: VerifiedAttention, li
     tolerance = expected.verification.tolerance
     for place, (check, other) in enumerate(zip(found.verification.layers, expected.verification.layers, strict=True)):
         assert (check.layer, check.heads_compared) == (other.layer, other.heads_compared)
-        assert (
-            max(check.pattern_error, check.input_error, check.output_error, check.head_output_error)
-            <= tolerance.output / 2
-        )
+        errors = check.pattern_error, check.input_error, check.output_error, check.head_output_error
+        assert max(errors) <= tolerance.output / 2
         layer = found.checkpoint.layers[place]
         mine, theirs = found._kept[layer], expected._kept[layer]
         torch.testing.assert_close(mine.fingerprint, theirs.fingerprint, rtol=SHARP_32, atol=SHARP_32)
