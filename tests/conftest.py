@@ -20,7 +20,7 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ.pop("COLUMNS", None)
 os.environ["XDG_DATA_HOME"] = os.devnull  # no test touches the user's own profiles; each test has a folder of its own
 
-os.environ["OMP_NUM_THREADS"] = "1"  # small matrices, several tests at once: threads would wait for each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small matrices, several tests at once: threads would wait
 
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
@@ -193,7 +193,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     with uncovered(session.config):
         import torch
 
-        torch.set_num_threads(1)  # here, and above in the processes that tests start
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # here, and above in the processes that tests start
         importlib.import_module("tests.support.models")
     for module in pkgutil.walk_packages(attnviz.__path__, "attnviz."):
         importlib.import_module(module.name)

@@ -27,6 +27,7 @@ from attnviz.trace.removal import Replacement, removed_heads, resume, run_and_ke
 from tests.support import ablations
 from tests.support.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
 from tests.support.corpora import sentences, treebank
+from tests.support.tolerances import SUMS_32, SUMS_64
 
 PAIRS = [("cat", "one"), ("saw", "two"), ("dog", "the")]
 
@@ -46,7 +47,7 @@ def same_numbers(found: Ablation, expected: Ablation) -> None:
     for head in expected.heads:
         again = found.head(head.id)
         for name, value in head.damage.items():
-            assert again.damage[name].value == pytest.approx(value.value, abs=1e-5)
+            assert again.damage[name].value == pytest.approx(value.value, abs=SUMS_32)
         assert again.gradient == pytest.approx(head.gradient, rel=1e-3)
 
 
@@ -58,13 +59,13 @@ def test_each_head_removed_does_what_edited_weights_do(kind: str, method: str) -
     assert result.kind == kind
     if kind != STATES:
         losses = [cross_entropy(*predictions(model, tokenizer, text), reduction="none") for text in TEXTS]
-        assert result.clean_loss == pytest.approx(torch.cat(losses).mean().item(), abs=1e-5)
+        assert result.clean_loss == pytest.approx(torch.cat(losses).mean().item(), abs=SUMS_32)
     assert {head.id for head in result.heads} == set(all_heads(3, 4))
     sizes = []
     for head in result.heads:
         expected = effects_of(model, without(model, tokenizer, [head.id], method), tokenizer)
         ours = [head.damage[metric.name].value for metric in result.metrics]
-        assert ours == pytest.approx(expected, abs=1e-12)
+        assert ours == pytest.approx(expected, abs=SUMS_64)
         sizes.append(max(map(abs, ours)))
     assert min(sizes) > 1e-4  # every head does something, or all would agree whatever was removed
 
@@ -80,10 +81,10 @@ def test_a_set_over_layers_does_what_edited_weights_do(kind: str, method: str) -
     assert (result.together.heads, result.together.layer) == (heads, None)
     name = result.metrics[0].name
     expected = effects_of(model, without(model, tokenizer, heads, method), tokenizer)
-    assert [value.value for value in result.together.damage.values()] == pytest.approx(expected, abs=1e-5)
+    assert [value.value for value in result.together.damage.values()] == pytest.approx(expected, abs=SUMS_32)
     singles = sum(head.damage[name].value for head in result.heads)
     assert result.together.singles[name].value == pytest.approx(singles)
-    assert result.together.excess[name].value == pytest.approx(expected[0] - singles, abs=1e-5)
+    assert result.together.excess[name].value == pytest.approx(expected[0] - singles, abs=SUMS_32)
 
 
 def test_layers_together_and_the_curve_do_what_edited_weights_do() -> None:
@@ -101,7 +102,7 @@ def test_layers_together_and_the_curve_do_what_edited_weights_do() -> None:
     sets = [*result.layers, *(each for point in result.curve.points for each in (point.least, point.random))]
     for each in sets:
         expected = effects_of(model, without(model, tokenizer, each.heads), tokenizer)
-        assert [value.value for value in each.damage.values()] == pytest.approx(expected, abs=1e-5)
+        assert [value.value for value in each.damage.values()] == pytest.approx(expected, abs=SUMS_32)
     first = result.curve.points[0].least
     assert first.damage == first.singles == result.heads[-1].damage
 
@@ -131,7 +132,7 @@ def test_neither_padding_nor_order_changes_anything(kind: str) -> None:
     model, tokenizer = KINDS[kind]()
     for texts, batch_size in ((TEXTS, 1), (TEXTS[::-1], 3)):
         other = ablate(texts, model, tokenizer=tokenizer, curve=False, batch_size=batch_size)
-        assert other.clean_loss == pytest.approx(small(kind).clean_loss, abs=1e-5)
+        assert other.clean_loss == pytest.approx(small(kind).clean_loss, abs=SUMS_32)
         same_numbers(other, small(kind, "mean"))
 
 
@@ -198,7 +199,7 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
     half = errors * sorted(max(abs(found - whole) / error) for found, error in drawn)[-50]
     for head, *expected in zip(result.heads, whole - half, whole + half, strict=True):
         value = head.damage["loss"]
-        assert [value.low, value.high] == pytest.approx(expected, abs=1e-4 * (expected[1] - expected[0]) + 1e-5)
+        assert [value.low, value.high] == pytest.approx(expected, abs=1e-4 * (expected[1] - expected[0]) + SUMS_32)
         assert value.low is not None
         assert value.high is not None
         assert value.low < value.value < value.high
@@ -210,8 +211,8 @@ def test_what_is_verified_is_reported(tmp_path: Path) -> None:
     model, tokenizer = next_token_model()
     verified = ablate(TEXTS, model, tokenizer=tokenizer, curve=False).verified
     assert (verified.attention.heads_compared, verified.n_inputs, verified.tolerance) == (12, 4, 1e-4)
-    assert 0 <= verified.values_error < 1e-5
-    assert 0 <= verified.resumed_error < 1e-5
+    assert 0 <= verified.values_error < SUMS_32
+    assert 0 <= verified.resumed_error < SUMS_32
     path = sentences(tmp_path / "s.txt", 41)
     sampled = ablate(path, model, tokenizer=tokenizer, batch_size=1, select=["L0H0"])
     assert sampled.verified.n_inputs == 10  # of 41 batches the first eight, the 21st and the 41st

@@ -13,6 +13,7 @@ import attnviz
 from attnviz.errors import AttnvizError, CorpusError, UsageError
 from tests.support.classifiers import sharp_classifier
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.tolerances import SUMS_32
 
 MODELS: dict[str, Any] = {
     "gpt2": lambda: (sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer()),
@@ -70,13 +71,13 @@ def test_the_difference_falls_as_in_the_model_without_the_head(kind: str):
         return difference(kind, model, tokenizer, text, answer, foil)
 
     clean = measure()
-    assert result.clean_difference == pytest.approx(clean, abs=1e-5)
+    assert result.clean_difference == pytest.approx(clean, abs=SUMS_32)
     assert result.document()["measured"]["logit_difference"] == result.clean_difference
     falls = [head.damage["logit_difference"].value for head in result.heads]
     assert falls == sorted(falls, key=abs, reverse=True)  # what works against the answer matters, too
     for head in result.heads:
         fall = clean - without(kind, model, head.id, measure)
-        assert head.damage["logit_difference"].value == pytest.approx(fall, abs=1e-5)
+        assert head.damage["logit_difference"].value == pytest.approx(fall, abs=SUMS_32)
     assert max(map(abs, falls)) > 1e-3
 
 
@@ -96,7 +97,7 @@ def test_a_table_has_an_answer_and_a_foil_for_each_text(name: str, tmp_path: Pat
     write(*rows)
     found = attnviz.ablate(table, model, tokenizer=tokenizer, curve=False)
     expected = [difference("gpt2", model, tokenizer, *row) for row in rows]
-    assert found.clean_difference == pytest.approx(sum(expected) / 2, abs=1e-5)
+    assert found.clean_difference == pytest.approx(sum(expected) / 2, abs=SUMS_32)
     with pytest.raises(UsageError, match="answers of its own"):
         attnviz.ablate(table, model, tokenizer=tokenizer, answer=" away", foil=" house")
     line = 1 if name.endswith("jsonl") else 2

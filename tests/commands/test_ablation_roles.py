@@ -20,6 +20,7 @@ from tests.support.corpora import treebank
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, known_gpt2, sharp_bert
 from tests.support.results import TEXT
+from tests.support.tolerances import SUMS_64
 
 
 def word_trees(path: Path, n_sentences: int) -> Path:
@@ -67,7 +68,7 @@ def test_the_effects_are_those_of_edited_weights_on_words_found_by_hand(kind: st
     for side, found in enumerate((role.queries, role.others)):
         expected = np.concatenate([np.array(text[side]).reshape(-1, 2) for text in sums])
         assert role.n == len(expected) > 8
-        assert [each.value for each in found.values()] == pytest.approx(expected.mean(0), abs=1e-10)
+        assert [each.value for each in found.values()] == pytest.approx(expected.mean(0), abs=SUMS_64)
     for name, difference in role.difference.items():
         assert difference.value == pytest.approx(role.queries[name].value - role.others[name].value)
         assert difference.low is None  # 28 texts are too few
@@ -138,9 +139,9 @@ def test_on_repeats_the_second_copy_stands_beside_the_first():
             effects.append(losses[0] - losses[1])
     found, (role,) = torch.stack(effects), result.heads[0].roles
     assert (role.role, role.direction, role.n) == ("repeated tokens", None, 32 * 19)
-    assert role.queries["loss"].value == pytest.approx(float(found[:, 20:].mean()), abs=1e-10)
-    assert role.others["loss"].value == pytest.approx(float(found[:, :19].mean()), abs=1e-10)
-    assert result.heads[0].damage["loss"].value == pytest.approx(float(found.mean()), abs=1e-10)
+    assert role.queries["loss"].value == pytest.approx(float(found[:, 20:].mean()), abs=SUMS_64)
+    assert role.others["loss"].value == pytest.approx(float(found[:, :19].mean()), abs=SUMS_64)
+    assert result.heads[0].damage["loss"].value == pytest.approx(float(found.mean()), abs=SUMS_64)
 
 
 @pytest.mark.draws

@@ -24,8 +24,8 @@ from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.support import independent
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.stored import document_for
+from tests.support.tolerances import SHARP_32
 
-TOLERANCE = 1e-4
 MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
 TEXTS = [
     SENTENCE,
@@ -92,7 +92,7 @@ def assert_numbers(analysis: Analysis, model: Any, tokenizer: Any, **options: An
         ]
         for name, ours, theirs in pairs:
             assert (ours is None) == (theirs is None), (found["id"], name)
-            assert ours is None or abs(ours - theirs) < TOLERANCE, (found["id"], name, ours, theirs)
+            assert ours is None or abs(ours - theirs) < SHARP_32, (found["id"], name, ours, theirs)
 
 
 def assert_accuracies(analysis: Analysis, model: Any, tokenizer: Any) -> None:
@@ -172,14 +172,14 @@ def test_a_pattern_is_the_models_own_attention(name: str):
     model, tokenizer = (make() for make in MODELS[name])
     found = analyze(SENTENCE, model=model, tokenizer=tokenizer, syntax=False)
     own = independent.attentions(model, tokenizer, SENTENCE, None)
-    assert np.abs(found.pattern("L1H2").numpy() - own[1, 2]).max() < 1e-5
-    assert np.abs(found.layer_patterns(0).numpy() - own[0]).max() < 1e-5
+    assert np.abs(found.pattern("L1H2").numpy() - own[1, 2]).max() < SHARP_32
+    assert np.abs(found.layer_patterns(0).numpy() - own[0]).max() < SHARP_32
     for head, pattern in found.patterns(found.select(["L0H1", "L2"])):
-        assert np.abs(pattern.numpy() - own[head.id.layer, head.id.head]).max() < 1e-5
+        assert np.abs(pattern.numpy() - own[head.id.layer, head.id.head]).max() < SHARP_32
     assert [head for head, _ in found.patterns()] == list(found.heads)
 
 
-@pytest.mark.parametrize(("dtype", "precision"), [("float64", 1e-4), ("bfloat16", 0.5), ("float16", 0.1)])
+@pytest.mark.parametrize(("dtype", "precision"), [("float64", SHARP_32), ("bfloat16", 0.5), ("float16", 0.1)])
 def test_other_number_formats_run_and_say_so(bert_folder: Path, dtype: str, precision: float):
     found = analyze(SENTENCE, model=bert_folder, dtype=dtype, syntax=False)
     usual = analyze(SENTENCE, model=bert_folder, syntax=False)

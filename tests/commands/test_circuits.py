@@ -16,6 +16,7 @@ from attnviz.reference.attention import repeat_kv
 from tests.models.test_families import model
 from tests.support.llamas import sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2, word_tokenizer
+from tests.support.tolerances import SHARP_32, SUMS_32
 
 FAMILIES = ["gpt2", "bert", "llama", "gpt_neox", "phi", "qwen3", "olmo", "olmo2", "stablelm", "gemma2", "modernbert",
             "bart", "t5", "phi3", "deepseek_v2", "deepseek_v3"]  # fmt: skip
@@ -109,7 +110,7 @@ def test_composition_is_that_of_full_matrices(family: str) -> None:
                         between = between @ norm_matrix(checkpoint, norm, d)
             for kind, read in zip(COMPOSITION_INPUTS, reads[1:], strict=True):
                 expected = np.linalg.norm(between @ read) / np.linalg.norm(between) / np.linalg.norm(read)
-                assert float(found.scores[kind][i, j]) == pytest.approx(expected, abs=1e-5), (kind, i, j)
+                assert float(found.scores[kind][i, j]) == pytest.approx(expected, abs=SUMS_32), (kind, i, j)
 
 
 def test_the_baseline_and_its_spread_are_those_of_random_rotations() -> None:
@@ -159,7 +160,7 @@ def test_hand_built_heads_compose_and_copy_in_closed_form() -> None:
     found, half = hand_built(), 4**-0.5  # projections on four dimensions: 2 / (2 * 2)
     expected = {"query": [[0, half], [0, half]], "key": [[half, 0], [0, half]], "value": [[0, half], [half, 0]]}
     for kind, scores in expected.items():
-        assert torch.allclose(found.scores[kind][2:, :2], torch.tensor(scores).double(), atol=1e-6)
+        assert torch.allclose(found.scores[kind][2:, :2], torch.tensor(scores).double(), atol=SUMS_32)
     assert [found.head(head).copying for head in ("L0H0", "L0H1", "L1H0")] == pytest.approx([1, -1, 1])
     assert found.head("L1H1").copying == pytest.approx(0, abs=1e-3)  # it moves dimensions: all eigenvalues are 0
 
@@ -213,9 +214,9 @@ def test_composition_and_copying_are_ratios_whatever_the_size_of_the_weights(of:
             parameter.data.mul_(factor)
     found = attnviz.circuits(built, tokenizer=gpt2_tokenizer())
     for kind in COMPOSITION_INPUTS:
-        torch.testing.assert_close(found.scores[kind], expected.scores[kind], equal_nan=True, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(found.scores[kind], expected.scores[kind], equal_nan=True, rtol=1e-3, atol=SHARP_32)
     copying = ([head.copying for head in each.heads] for each in (found, expected))
-    assert next(copying) == pytest.approx(next(copying), abs=1e-4)
+    assert next(copying) == pytest.approx(next(copying), abs=SHARP_32)
 
 
 def test_embeddings_whose_product_overflows_are_one_line_and_not_a_crash() -> None:

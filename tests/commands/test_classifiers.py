@@ -19,6 +19,7 @@ from attnviz.trace.direct_effects import NOT_LINEAR
 from tests.support.ablations import TEXTS, output_map, without
 from tests.support.classifiers import CARRIER, KINDS, LABELS, hand_built_classifier, sharp_classifier
 from tests.support.models import save_checkpoint
+from tests.support.tolerances import SHARP_32, SHARP_64, SUMS_32
 
 GIVEN = ["good", "bad", "so-so", "bad"]
 FEW = {"curve": False, "gradient": False}
@@ -44,7 +45,7 @@ def test_the_head_gives_the_models_own_logits(kind: str, tmp_path: Path) -> None
         with torch.no_grad():
             states = checkpoint.model(**tokens.model_inputs(checkpoint.device))[0][0]
             logits = checkpoint.classifier.head(states[checkpoint.classifier.position(tokens.ids)])
-        torch.testing.assert_close(logits.double(), own_logits(model, tokenizer, TEXTS[0]), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(logits.double(), own_logits(model, tokenizer, TEXTS[0]), rtol=SUMS_32, atol=SUMS_32)
 
 
 def test_a_text_that_ends_with_padding_is_read_before_it() -> None:
@@ -102,7 +103,7 @@ def test_every_head_is_removed_as_by_transformers(kind: str, method: str, tmp_pa
 
     whole = predicted(model)
     assert (labelled.kind, free.kind) == (LABELLED, CLASS)
-    assert labelled.clean_loss == pytest.approx(loss(whole), abs=1e-5)
+    assert labelled.clean_loss == pytest.approx(loss(whole), abs=SUMS_32)
     assert labelled.clean_accuracy == (whole.argmax(-1) == classes).double().mean()
     assert (free.clean_loss, free.clean_accuracy) == (None, None)
     for layer in range(3):
@@ -110,12 +111,12 @@ def test_every_head_is_removed_as_by_transformers(kind: str, method: str, tmp_pa
             less = predicted(without(model, tokenizer, [(layer, head)], method))
             divergence = float((whole.exp() * (whole - less)).sum(-1).mean())
             of_labels, of_classes = (result.head(HeadId(layer, head)).damage for result in (labelled, free))
-            assert of_labels["loss"].value == pytest.approx(loss(less) - loss(whole), abs=2e-6)
-            assert of_labels["kl"].value == pytest.approx(divergence, abs=2e-6)
-            assert of_classes["kl"].value == pytest.approx(divergence, abs=2e-6)
+            assert of_labels["loss"].value == pytest.approx(loss(less) - loss(whole), abs=SUMS_32)
+            assert of_labels["kl"].value == pytest.approx(divergence, abs=SUMS_32)
+            assert of_classes["kl"].value == pytest.approx(divergence, abs=SUMS_32)
             for damage, of in ((of_labels, classes), (of_classes, whole.argmax(-1))):
                 fall = margin(whole, of) - margin(less, of)
-                assert damage["margin"].value == pytest.approx(float(fall.mean()), abs=1e-5)
+                assert damage["margin"].value == pytest.approx(float(fall.mean()), abs=SUMS_32)
             assert of_classes["changed"].value == (less.argmax(-1) != whole.argmax(-1)).double().mean()
 
 
@@ -166,13 +167,13 @@ def test_the_head_that_carries_the_class_is_found(kind: str) -> None:
     assert result.heads[0].id == CARRIER
     whole = torch.stack([own_logits(model, tokenizer, text) for text in TEXTS]).log_softmax(-1)
     undecided = (whole.exp() * (whole + torch.tensor(2.0).log())).sum(-1).mean()  # without it both are as probable
-    assert result.heads[0].damage["kl"].value == pytest.approx(float(undecided), rel=1e-4)
+    assert result.heads[0].damage["kl"].value == pytest.approx(float(undecided), rel=SHARP_32)
     assert result.heads[1].damage["kl"].value < undecided / 20
     effects = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer="good").effects
     assert effects is not None
     assert abs(effects.difference) > 0.1
     others = [value for name, value in effects.heads.items() if name != CARRIER]
-    assert others == pytest.approx([0.0] * 11, abs=1e-5)
+    assert others == pytest.approx([0.0] * 11, abs=SUMS_32)
 
 
 @pytest.mark.parametrize("label", [None, "bad"])
@@ -191,7 +192,7 @@ def test_the_gradient_is_that_of_the_loss_of_the_labelled_class_or_of_the_one_de
         of_texts = [own_logits(edited, tokenizer, text).log_softmax(-1) for text in TEXTS]
         losses.append(torch.stack([-each[0 if label else at] for each, at in zip(of_texts, decided, strict=True)]))
     slope = (losses[1] - losses[0]) / (2 * step)
-    assert result.heads[0].gradient == pytest.approx(float(slope.abs().mean()), rel=1e-4)
+    assert result.heads[0].gradient == pytest.approx(float(slope.abs().mean()), rel=SHARP_32)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_labels_are_names_or_numbers_in_tables_with_a_header_or_without(
     texts = [text.text for text in result.sources.texts]
     assert texts == ["the cat", "one two"][: len(labels)]
     losses = [-own_logits(model, tokenizer, text).log_softmax(-1)[at] for text, at in zip(texts, labels, strict=True)]
-    assert result.clean_loss == pytest.approx(float(sum(losses)) / len(losses), abs=1e-5)
+    assert result.clean_loss == pytest.approx(float(sum(losses)) / len(losses), abs=SUMS_32)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
     assert (result.predicted, result.answer) == (result.classes[first], result.classes[first])
     assert result.foil.id == second
     in_float32 = ("llama", "gemma2", "modernbert", "opt", "opt-350m")  # at least the softmax
-    tolerance = 1e-5 if kind in in_float32 else 1e-9
+    tolerance = SUMS_32 if kind in in_float32 else SHARP_64
     assert result.difference == pytest.approx(float(logits[first] - logits[second]), abs=tolerance)
     assert [each.logit for each in result.classes] == pytest.approx(logits.tolist(), abs=tolerance)
     assert [each.probability for each in result.classes] == pytest.approx(logits.softmax(-1).tolist(), abs=tolerance)
@@ -274,7 +275,7 @@ def test_classes_are_chosen_by_name_or_number() -> None:
 
     one, other = of(answer="bad", foil="Good"), of(answer=1, foil="0")
     assert (one.answer.text, one.foil.text) == (other.foil.text, other.answer.text) == ("bad", "good")
-    assert [*one.heads.values()] == pytest.approx([-value for value in other.heads.values()], abs=1e-6)
+    assert [*one.heads.values()] == pytest.approx([-value for value in other.heads.values()], abs=SUMS_32)
     best, second, last = sorted(one.classes, key=lambda each: -each.logit)
     assert (of().answer, of().foil) == (best, second)
     assert (of(foil=best.text).answer, of(answer=last.id).foil) == (second, best)

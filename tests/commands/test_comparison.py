@@ -25,6 +25,7 @@ from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2, tuned
 from tests.support.results import layer_differences
+from tests.support.tolerances import SUMS_64
 from tests.support.verified import random_patterns
 
 OTHER = "The dog that I saw ran away"
@@ -83,12 +84,12 @@ def test_patterns_without_a_key_in_common_are_ln_2_apart():
 def test_a_difference_is_bounded_symmetric_and_0_only_for_equal_patterns(seeds, n):
     p, q = (random_patterns(n, n_heads=1, seed=seed)[0] for seed in seeds)
     divergence, variation, largest = measure_difference(p, q)
-    assert divergence == pytest.approx(by_hand(p, q), abs=1e-12)
+    assert divergence == pytest.approx(by_hand(p, q), abs=SUMS_64)
     assert 0 <= divergence <= math.log(2)
     assert 0 <= variation <= 1
-    assert (divergence < 1e-15) == (seeds[0] == seeds[1] or n == 1)
+    assert (divergence < SUMS_64) == (seeds[0] == seeds[1] or n == 1)
     back, same, opposite = measure_difference(q, p)
-    assert (back, same) == (pytest.approx(divergence, abs=1e-15), pytest.approx(variation))
+    assert (back, same) == (pytest.approx(divergence, abs=SUMS_64), pytest.approx(variation))
     assert opposite.difference == pytest.approx(-largest.difference)
     assert largest.difference == pytest.approx(float((q - p)[largest.query, largest.key]))
 
@@ -97,7 +98,7 @@ def test_every_head_is_measured_from_its_own_patterns(texts):
     assert len(texts.heads) == 12
     for head in texts.heads:
         a, b = (side.layer_patterns(head.id.layer)[head.id.head].double() for side in (texts.first, texts.second))
-        assert head.divergence == pytest.approx(by_hand(a, b), rel=1e-9, abs=1e-12)
+        assert head.divergence == pytest.approx(by_hand(a, b), rel=SUMS_64, abs=SUMS_64)
         assert head.distance == pytest.approx(math.sqrt(head.divergence))
         assert head.total_variation == pytest.approx(float((a - b).abs().sum(1).mean() / 2))
         difference = layer_differences(texts, head.id.layer)[head.id.head]

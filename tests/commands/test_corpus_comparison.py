@@ -36,6 +36,7 @@ from tests.support.models import (
     sharp_bert,
     sharp_gpt2,
 )
+from tests.support.tolerances import SHARP_32, SUMS_32
 
 N_TEXTS = 40
 
@@ -92,7 +93,7 @@ def test_the_distance_is_the_mean_of_those_of_the_texts_and_its_interval_a_plain
         compared = attnviz.compare(*sides)
         of_texts.append([compared.head(each).distance for each in moved])
     distances, head = np.array(of_texts), result.head("L1H2")
-    assert head.distance == pytest.approx(distances[:, 0].mean(), rel=1e-6)
+    assert head.distance == pytest.approx(distances[:, 0].mean(), rel=SUMS_32)
     assert [each.interval for each in result.select("L0")] == [None] * 4
     means, error = distances.mean(0), distances.std(0, ddof=1) / N_TEXTS**0.5
     largest = []
@@ -153,7 +154,7 @@ def test_texts_whose_patterns_do_not_fit_into_memory_together_are_compared_in_pa
     parts = attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
     assert parts.texts == result.texts == N_TEXTS
     for head in parts.heads:
-        assert head.distance == pytest.approx(result.head(head.id).distance, abs=1e-6)
+        assert head.distance == pytest.approx(result.head(head.id).distance, abs=SUMS_32)
 
 
 def test_a_treebank_gives_relations_and_leaves_out_what_profile_does(
@@ -232,7 +233,7 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     )
     found = attnviz.compare_corpus(bert, tuned, trees, **options)
     assert sum(verified) == 2 * 8  # of two models: what is left of 40 texts after 1 and 3 batches
-    close(numbers(found), numbers(whole), 1e-4)
+    close(numbers(found), numbers(whole), SHARP_32)
     assert found.texts_verified == 24  # the first batch of each of three runs
     with pytest.raises(attnviz.OutputError, match="seed 0, now 1"):
         attnviz.compare_corpus(bert, tuned, trees, seed=1, unfinished=tmp_path / "u")
@@ -249,7 +250,7 @@ def test_processes_change_nothing(
         assert (found is None) == (rank > 0)
     assert found is not None
     assert [sum(len(each["numbers"]) for each in state["measured"]) for state in states] == [14, 14, 14]
-    close(numbers(found), numbers(whole), 1e-4)
+    close(numbers(found), numbers(whole), SHARP_32)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.trace.generation import TargetTokens, target_tokens
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import FAMILIES, PRE_NORM, SOURCE, TARGET, sharp, unigram_tokenizer
+from tests.support.tolerances import SHARP_32, SUMS_32
 
 SHORT, READ = "the cats saw", "die Katzen sahen"
 
@@ -43,7 +44,7 @@ def test_a_rollout_is_that_of_the_encoder_alone(models, family):
     rolled = torch.eye(ids.shape[1])
     for pattern in patterns:
         rolled = (pattern[0].mean(0) + torch.eye(ids.shape[1])) / 2 @ rolled
-    torch.testing.assert_close(found.weights[-1], rolled, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.weights[-1], rolled, atol=SUMS_32, rtol=0)
     assert len(found.layers) == 2
     assert found.document()["model"]["part"] == "encoder"
     assert len(analyze(SHORT, found.checkpoint, target=READ).parts) == 3  # it has its decoder still
@@ -60,7 +61,7 @@ def test_a_profile_is_that_of_the_encoder_alone(models, tmp_path):
     }
     entropies = [np.array([h.statistics["entropy"] for h in part.heads]) * n for part, n in analysed(models["t5"])]
     expected = sum(entropies) / sum(n for _, n in analysed(models["t5"]))
-    np.testing.assert_allclose(found.statistics.results()["entropy"].flatten(), expected, atol=1e-5)
+    np.testing.assert_allclose(found.statistics.results()["entropy"].flatten(), expected, atol=SUMS_32)
     assert kept.is_file()
     again = profile_heads(models["t5"], [corpus], **how)
     torch.testing.assert_close(again.statistics.results()["sink"], found.statistics.results()["sink"])
@@ -83,8 +84,8 @@ def test_every_head_is_compared_with_the_one_of_its_id(compared):
     for name in ("E1H2", "D2H3", "X0H1"):
         a, b = (side.pattern(name).double().numpy() for side in (compared.first, compared.second))
         found = compared.head(name)
-        assert found.total_variation == pytest.approx(np.abs(a - b).sum(1).mean() / 2, abs=1e-7)
-        assert (b - a)[found.largest.query, found.largest.key] == pytest.approx(found.largest.difference, abs=1e-6)
+        assert found.total_variation == pytest.approx(np.abs(a - b).sum(1).mean() / 2, abs=SUMS_32)
+        assert (b - a)[found.largest.query, found.largest.key] == pytest.approx(found.largest.difference, abs=SUMS_32)
 
 
 def test_pictures_of_differences_are_rectangular(compared):
@@ -128,11 +129,11 @@ def test_outputs_of_every_kind_sum_to_the_models_own(written, models, family):
     for handle in handles:
         handle.remove()
     sink = found.pattern("X0H1")[1:, [each for each, of in enumerate(found.tokens.sink) if of]].sum(1).mean()
-    assert found.head("X0H1").sink == pytest.approx(float(sink), abs=1e-6)
+    assert found.head("X0H1").sink == pytest.approx(float(sink), abs=SUMS_32)
     for name, module in zip(("E0", "D0", "X0"), modules, strict=True):
         total = sum(found.output(head.id) for head in found.select(name))
         bias = getattr(module.o_proj, "bias", None)
-        torch.testing.assert_close(total if bias is None else total + bias, given[name], atol=1e-5, rtol=0)
+        torch.testing.assert_close(total if bias is None else total + bias, given[name], atol=SUMS_32, rtol=0)
 
 
 @pytest.mark.parametrize("family", [*PRE_NORM, "bart"])
@@ -147,7 +148,7 @@ def test_logits_of_the_target_are_taken_apart(written, models, tokenizer, family
         first, second = logits[position].topk(2)[0].tolist()
         assert parts.predicted.id == int(logits[position].argmax())
         total = sum((*parts.heads.values(), *(part.direct_effect for part in parts.parts)))
-        assert total == pytest.approx(first - second, abs=1e-4 * parts.scale)
+        assert total == pytest.approx(first - second, abs=SHARP_32 * parts.scale)
         assert {str(head)[0] for head in parts.heads} == {"D", "X"}
         assert [part.layer for part in parts.parts if part.name == "feed-forward"] == [2, 3, 4]  # those of the decoder
     assert found.effects_at(2).actual.id == found.target.tokens.ids[3]
@@ -219,10 +220,10 @@ def test_the_loss_without_a_head_is_transformers_own(models, tokenizer, family, 
     ids, labels = (torch.tensor([tokenizer(each).input_ids]) for each in (text, target))
     with torch.no_grad():
         clean = float(whole(input_ids=ids, labels=labels).loss)
-    assert found.clean_loss == pytest.approx(clean, abs=1e-5)
+    assert found.clean_loss == pytest.approx(clean, abs=SUMS_32)
     for head in ("E1H2", "D0H1", "D2H3", "X1H0", "X2H3"):
         (expected,) = loss_without(whole, checkpoint, head, method, TEXTS[1:])
-        assert found.head(head).damage["loss"].value == pytest.approx(expected - clean, abs=1e-5), head
+        assert found.head(head).damage["loss"].value == pytest.approx(expected - clean, abs=SUMS_32), head
     assert len(found.heads) == sum(stack.n_layers * stack.n_heads for stack in checkpoint.stacks)
     assert max(abs(each.damage["loss"].value) for each in found.heads) > 1e-4
 
@@ -244,8 +245,8 @@ def test_batches_with_padding_in_both_texts_change_nothing(models, tmp_path, fam
     ]
     for one, other in zip(*(result.heads for result in results), strict=True):
         assert one.id == other.id
-        assert one.damage["loss"].value == pytest.approx(other.damage["loss"].value, abs=1e-6)
-        assert one.gradient == pytest.approx(other.gradient, rel=1e-3, abs=1e-7)
+        assert one.damage["loss"].value == pytest.approx(other.damage["loss"].value, abs=SUMS_32)
+        assert one.gradient == pytest.approx(other.gradient, rel=1e-3, abs=SUMS_32)
     assert [set_.heads[0].layer_name for set_ in results[1].layers] == ["E0", "D1", "X0", "X1", "X2"]
     assert results[1].verified.n_inputs == 2
 
@@ -261,7 +262,7 @@ def test_the_loss_is_on_the_tokens_that_were_generated(models, tokenizer, family
     source, labels = torch.tensor([tokenizer(SOURCE).input_ids]), torch.tensor([read.predicted])
     with torch.no_grad():
         expected = float(whole(input_ids=source, labels=labels).loss)
-    assert found.clean_loss == pytest.approx(expected, abs=1e-5)
+    assert found.clean_loss == pytest.approx(expected, abs=SUMS_32)
 
 
 def test_uniform_attention_of_a_removed_head_is_over_its_own_keys(models):
@@ -276,7 +277,7 @@ def test_uniform_attention_of_a_removed_head_is_over_its_own_keys(models):
     finally:
         with torch.no_grad():
             weights.copy_(before)
-    assert found.head("X1H0").damage["loss"].value == pytest.approx(0, abs=1e-6)
+    assert found.head("X1H0").damage["loss"].value == pytest.approx(0, abs=SUMS_32)
     assert abs(found.head("X1H1").damage["loss"].value) > 1e-5
 
 

@@ -20,6 +20,7 @@ from tests.support.drawn import drawing_of
 from tests.support.explained import of_bert, of_gpt2, planned
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, sharp_bert
+from tests.support.tolerances import SHARP_32, SUMS_32
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +133,8 @@ def test_the_softmax_of_the_followed_row_can_be_done_by_hand(family: str) -> Non
     exponentials = []
     for key in row["keys"]:
         product = query @ np.array(key["key"])
-        assert key["product"] == pytest.approx(product, abs=1e-4)
-        assert key["score"] == pytest.approx(row["scale"] * product, abs=1e-4)
+        assert key["product"] == pytest.approx(product, abs=SHARP_32)
+        assert key["score"] == pytest.approx(row["scale"] * product, abs=SHARP_32)
         entering = 3 * np.tanh(key["score"] / 3) if family == "gemma2" else key["score"]
         exponentials.append(np.exp(entering) if key["allowed"] else 0.0)
         output += key["weight"] * np.array(key["value"])
@@ -141,9 +142,9 @@ def test_the_softmax_of_the_followed_row_can_be_done_by_hand(family: str) -> Non
     total = sum(exponentials) + (0 if sinks is None else float(sinks[2].detach().exp()))
     weights = result.tensor("pattern")[2, result.token]
     assert [key["weight"] for key in row["keys"]] == weights.tolist()
-    np.testing.assert_allclose(np.array(exponentials) / total, weights, atol=1e-5)
-    np.testing.assert_allclose([key["exponential"] / row["total"] for key in row["keys"]], weights, atol=1e-5)
-    np.testing.assert_allclose(output, row["output"], atol=1e-4)
+    np.testing.assert_allclose(np.array(exponentials) / total, weights, atol=SUMS_32)
+    np.testing.assert_allclose([key["exponential"] / row["total"] for key in row["keys"]], weights, atol=SUMS_32)
+    np.testing.assert_allclose(output, row["output"], atol=SHARP_32)
 
 
 def test_the_report_has_the_followed_row_and_all_steps_only_if_verbose() -> None:
@@ -151,7 +152,7 @@ def test_the_report_has_the_followed_row_and_all_steps_only_if_verbose() -> None
     line = next(line for line in result.report().splitlines() if line.startswith("#5 saw "))
     (saw,) = (key for key in result.document()["followed"]["keys"] if key["token"] == "saw")
     assert [float(number.replace("−", "-")) for number in line.split()[2:6]] == pytest.approx(
-        [saw[name] for name in ("product", "score", "exponential", "weight")], abs=1e-4
+        [saw[name] for name in ("product", "score", "exponential", "weight")], abs=SHARP_32
     )
     assert "residual stream" not in result.report()
     assert len(result.report(100).splitlines()) < 22
@@ -171,8 +172,8 @@ def test_half_precision_is_explained() -> None:
 @pytest.mark.parametrize("model", ["minilm", "tiny-gpt2"])
 def test_the_built_in_models_are_explained(model: str) -> None:
     result = attnviz.explain(SENTENCE, model, device="cpu")
-    assert max(check.error for check in result.stages.checks.values()) < 1e-5
-    assert result.output.error < 1e-6
+    assert max(check.error for check in result.stages.checks.values()) < SUMS_32
+    assert result.output.error < SUMS_32
 
 
 @pytest.mark.parametrize(

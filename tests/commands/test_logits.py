@@ -14,6 +14,7 @@ from tests.support.ablations import masked_token_model
 from tests.support.classifiers import sharp_classifier
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import gpt2_tokenizer, sharp_gpt2
+from tests.support.tolerances import SUMS_32
 
 TEXT = "the cat that i saw"
 
@@ -93,4 +94,4 @@ def test_parts_sum_where_all_weights_are_equal(value: float) -> None:
         parameter.data.fill_(value)
     account = attnviz.why("a b c d", model, tokenizer=gpt2_tokenizer(), head="L1H0")
     assert account.effects is not None
-    assert account.effects.error < 1e-4
+    assert account.effects.error < SUMS_32

@@ -24,9 +24,10 @@ from tests.support.ablations import masked_token_model
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert
 from tests.support.outputs import N_HEADS, N_LAYERS, of_head, own_numbers, sharper_gpt2
+from tests.support.tolerances import SHARP, SUMS_32
 
 TOKENIZER = gpt2_tokenizer()
-DTYPES = [(torch.float32, 1e-4), (torch.float64, 1e-11)]
+DTYPES = [*SHARP.items()]
 
 
 def promoted_by(model: Any, text: str = SENTENCE, **options: Any) -> HeadOutputs:
@@ -80,7 +81,7 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
     unembedding = model.lm_head.weight.detach().double().numpy()
     result = promoted_by(model, token="#3")
     assert result.promoted("L1H1") == promoted_by(model).promoted("L1H1", token=3)
-    assert result.effects.deviation == pytest.approx(s, rel=1e-6)
+    assert result.effects.deviation == pytest.approx(s, rel=SUMS_32)
     for layer, head in ((0, 1), (2, 3)):
         c = of_head(own, layer, head)[2][position]
         logits = centred(unembedding @ (gamma * (c - c.mean()) / s))
@@ -229,7 +230,7 @@ def test_effects_of_a_head_and_of_its_keys_are_those_of_a_plain_loop(family):
         epsilon = norm.eps if gpt2 else getattr(norm, "eps", None) or norm.variance_epsilon
         scale = (centred_x.square().mean() + epsilon).sqrt()
         weight = norm.weight + (family == "gemma3_text")
-        assert torch.allclose(centred_x / scale * weight + (0 if bias is None else bias), norm(x), atol=1e-5)
+        assert torch.allclose(centred_x / scale * weight + (0 if bias is None else bias), norm(x), atol=SUMS_32)
         return (vector - vector.mean() if gpt2 else vector) / scale * weight
 
     for head in range(n_heads):
@@ -249,9 +250,9 @@ def test_effects_of_a_head_and_of_its_keys_are_those_of_a_plain_loop(family):
             vector = through(vector, final_norm, taken["last"][0, 3])
             by_key.append((vector @ (model.lm_head.weight[7] - model.lm_head.weight[11])).item())
         found = direct_effects.direct_effects(result.attention, result.written, 3, 7, 11, HeadId(1, head))
-        assert found.keys == pytest.approx(by_key, abs=1e-5 * found.scale)
+        assert found.keys == pytest.approx(by_key, abs=SUMS_32 * found.scale)
         assert sum(found.keys) == found.heads[HeadId(1, head)]
-        assert result.effects.heads[HeadId(1, head)] == pytest.approx(sum(by_key), abs=1e-5 * found.scale)
+        assert result.effects.heads[HeadId(1, head)] == pytest.approx(sum(by_key), abs=SUMS_32 * found.scale)
 
 
 def test_keys_that_do_not_sum_to_the_head_are_refused(monkeypatch):
@@ -284,9 +285,11 @@ def test_a_masked_language_head_is_linearised_along_its_gradient():
         part = result.output(HeadId(2, head))[3]
         for norm, x in zip(norms, given, strict=True):
             part = (part - part.mean()) / (x.var(correction=0) + norm.eps).sqrt() * norm.weight
-        assert found.heads[HeadId(2, head)] == pytest.approx(float((part @ gradient).detach()), abs=1e-5 * found.scale)
+        assert found.heads[HeadId(2, head)] == pytest.approx(
+            float((part @ gradient).detach()), abs=SUMS_32 * found.scale
+        )
     total = sum(found.heads.values()) + sum(part.direct_effect for part in found.parts)
-    assert total == pytest.approx(float(difference.detach()), abs=1e-5 * found.scale)
+    assert total == pytest.approx(float(difference.detach()), abs=SUMS_32 * found.scale)
     with pytest.raises(UsageError, match="Promoted tokens"):
         result.promoted("L0H0")
 

@@ -25,6 +25,7 @@ from tests.support.ablations import copying_gpt2, next_token_model
 from tests.support.classifiers import sharp_classifier
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, sharp_bert
+from tests.support.tolerances import SHARP_32, SHARP_64, SUMS_32, SUMS_64
 
 Paired = tuple[str, str, str, str]
 """Clean and corrupt prompt, answer and foil."""
@@ -111,7 +112,7 @@ def test_effects_are_those_of_a_plain_hook(
         result = attnviz.patch(clean, model, tokenizer=tokenizer, **prompts, direction=direction, metric=metric, at=at)
         if not at:
             pair = (unpatched, whole) if direction == "noise" else (whole, unpatched)
-            assert (result.clean, result.corrupt) == pytest.approx(pair, abs=1e-9)
+            assert (result.clean, result.corrupt) == pytest.approx(pair, abs=SHARP_64)
         for head in result.heads:
             where = slice(d_head * head.id.head, d_head * (head.id.head + 1))
 
@@ -123,7 +124,7 @@ def test_effects_are_those_of_a_plain_hook(
             hook = outputs[head.id.layer].register_forward_pre_hook(patched)
             found = measured(log_probabilities(kind, model, tokenizer, into))
             hook.remove()
-            assert head.effect == pytest.approx((found - unpatched) / (whole - unpatched), abs=1e-5), head.id
+            assert head.effect == pytest.approx((found - unpatched) / (whole - unpatched), abs=SUMS_32), head.id
 
 
 SPANNED: dict[str, tuple[str, list[str], tuple[list[int], list[int]]]] = {
@@ -172,7 +173,7 @@ def test_spans_of_prompts_of_other_lengths_are_those_of_a_plain_hook(
     d_head = saved[0].shape[2] // model.config.num_attention_heads
     prompts: dict[str, Any] = {"corrupt": corrupt, "answer": answer, "foil": foil, "direction": direction}
     result = attnviz.patch(clean, model, tokenizer=tokenizer, **prompts, spans=spans)
-    assert (result.clean, result.corrupt) == pytest.approx((measured(clean), measured(corrupt)), abs=1e-9)
+    assert (result.clean, result.corrupt) == pytest.approx((measured(clean), measured(corrupt)), abs=SHARP_64)
     assert max(abs(head.effect) for head in result.heads) > 1e-3
     for head in result.heads:
 
@@ -185,7 +186,7 @@ def test_spans_of_prompts_of_other_lengths_are_those_of_a_plain_hook(
         hook = outputs[head.id.layer].register_forward_pre_hook(patched)
         expected = (measured(into) - unpatched) / (whole - unpatched)
         hook.remove()
-        assert head.effect == pytest.approx(expected, abs=1e-5), head.id
+        assert head.effect == pytest.approx(expected, abs=SUMS_32), head.id
 
 
 SPAN_ERRORS: list[tuple[dict[str, Any], str]] = [
@@ -223,7 +224,7 @@ def test_all_heads_and_the_embeddings_of_the_other_prompt_are_its_run(kind: str)
             begun = replace(into, calls={**into.calls, 0: embeddings.calls[0]})
             with removed_heads(checkpoint, [every], replacement, inputs[0]["attention_mask"]):
                 final = resume(checkpoint, begun, 0)
-            assert torch.allclose(final, source.final, atol=1e-9, rtol=0) == same
+            assert torch.allclose(final, source.final, atol=SUMS_64, rtol=0) == same
 
 
 def test_both_prompts_are_verified_and_what_does_not_verify_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +291,7 @@ def test_of_many_pairs_effects_are_of_the_mean_with_intervals_and_a_control(tmp_
     assert (result.clean, result.corrupt) == pytest.approx((clean, corrupt), abs=1e-3)
     moved = sum(each.heads[0].effect * (each.clean - each.corrupt) for each in alone) / len(rows)
     carrier = result.head("L0H0")
-    assert carrier.effect == pytest.approx(moved / (clean - corrupt), abs=1e-4)
+    assert carrier.effect == pytest.approx(moved / (clean - corrupt), abs=SHARP_32)
     assert carrier.interval is not None
     assert carrier.interval[0] < carrier.effect < carrier.interval[1]
     assert [str(head.id) for head in result.heads if head.excludes_zero and abs(head.effect) > 0.1] == ["L0H0"]
@@ -328,8 +329,8 @@ def test_batches_and_copies_change_nothing_but_rounding(tmp_path: Path, monkeypa
     monkeypatch.setattr("attnviz.commands.ablate.effects._AT_ONCE", 1)
     one = attnviz.patch(path, model, tokenizer=tokenizer, batch_size=1)
     for head in found.heads:
-        assert one.head(head.id).effect == pytest.approx(head.effect, abs=1e-9)
-        assert one.head(head.id).unrelated == pytest.approx(head.unrelated, abs=1e-9)
+        assert one.head(head.id).effect == pytest.approx(head.effect, abs=SHARP_64)
+        assert one.head(head.id).unrelated == pytest.approx(head.unrelated, abs=SHARP_64)
 
 
 def test_the_control_is_of_pairs_with_another_prompt_alone(tmp_path: Path) -> None:
@@ -341,7 +342,7 @@ def test_the_control_is_of_pairs_with_another_prompt_alone(tmp_path: Path) -> No
         found[name] = attnviz.patch(path, model, tokenizer=tokenizer)
     assert (found["same"].n_unrelated, found["same"].heads[0].unrelated) == (0, None)
     assert found["all"].n_unrelated == found["without"].n_unrelated == 2
-    assert found["all"].head("L0H0").unrelated == pytest.approx(found["without"].head("L0H0").unrelated, abs=1e-4)
+    assert found["all"].head("L0H0").unrelated == pytest.approx(found["without"].head("L0H0").unrelated, abs=SHARP_32)
 
 
 def test_a_card_shows_the_effect_of_its_head_in_a_run_of_the_same_model(tmp_path: Path) -> None:
@@ -457,7 +458,7 @@ def test_nothing_is_claimed_where_the_corrupt_prompts_are_no_worse(tmp_path: Pat
     wrong = attnviz.patch(path, model, tokenizer=tokenizer)
     assert wrong.worse is not None
     assert wrong.worse[1] < 0
-    assert wrong.head("L0H0").effect == pytest.approx(right.head("L0H0").effect, abs=1e-4)
+    assert wrong.head("L0H0").effect == pytest.approx(right.head("L0H0").effect, abs=SHARP_32)
     assert not any(head.interval or head.beats_unrelated for head in wrong.heads)
     assert "No intervals" in wrong.report()
 

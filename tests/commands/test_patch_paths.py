@@ -9,6 +9,7 @@ import pytest
 import attnviz
 from tests.support.ablations import next_token_model
 from tests.support.llamas import needs_smollm2
+from tests.support.tolerances import SHARP_32
 
 INDUCTION: dict[str, Any] = {
     "clean": "one two three four five one two three",
@@ -66,8 +67,8 @@ def test_batches_of_several_lengths_change_nothing_but_rounding(tmp_path, option
         if options.get("self_repair"):
             repairs = head.repair, other.repair
             direct, total = ([getattr(each, name) for each in repairs] for name in ("direct_effect", "total_effect"))
-            assert direct == pytest.approx(direct[::-1], abs=1e-4)
-            assert total == pytest.approx(total[::-1], abs=1e-4)
+            assert direct == pytest.approx(direct[::-1], abs=SHARP_32)
+            assert total == pytest.approx(total[::-1], abs=SHARP_32)
 
 
 @pytest.mark.parametrize("at", [(), "last"])
@@ -77,7 +78,7 @@ def test_self_repair_is_the_difference_of_both_effects_and_its_parts_are_listed(
         repair = head.repair
         assert repair is not None
         assert repair.repaired == pytest.approx(repair.direct_effect - repair.total_effect)
-        assert repair.total_effect == pytest.approx(head.effect * (result.clean - result.corrupt), abs=1e-4)
+        assert repair.total_effect == pytest.approx(head.effect * (result.clean - result.corrupt), abs=SHARP_32)
         sizes = [abs(each.change) for each in repair.changed]
         assert sizes == sorted(sizes, reverse=True)
     if at:

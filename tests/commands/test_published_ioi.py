@@ -19,6 +19,7 @@ from attnviz.trace.paths import receiver_named
 from tests.reference import test_paths
 from tests.support.circuits import Head, before, circuit_gpt2, codes
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.tolerances import SHARP_32
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_an_effect_is_that_of_plain_hooks(
         own = checkpoint.whole(test_paths.BASE).logits[0, end]  # type: ignore[misc]
     patched = test_paths.logits_by_hooks(checkpoint, sender, receiver.head, receiver.reads, [end], "run")[end]
     fall = float(own[answer] - own[foil] - patched[answer] + patched[foil])
-    assert float(passes.changes[0, 0, 0]) == pytest.approx(fall, abs=1e-4)
+    assert float(passes.changes[0, 0, 0]) == pytest.approx(fall, abs=SHARP_32)
     assert fall > 1
 
 

@@ -34,6 +34,7 @@ from tests.support.models import (
     sharp_gpt2,
 )
 from tests.support.outputs import of_head, own_numbers
+from tests.support.tolerances import SHARP_32
 from tests.support.verified import random_patterns
 
 TEXT = "the cat that i saw ran away"
@@ -185,8 +186,8 @@ def test_a_bert_known_by_design_gives_the_rollout_worked_by_hand():
     assert found.units.labels == ("[CLS]", "cat", "[SEP]")
     first = torch.tensor([[1, 0, 0], [0.25, 0.75, 0], [0.25, 0, 0.75]])
     last = torch.tensor([[1, 0, 0], [0.625, 0.375, 0], [0.625, 0, 0.375]])
-    torch.testing.assert_close(found.weights, torch.stack([first, last]), atol=1e-4, rtol=0)
-    assert found.layers[1].sink["rollout"] == pytest.approx(0.625, abs=1e-4)  # of "cat", the one token of the text
+    torch.testing.assert_close(found.weights, torch.stack([first, last]), atol=SHARP_32, rtol=0)
+    assert found.layers[1].sink["rollout"] == pytest.approx(0.625, abs=SHARP_32)  # of "cat", the one token of the text
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -14,6 +14,7 @@ from attnviz.trace.direct_effects import NOT_LINEAR
 from tests.support.classifiers import CARRIER, LABELS, LLAMAS, hand_built_classifier, sharp_classifier
 from tests.support.models import save_checkpoint
 from tests.support.relatives import KINDS as NEAREST
+from tests.support.tolerances import SHARP_32, SUMS_32, SUMS_64
 
 TOKENS = "ForTokenClassification"
 TEXT = "the cat that i saw ran away"
@@ -40,8 +41,8 @@ def test_all_parts_sum_to_the_logits_of_a_token(kind: str, tmp_path: Path) -> No
         assert result.predicted.text == LABELS[int(logits[3].argmax())]
         first, second = logits[3].topk(2).indices.tolist()
         parts = sum(result.heads.values()) + sum(part.direct_effect for part in result.parts)
-        assert parts == pytest.approx(float(logits[3, first] - logits[3, second]), abs=1e-5)
-        assert [each.logit for each in result.classes] == pytest.approx(logits[3].tolist(), abs=1e-5)
+        assert parts == pytest.approx(float(logits[3, first] - logits[3, second]), abs=SUMS_32)
+        assert [each.logit for each in result.classes] == pytest.approx(logits[3].tolist(), abs=SUMS_32)
         assert result.linear == (kind != "modernbert")
         assert result.linear != any(part.name.endswith(NOT_LINEAR) for part in result.parts)
 
@@ -81,7 +82,7 @@ def test_the_effect_of_a_head_is_what_plain_hooks_give() -> None:
     assert tokenizer(TEXT).tokens()[effects.position] == "cat"
     for head, value in effects.heads.items():
         added = by_hooks(model, tokenizer, head.layer, head.head, effects.position)
-        assert value == pytest.approx(float(added[1] - added[0]), abs=1e-9)
+        assert value == pytest.approx(float(added[1] - added[0]), abs=SUMS_64)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
@@ -89,10 +90,10 @@ def test_the_head_that_alone_writes_the_class_is_found(kind: str) -> None:
     model, tokenizer = hand_built_classifier(kind, TOKENS)
     effects = attnviz.head_outputs(TEXT, model, tokenizer=tokenizer, token="cat", answer="good").effects
     assert effects is not None
-    assert abs(effects.heads[CARRIER]) == pytest.approx(abs(effects.difference), abs=1e-4)
+    assert abs(effects.heads[CARRIER]) == pytest.approx(abs(effects.difference), abs=SHARP_32)
     assert abs(effects.difference) > 0.1
     others = [value for name, value in effects.heads.items() if name != CARRIER]
-    assert others == pytest.approx([0.0] * 11, abs=1e-5)
+    assert others == pytest.approx([0.0] * 11, abs=SUMS_32)
 
 
 def test_by_default_the_last_word_is_read_and_of_a_word_its_first_piece() -> None:
@@ -153,8 +154,8 @@ def test_all_parts_sum_to_the_logits_of_start_and_end(kind: str, tmp_path: Path)
     for effects, logits in ((result.effects, output.start_logits[0]), (result.end_effects, output.end_logits[0])):
         assert effects is not None
         parts = sum(effects.heads.values()) + sum(part.direct_effect for part in effects.parts)
-        assert parts == pytest.approx(float(logits[effects.position]), abs=1e-5)
-        assert effects.answer.probability == pytest.approx(float(logits.softmax(-1)[effects.position]), abs=1e-5)
+        assert parts == pytest.approx(float(logits[effects.position]), abs=SUMS_32)
+        assert effects.answer.probability == pytest.approx(float(logits.softmax(-1)[effects.position]), abs=SUMS_32)
         assert effects.predicted.id == int(logits.argmax())
         assert effects.foil is None
 
@@ -172,7 +173,7 @@ def test_decoders_have_start_and_end_too(kind: str, tmp_path: Path) -> None:
         for effects, logits in ((result.effects, output.start_logits[0]), (result.end_effects, output.end_logits[0])):
             assert effects is not None
             parts = sum(effects.heads.values()) + sum(part.direct_effect for part in effects.parts)
-            assert parts == pytest.approx(float(logits[effects.position]), abs=1e-5)
+            assert parts == pytest.approx(float(logits[effects.position]), abs=SUMS_32)
 
 
 def test_both_classes_of_a_next_sentence_are_divided(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_both_classes_of_a_next_sentence_are_divided(tmp_path: Path) -> None:
         assert effects is not None
         assert (effects.position, [each.text for each in effects.classes]) == (0, ["next sentence", "random sentence"])
         parts = sum(effects.heads.values()) + sum(part.direct_effect for part in effects.parts)
-        assert parts == pytest.approx(float(logits[0] - logits[1]), abs=1e-5)
+        assert parts == pytest.approx(float(logits[0] - logits[1]), abs=SUMS_32)
 
 
 def test_by_default_the_best_answer_in_the_context_is_divided() -> None:

@@ -23,6 +23,7 @@ from tests.support.explained import bert, gpt2
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import gpt2_tokenizer
 from tests.support.outputs import sharper_gpt2
+from tests.support.tolerances import SHARP_32, SUMS_32
 
 TEXT = "the cat saw the dog and ran away"
 REPEATED = "one two three four five one two three four five"
@@ -38,13 +39,13 @@ def of(family: str, **options: Any) -> Account:
 @pytest.mark.parametrize("family", sorted(set(ARCHITECTURES) - {"whisper"}))
 def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_its_part(family: str) -> None:
     result = of(family, depth=3)
-    assert 0 < result.scores.error < 1e-5
+    assert 0 < result.scores.error < SUMS_32
     assert [key.weight for key in result.keys] == sorted((key.weight for key in result.keys), reverse=True)
     own = result.attention.verification
     assert own.level == 4
     for key in result.keys:
         extras = list(key.extras.values())
-        near = 1e-5 * result.scores.scale + 1e-6
+        near = SUMS_32 * (result.scores.scale + 1)
         assert float(key.pairs.sum()) + sum(each[0] for each in extras) == pytest.approx(key.score, abs=near)
         assert float(key.differences.sum()) + sum(each[1] for each in extras) == pytest.approx(key.difference, abs=near)
     first, second = result.keys[:2]  # of which the softmax sees the difference alone
@@ -54,7 +55,7 @@ def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_it
     for step in result.chain:
         if step.rest is not None:
             assert sum(share for _, share in step.branches) + step.rest == pytest.approx(1)
-        assert step.scores.error < 1e-5
+        assert step.scores.error < SUMS_32
         if step.source is not None:  # the chain ends where no earlier head raises the score
             assert step.scores.keys[0].difference > 0
             assert dict(step.scores.totals(step.side, step.scores.keys[0]))[step.source] > 0
@@ -84,7 +85,7 @@ def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str,
     monkeypatch.setattr("attnviz.commands.why.measure.follow", spied)
     result = of(family)
     assert len(taken) >= 4
-    assert [one for one, _ in taken] == pytest.approx([other for _, other in taken], abs=1e-5 * result.scores.scale)
+    assert [one for one, _ in taken] == pytest.approx([other for _, other in taken], abs=SUMS_32 * result.scores.scale)
 
 
 def _without(name: str) -> Callable[..., Any]:
@@ -184,9 +185,11 @@ def test_a_hand_built_models_parts_are_those_of_the_closed_form() -> None:
         for other, k in keys.items():
             products = k @ q / 2
             assert found[one, other] == pytest.approx(
-                (float(products[2]), float(products[2] - products.mean())), abs=1e-5
+                (float(products[2]), float(products[2] - products.mean())), abs=SUMS_32
             )
-    assert sum(value for pair, (value, _) in found.items() if not set(pair) <= set(query)) == pytest.approx(0, abs=1e-6)
+    assert sum(value for pair, (value, _) in found.items() if not set(pair) <= set(query)) == pytest.approx(
+        0, abs=SUMS_32
+    )
 
 
 def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> None:
@@ -203,7 +206,7 @@ def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> No
 @needs_minilm
 def test_real_weights_and_half_precision() -> None:
     result = attnviz.why("The cat that I saw ran away", "minilm", head="L2H8", query="saw", depth=3)
-    assert result.scores.error < 1e-6
+    assert result.scores.error < SUMS_32
     coarse = attnviz.why("The cat that I saw ran away", "minilm", head="L2H8", query="saw", dtype="bfloat16")
     assert coarse.scores.error < 0.05
     assert coarse.keys[0].difference == pytest.approx(result.keys[0].difference, abs=0.1)
@@ -238,10 +241,10 @@ def test_keys_that_get_no_attention_are_still_of_the_window() -> None:
 def test_pairs_and_sources_of_the_document_sum_to_the_difference() -> None:
     content = attnviz.why(REPEATED, "tiny-gpt2", head="L1H0", depth=2).document(top=4)
     first = content["keys"][0]
-    assert sum(pair["difference"] for pair in first["pairs"]) == pytest.approx(first["difference"], abs=1e-4)
+    assert sum(pair["difference"] for pair in first["pairs"]) == pytest.approx(first["difference"], abs=SHARP_32)
     for side in ("query", "key"):
         total = sum(source[f"{side}_share"] or 0 for source in first["sources"])
-        assert total == pytest.approx(1, abs=1e-4)
+        assert total == pytest.approx(1, abs=SHARP_32)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "qwen2"])
@@ -252,7 +255,7 @@ def test_what_a_head_does_is_that_of_outputs_by_key(family: str) -> None:
     assert result.effects is not None
     of_all = attnviz.head_outputs(TEXT, whole, tokenizer=tokenizer, token=4, answer=7, foil=11).effects
     assert of_all is not None
-    assert sum(result.effects.keys) == pytest.approx(of_all.heads[HeadId(0, 1)], abs=1e-5 * of_all.scale)
+    assert sum(result.effects.keys) == pytest.approx(of_all.heads[HeadId(0, 1)], abs=SUMS_32 * of_all.scale)
     assert result.effects.keys[5:] == (0.0,) * (len(result.tokens) - 5)  # which the query does not see
     assert len(result.document()["effects"]["direct_effect_by_key"]) == len(result.tokens)
 
@@ -261,6 +264,6 @@ def test_what_a_head_does_in_a_classifier_is_where_the_classifier_reads() -> Non
     classifier, tokenizer = sharp_classifier("bert")
     result = attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=0, answer="good")
     outputs = attnviz.head_outputs("the cat ran", classifier, tokenizer=tokenizer, answer="good").effects
-    assert sum(result.effects.keys) == pytest.approx(outputs.heads[HeadId(1, 2)], abs=1e-5 * outputs.scale)
+    assert sum(result.effects.keys) == pytest.approx(outputs.heads[HeadId(1, 2)], abs=SUMS_32 * outputs.scale)
     with pytest.raises(UsageError, match="--query '#0'"):
         attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=1, answer="good")

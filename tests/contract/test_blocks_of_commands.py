@@ -19,6 +19,7 @@ from tests.support.drawn import numbers_of as drawn
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import LONG_TEXT, bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.tolerances import SHARP
 
 
 def models() -> dict[str, Callable[[], tuple[dict[str, Any], str]]]:
@@ -112,15 +113,16 @@ def test_no_number_of_a_command_depends_on_the_blocks(
     whole, arrays = everything(COMMANDS[command](model, text))
     assert len(whole) > 20
     assert arrays or command == "ablate"  # whose pictures of one text are bars and a curve
-    rounding = 1e-2 if command == "ablate" else 1e-4  # losses of a model as sharp as these say more of it
-    relative, absolute = (rounding, rounding) if dtype == torch.float32 else (1e-11, 1e-13)
+    # gemma2's own softmax is float32 in float64, too: vector instructions round it by how many keys a block has
+    rounding = SHARP[torch.float32 if kind == "gemma2" else dtype]
+    rounding *= 50 if command == "ablate" else 1  # losses of a model as sharp as these say more of it
     for size in (3, 64) if dtype == torch.float64 else (7,):
         in_blocks(monkeypatch, size)
         monkeypatch.setattr(reference, "_ROWS", size)
         again, others = everything(COMMANDS[command](model, text))
-        assert again == pytest.approx(whole, rel=relative, abs=absolute)
+        assert again == pytest.approx(whole, rel=rounding, abs=rounding)
         for one, other in zip(arrays, others, strict=True):
-            np.testing.assert_allclose(one, other, rtol=relative, atol=absolute * max(1.0, np.abs(one).max()))
+            np.testing.assert_allclose(one, other, rtol=rounding, atol=rounding * max(1.0, np.abs(one).max()))
 
 
 def test_ablation_attends_to_no_more_rows_at_once_than_a_block_has(monkeypatch: pytest.MonkeyPatch) -> None:

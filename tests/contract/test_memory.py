@@ -23,6 +23,7 @@ from attnviz.texts.long_runs import Process as OneOfMany
 from attnviz.texts.long_runs import Unfinished, gathered
 from tests.conftest import SENTENCE
 from tests.support.corpora import sentences
+from tests.support.tolerances import SUMS_32
 
 PETABYTE = 1 << 50
 FAST = ("--no-syntax", "--figures", "none")
@@ -166,7 +167,7 @@ def test_a_long_run_keeps_what_it_has_and_goes_on_with_the_same_numbers(
     assert "continuing after" in resumed.stderr
     assert resumed.exit_code == 0, resumed.output
     expected, found = (json.loads((tmp_path / out / f"{stem}.json").read_text())[entry] for out in ("whole", "out"))
-    np.testing.assert_allclose(numbers(found), numbers(expected), atol=1e-5)
+    np.testing.assert_allclose(numbers(found), numbers(expected), atol=SUMS_32)
 
 
 def numbers(content: Any) -> list[float]:

@@ -33,6 +33,7 @@ from tests.support.corpora import sentences
 from tests.support.models import gpt2_tokenizer, save_checkpoint
 from tests.support.plugged import PAGE, files_of_the_guide, installed, package
 from tests.support.results import result_of
+from tests.support.tolerances import SUMS_32
 
 TEXT = "one , two , three ! the cat , the dog ran away ."
 pytestmark = pytest.mark.usefixtures("fresh_plugins")
@@ -117,7 +118,7 @@ def test_a_pattern_of_a_package_is_measured_judged_named_and_drawn(mine, bert_fo
     with torch.no_grad():
         patterns = torch.stack(model(ids, output_attentions=True).attentions)[:, 0][..., content, :]
     shares = patterns[..., on].sum((-1, -2)) / patterns[..., content].sum((-1, -2))
-    assert [head["punctuation"] for head in document["heads"]] == pytest.approx(shares.flatten().tolist(), abs=1e-5)
+    assert [head["punctuation"] for head in document["heads"]] == pytest.approx(shares.flatten().tolist(), abs=SUMS_32)
     baselines = [head["baseline"]["punctuation"] for head in document["heads"]]
     assert baselines == pytest.approx([float(on.sum() / content.sum())] * 12)
 

@@ -15,6 +15,7 @@ from attnviz.texts.reading import Text
 from tests.support.corpora import sentence
 from tests.support.models import bert_tokenizer, sharp_bert
 from tests.support.recorded import own_patterns
+from tests.support.tolerances import SHARP_32, SUMS_32
 
 WORDS = ["the", "unbelievable", "cat", "saw", "the", "dog", "antidisestablishmentarian", "."]
 
@@ -51,7 +52,7 @@ def test_padding_changes_no_attention(checkpoint):
     for place, text in enumerate(texts):
         for layer, pattern in patterns_of(checkpoint, [text]).items():
             n = pattern.shape[-1]
-            torch.testing.assert_close(together[layer][place, :, :n, :n], pattern[0], atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(together[layer][place, :, :n, :n], pattern[0], atol=SUMS_32, rtol=SHARP_32)
             assert (together[layer][place, :, :n, n:] == 0).all()
 
 

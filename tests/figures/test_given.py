@@ -17,6 +17,7 @@ from attnviz.errors import UsageError
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import texts_of
 from tests.support.models import gpt2_tokenizer, sharp_gpt2
+from tests.support.tolerances import SUMS_32
 
 TOKENS = "[CLS] the cat that i saw ran away [SEP]".split()
 WEIGHTS = (3 * torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(0))).softmax(-1)
@@ -145,7 +146,7 @@ def test_the_steps_of_a_generation_are_one_pass(kind: str, options: dict[str, An
     ids = output.sequences[0]
     for tokens in (list(map(str, ids)), list(map(str, ids[:-1]))):
         drawing = attnviz.draw(output.attentions, tokens)
-        torch.testing.assert_close(drawn(drawing), one_pass(model, ids), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(drawn(drawing), one_pass(model, ids), atol=SUMS_32, rtol=SUMS_32)
 
 
 def test_padding_of_a_prompt_is_left_out():
@@ -157,7 +158,7 @@ def test_padding_of_a_prompt_is_left_out():
     drawing = attnviz.draw(output.attentions, list(map(str, ids)), batch=1, mask=mask)
     n_padding = int((mask[1] == 0).sum())
     assert n_padding > 0
-    torch.testing.assert_close(drawn(drawing), one_pass(model, ids[n_padding:]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(drawn(drawing), one_pass(model, ids[n_padding:]), atol=SUMS_32, rtol=SUMS_32)
     passed = model(**inputs, output_attentions=True).attentions
     prompt = attnviz.draw(passed, list(map(str, inputs["input_ids"][1])), batch=1, mask=mask)
     assert drawn(prompt).shape[-1] == len(ids) - 6 - n_padding
@@ -170,7 +171,9 @@ def test_beams_change_places():
     assert len(set(beams.tolist())) > 1
     tokens = list(map(str, ids))
     own = one_pass(model, ids)
-    torch.testing.assert_close(drawn(attnviz.draw(output.attentions, tokens, batch=beams)), own, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        drawn(attnviz.draw(output.attentions, tokens, batch=beams)), own, atol=SUMS_32, rtol=SUMS_32
+    )
     assert not torch.allclose(drawn(attnviz.draw(output.attentions, tokens, batch=0)), own, atol=1e-2)
     with pytest.raises(UsageError, match="beam_indices"):
         attnviz.draw(output.attentions, tokens)
@@ -191,9 +194,9 @@ def test_cross_attention_has_tokens_of_its_columns():
     rows, columns = list(map(str, target)), list(map(str, source[0]))
     drawing = attnviz.draw(output.cross_attentions, rows, keys=columns, mask=mask)
     expected = torch.stack(whole.cross_attentions)[:, 0]
-    torch.testing.assert_close(drawn(drawing), expected[..., :-1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(drawn(drawing), expected[..., :-1], atol=SUMS_32, rtol=SUMS_32)
     own = attnviz.draw(output.decoder_attentions, rows)
-    torch.testing.assert_close(drawn(own), torch.stack(whole.decoder_attentions)[:, 0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(drawn(own), torch.stack(whole.decoder_attentions)[:, 0], atol=SUMS_32, rtol=SUMS_32)
     assert repr(drawing).endswith("on 6 × 5 tokens, not verified>")
     figure = drawing.figure("heads", select="X1H0")
     cells = next(image.get_array() for ax in figure.axes for image in ax.get_images() if image.get_array().ndim == 2)

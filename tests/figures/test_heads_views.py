@@ -20,6 +20,7 @@ from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.hand_made import LABELS, by_design, hand_made, uniform_pattern
 from tests.support.stored import PROFILE
+from tests.support.tolerances import SUMS_32
 
 
 def plans(analysis: Analysis, view: str, **choices: Any) -> list[Any]:
@@ -116,8 +117,8 @@ def test_a_long_text_is_pooled_and_its_largest_weights_stay():
 
 def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
     plan, grid = heatmap(hand_made(), "L0H1", drop_special=True), overview(hand_made(), drop_special=True)
-    np.testing.assert_allclose(plan.values, np.full((4, 4), 0.25), rtol=1e-6)
+    np.testing.assert_allclose(plan.values, np.full((4, 4), 0.25), rtol=SUMS_32)
     assert plan.labels.texts == LABELS[1:-1]
-    np.testing.assert_allclose(grid.cells[1].values, plan.values, rtol=1e-6)
+    np.testing.assert_allclose(grid.cells[1].values, plan.values, rtol=SUMS_32)
     with pytest.raises(UsageError, match="nothing of this text"):
         heatmap(hand_made(labels="a", special=(), causal=True, patterns=by_design(1, True)), drop_special=True)

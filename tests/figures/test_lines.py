@@ -14,6 +14,7 @@ from attnviz.figures.lines import HEAD_COLOURS, lines_figure
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.hand_made import LABELS, by_design, hand_made
+from tests.support.tolerances import SUMS_32
 
 LIGHT = Style()
 
@@ -151,7 +152,7 @@ def test_special_tokens_are_dropped_and_rows_renormalised():
     (plan,) = plans_of(hand_made(), "L1H1", token="#2", drop_special=True)
     assert plan.labels == LABELS[1:5]
     assert lines_of(plan) == [(0, 1, 0), (0, 1, 1)]  # numbers are those of the whole text, rows those of what is left
-    np.testing.assert_allclose(plan.weights, [1 / 3, 2 / 3], rtol=1e-6)
+    np.testing.assert_allclose(plan.weights, [1 / 3, 2 / 3], rtol=SUMS_32)
     (empty,) = plans_of(hand_made(), "L1H0", drop_special=True)
     assert not lines_of(empty)  # all of it went to [CLS]
 

@@ -14,6 +14,7 @@ from tests.conftest import SENTENCE
 from tests.support.ablations import TEXTS, masked_token_model, next_token_model
 from tests.support.classifiers import sharp_classifier
 from tests.support.models import bert_tokenizer, sharp_bert
+from tests.support.tolerances import SUMS_32
 
 OWN, SHARED = Style(scale="per-head"), Style(scale="shared")
 
@@ -40,7 +41,7 @@ def test_the_tiles_are_weights_times_norms_of_values(bert):
     assert np.allclose(weights, pattern)
     assert np.allclose(weighted, norms / bert.head("L1H2").largest)
     assert np.allclose(value_norms, bert.value_norms("L1H2").numpy() / bert.value_norms("L1H2").max().item())
-    assert np.allclose(weights * value_norms / (weights * value_norms).max(), weighted, atol=1e-6)
+    assert np.allclose(weights * value_norms / (weights * value_norms).max(), weighted, atol=SUMS_32)
     drawn = [ax for ax in figure.axes if ax.images]
     for ax, tile in zip(drawn, plan.tiles, strict=True):
         assert np.allclose(ax.images[0].get_array(), tile.values)
@@ -95,6 +96,6 @@ def test_the_map_of_effects_has_every_part_of_every_layer_and_adds_up(kind: str,
     assert [name for name, _ in drawn.beside] == columns
     rest = [part.direct_effect for part in result.effects.parts if part.layer is None]
     total = np.sum(drawn.values) + sum(np.sum(values) for _, values in drawn.beside) + sum(rest)
-    assert total == pytest.approx(result.effects.difference, abs=1e-5)
+    assert total == pytest.approx(result.effects.difference, abs=SUMS_32)
     for head, effect in result.effects.heads.items():
         assert drawn.values[head] == effect

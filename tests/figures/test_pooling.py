@@ -20,6 +20,7 @@ from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokeni
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import LONG_TEXT, bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.recorded import whole_pattern
+from tests.support.tolerances import SHARP_32, SUMS_32
 from tests.support.verified import random_patterns
 
 SIZES = [1, 7]
@@ -105,9 +106,9 @@ def test_patterns_are_pooled_as_the_whole_ones_are(make: Any, drop: bool, monkey
         for factor in (3, 10):
             for head, cells in pooled_patterns(shown, chosen, factor):
                 largest = largest_of_each(expected[head.id.layer][head.id.head], factor)
-                np.testing.assert_allclose(cells, largest, rtol=1e-4, atol=1e-5)
+                np.testing.assert_allclose(cells, largest, rtol=SHARP_32, atol=SUMS_32)
         for head, pattern in shown.patterns(chosen):
-            np.testing.assert_allclose(pattern, expected[head.id.layer][head.id.head], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(pattern, expected[head.id.layer][head.id.head], rtol=SHARP_32, atol=SUMS_32)
             assert torch.equal(shown.pattern(head.id), pattern) or size < 10**6
 
 
@@ -138,7 +139,7 @@ def test_no_picture_depends_on_the_blocks(make: Any, name: str, monkeypatch: pyt
             assert ours.caption == theirs.caption
             assert numbers_of(theirs)
             for some, others in zip(numbers_of(ours), numbers_of(theirs), strict=True):
-                np.testing.assert_allclose(some, others, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(some, others, rtol=SUMS_32, atol=SUMS_32)
 
 
 @pytest.mark.parametrize("name", ["overview", "heads", "lines", "text", "page"])

@@ -13,6 +13,7 @@ from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.hand_made import by_design, hand_made
+from tests.support.tolerances import SUMS_32
 
 MEAN = drawing_of("heads", "mean")
 
@@ -38,7 +39,7 @@ def test_the_mean_is_over_the_heads_of_each_layer_and_over_all(analysis: Analysi
     patterns = by_design(6).numpy()
     assert [tile.name for tile in each.tiles] == ["layer 0", "layer 1", "all layers"]
     for tile, expected in zip(each.tiles, [*patterns.mean(1), patterns.mean((0, 1))], strict=True):
-        np.testing.assert_allclose(tile.values, expected, atol=1e-7)
+        np.testing.assert_allclose(tile.values, expected, atol=SUMS_32)
 
 
 def test_of_a_selection_the_means_are_over_its_heads_and_it_says_so():
@@ -47,9 +48,9 @@ def test_of_a_selection_the_means_are_over_its_heads_and_it_says_so():
     each = means_of(found, select=("L0H1", "L1"))
     expected = patterns[0, 1], patterns[1].mean(0), np.stack([patterns[0, 1], *patterns[1]]).mean(0)
     for tile, values in zip(each.tiles, expected, strict=True):
-        np.testing.assert_allclose(tile.values, values, atol=1e-6)
+        np.testing.assert_allclose(tile.values, values, atol=SUMS_32)
     *_, one = means_of(found, select=("L1H2",)).tiles
-    np.testing.assert_allclose(one.values, patterns[1, 2], atol=1e-6)
+    np.testing.assert_allclose(one.values, patterns[1, 2], atol=SUMS_32)
 
 
 def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis: Analysis):
@@ -57,7 +58,7 @@ def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis: An
     inner = by_design(6).numpy()[:, :, 1:5, 1:5]
     sums = inner.sum(-1, keepdims=True)
     expected = np.divide(inner, sums, out=np.zeros_like(inner), where=sums > 0).mean(1)
-    np.testing.assert_allclose([tile.values for tile in plan.tiles[:2]], expected, atol=1e-6)
+    np.testing.assert_allclose([tile.values for tile in plan.tiles[:2]], expected, atol=SUMS_32)
     assert plan.labels.texts == ("the", "cat", "ran", "away")
     causal = means_of(hand_made(causal=True, special=()), drop_special=True)
     assert len(causal.labels.texts) == 5

@@ -12,6 +12,7 @@ from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
 from tests.support.drawn import drawing_of
 from tests.support.relatives import checkpoint_of
+from tests.support.tolerances import SUMS_32
 
 PROTEIN = "MKTAYIAKQRQISF"
 N = 32
@@ -96,7 +97,7 @@ def test_what_is_drawn_is_corrected_and_statistics_are_of_the_weights(tmp_path, 
         assert before.statistics.items() <= after.statistics.items()
         own = corrected(found.pattern(after.id)[1:-1, 1:-1], apc)
         (plan,) = drawing_of("heads", "heads").plans(found, ViewOptions(select=(str(after.id),)))
-        torch.testing.assert_close(torch.from_numpy(plan.values), own.clamp(min=0), atol=1e-6, rtol=0)
+        torch.testing.assert_close(torch.from_numpy(plan.values), own.clamp(min=0), atol=SUMS_32, rtol=0)
         assert (plan.labels.texts[0], plan.labels.texts[-1]) == ("M1", "F14")
         assert plan.axes[0] == plan.axes[1]
         highest = pairs.T[own[tuple(pairs)].topk(14).indices].tolist()

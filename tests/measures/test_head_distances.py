@@ -9,6 +9,7 @@ import torch
 
 from attnviz.measures.head_distances import MOST_QUERIES, HeadDistanceTally
 from attnviz.measures.tallies import counting
+from tests.support.tolerances import SUMS_32, SUMS_64
 
 
 def batch_of(*lengths):
@@ -63,7 +64,7 @@ def test_it_is_the_mean_over_queries_of_a_plain_loop():
     lengths = (5, 2, 7)
     patterns = random_patterns(2, 3, lengths)
     found = counted(patterns, lengths)
-    np.testing.assert_allclose(found.results(), expected(patterns, lengths), atol=1e-12)
+    np.testing.assert_allclose(found.results(), expected(patterns, lengths), atol=SUMS_64)
     assert found.n_queries == 14
 
 
@@ -72,7 +73,7 @@ def test_patterns_of_fewer_digits_are_compared_in_single_precision(dtype):
     patterns = random_patterns(1, 3, (6,)).to(dtype)
     found = counted(patterns, (6,)).results()
     assert found.dtype == torch.float64
-    np.testing.assert_allclose(found, expected(patterns.double(), (6,)), atol=1e-6)
+    np.testing.assert_allclose(found, expected(patterns.double(), (6,)), atol=SUMS_32)
 
 
 def test_of_many_queries_a_few_evenly_spread_are_compared():

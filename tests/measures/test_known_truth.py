@@ -22,6 +22,7 @@ from tests.support.models import (
     hand_built_bert,
     hand_built_gpt2,
 )
+from tests.support.tolerances import SHARP_32
 
 TEXT = "the cat that i saw ran away and the dog was in the house of he"
 BERT_TOKENS = 18  # 16 words, [CLS] and [SEP]
@@ -81,7 +82,7 @@ def test_a_head_built_for_a_pattern_gets_its_label_and_no_other(model: str, name
 def test_a_uniform_head_scores_its_baselines(model: str, looks_at: Any, limit: float, request: pytest.FixtureRequest):
     analysis: Analysis = request.getfixturevalue(model)
     head = analysis.head(places(looks_at, "broad")[0])
-    assert head.statistics["entropy"] == pytest.approx(analysis.context.uniform["entropy"], abs=1e-4)
+    assert head.statistics["entropy"] == pytest.approx(analysis.context.uniform["entropy"], abs=SHARP_32)
     for verdict in head.patterns:
         expected = 1 if verdict.kind == "broad" else verdict.baseline
         assert verdict.score == (None if expected is None else pytest.approx(expected, abs=limit)), verdict.name

@@ -12,6 +12,7 @@ from attnviz.texts.reading import Text
 from tests.support import independent
 from tests.support.corpora import count
 from tests.support.models import bert_tokenizer, sharp_bert
+from tests.support.tolerances import SUMS_32
 
 TEXTS = ["the cat saw the dog", "the unbelievable cat ran away", "one two", "he saw the house of the dog that ran away"]
 
@@ -53,8 +54,8 @@ def test_scores_and_baseline_are_those_of_plain_loops(checkpoint: Checkpoint, ba
     found = tally.results()
     expected, expected_baseline = by_hand(checkpoint, TEXTS)
     assert expected.shape == (3, 4)
-    np.testing.assert_allclose(found.scores[0], expected, atol=1e-6)
-    np.testing.assert_allclose(found.baseline[0], np.full((3, 4), expected_baseline), atol=1e-6)
+    np.testing.assert_allclose(found.scores[0], expected, atol=SUMS_32)
+    np.testing.assert_allclose(found.baseline[0], np.full((3, 4), expected_baseline), atol=SUMS_32)
     assert (found.texts, found.n.unique().tolist()) == (4, [tally.n_queries])
 
 
@@ -66,9 +67,9 @@ def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint: Chec
     for row in weights[1:].long().tolist():
         drawn.append(counted(checkpoint, [i for i, times in enumerate(row) for _ in range(times)]).results())
     found = counted(checkpoint, [0, 1, 2, 3], 2).results()
-    assert torch.allclose(found.errors, torch.stack([each.scores for each in drawn]).std(0), atol=1e-7)
+    assert torch.allclose(found.errors, torch.stack([each.scores for each in drawn]).std(0), atol=SUMS_32)
     above = torch.stack([each.scores - each.baseline for each in drawn])
-    assert torch.allclose(found.differences, above.std(0), atol=1e-7)
+    assert torch.allclose(found.differences, above.std(0), atol=SUMS_32)
     assert float(found.differences.min()) > 0
 
 
@@ -93,4 +94,4 @@ def test_special_tokens_and_rows_that_no_token_has_are_left_out_of_the_mean():
     with torch.no_grad():
         table[:5] += 100
         table[len(tokenizer) :] -= 50
-    assert torch.allclose(mean_embedding(from_loaded(model, tokenizer)), expected.double(), atol=1e-7)
+    assert torch.allclose(mean_embedding(from_loaded(model, tokenizer)), expected.double(), atol=SUMS_32)

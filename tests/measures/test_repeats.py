@@ -24,6 +24,7 @@ from tests.support.models import (
     sharp_bert,
     sharp_gpt2,
 )
+from tests.support.tolerances import SUMS_64
 from tests.support.verified import context_of, random_patterns, verified
 
 TWICE = " ".join(["the cat saw ran away dog was house"] * 2)
@@ -168,7 +169,7 @@ def test_scores_on_random_sequences_are_those_of_a_plain_loop(checkpoint):
     }
     for name, weights in wanted.items():
         expected = float(torch.stack(weights).double().mean())
-        assert scores[name].unique().tolist() == pytest.approx([expected], abs=1e-9)
+        assert scores[name].unique().tolist() == pytest.approx([expected], abs=SUMS_64)
 
 
 def test_uniform_attention_on_random_sequences_scores_the_baseline(checkpoint):

@@ -45,6 +45,7 @@ from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId
+from tests.support.tolerances import SUMS_32, SUMS_64
 
 NOTHING = math.nan
 FIRST = HeadId(0, 0)
@@ -114,7 +115,7 @@ def test_the_ends_of_the_interval_of_a_proportion_are_where_the_score_test_just_
     assert 0 <= low <= score + 1e-12
     assert score - 1e-12 <= high <= 1
     for end in (low, high):
-        assert (score - end) ** 2 == pytest.approx(quantile(rate, n) ** 2 * end * (1 - end) / n, abs=1e-9)
+        assert (score - end) ** 2 == pytest.approx(quantile(rate, n) ** 2 * end * (1 - end) / n, abs=SUMS_64)
 
 
 def test_instances_that_resemble_each_other_count_as_fewer():
@@ -153,13 +154,13 @@ def test_shares_have_intervals_that_are_even_on_the_logit_scale(score: float, er
     found = share_evidence(score, 0.3, (error, 2 * error), texts, 0.01)
     low, high = (math.log(end / (1 - end)) for end in found.interval)
     middle, width = math.log(score / (1 - score)), quantile(0.01, texts) * error / (score * (1 - score))
-    assert (low, high) == (pytest.approx(middle - width, abs=1e-6), pytest.approx(middle + width, abs=1e-6))
+    assert (low, high) == (pytest.approx(middle - width, abs=SUMS_32), pytest.approx(middle + width, abs=SUMS_32))
     paired = share_evidence(score, 0.3, (2 * error, error), texts, 0.01).difference
     assert paired == pytest.approx((found.interval[0] - 0.3, found.interval[1] - 0.3))
     rest = quantile(0.01, texts) * error * math.sqrt(3)  # what the baseline adds to the error of the difference
     low, high = (abs(end - score) for end in found.interval)
     expected = score - 0.3 - math.hypot(low, rest), score - 0.3 + math.hypot(high, rest)
-    assert found.difference == pytest.approx(expected, abs=1e-9)
+    assert found.difference == pytest.approx(expected, abs=SUMS_64)
     assert (found.p < 0.005) == (found.difference[0] > 0)  # p and interval agree: one-sided 0.005, two-sided 0.01
 
 

@@ -13,6 +13,7 @@ from attnviz.trace import sinks
 from attnviz.trace.sinks import with_found_sinks
 from tests.conftest import SENTENCE, needs_minilm
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert
+from tests.support.tolerances import SUMS_32
 from tests.support.verified import random_patterns
 
 EAGER = "transformers.models.gpt2.modeling_gpt2.eager_attention_forward"
@@ -111,7 +112,7 @@ def test_every_command_of_a_single_text_has_the_same_sinks():
     assert [entry["sink"] for entry in rolled.document()["inputs"]] == [kind is not None for kind in kinds]
     by_head = {head.id: head.sink for head in outputs.heads}
     for head in analysis.heads:
-        assert by_head[head.id] == pytest.approx(head.statistics["sink"], abs=1e-5)
+        assert by_head[head.id] == pytest.approx(head.statistics["sink"], abs=SUMS_32)
         assert by_head[head.id] > 0.5
     for result in (analysis, outputs, rolled):
         assert "“cat” (#2)" in " ".join(result.report(verbose=True).split())

@@ -20,6 +20,7 @@ from tests.support.blocks import in_blocks
 from tests.support.chats import CHATML, MESSAGES, chat_model, chat_tokenizer
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.tolerances import SHARP_32, SUMS_32
 
 TEXT = "the cat saw the dog and it ran away"
 
@@ -74,10 +75,12 @@ def test_shares_of_a_chat_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPa
         for source, target in found.pairs:
             rows, columns = (list(found.spans[each].tokens) for each in (source, target))
             share = found.between(head.id, source, target)
-            assert share.share == pytest.approx(np.mean([sum(weights[q, k] for k in columns) for q in rows]), abs=1e-5)
+            assert share.share == pytest.approx(
+                np.mean([sum(weights[q, k] for k in columns) for q in rows]), abs=SUMS_32
+            )
             assert share.per_token == pytest.approx(share.share / len(columns))
             assert share.uniform == pytest.approx(np.mean([sum(k <= q for k in columns) / (q + 1) for q in rows]))
-            assert share.last == pytest.approx(sum(weights[rows[-1], k] for k in columns), abs=1e-5)
+            assert share.last == pytest.approx(sum(weights[rows[-1], k] for k in columns), abs=SUMS_32)
             assert share.last_uniform == pytest.approx(sum(k <= rows[-1] for k in columns) / (rows[-1] + 1))
 
 
@@ -160,7 +163,7 @@ def test_the_lookback_ratio_is_that_of_the_paper() -> None:
             row = attention[head.id.layer, head.id.head, query, : query + 1]
             context, new = row[:first].mean(), row[first:].mean()
             ratios.append(context / (context + new))
-        assert analysis.spans.lookback(head.id) == pytest.approx(np.mean(ratios), abs=1e-5)
+        assert analysis.spans.lookback(head.id) == pytest.approx(np.mean(ratios), abs=SUMS_32)
         assert analysis.spans.lookback_uniform(head.id) == pytest.approx(0.5)
 
 
@@ -195,7 +198,7 @@ def test_only_the_queries_that_are_measured_count() -> None:
     head = whole.heads[3].id
     found = last.spans.between(head, 1, 0)
     assert (0, 0) not in last.spans.pairs
-    assert found.share == pytest.approx(whole.spans.between(head, 1, 0).last, abs=1e-6)
+    assert found.share == pytest.approx(whole.spans.between(head, 1, 0).last, abs=SUMS_32)
     assert found.uniform == pytest.approx(whole.spans.between(head, 1, 0).last_uniform)
 
 
@@ -300,12 +303,12 @@ def test_a_profile_of_chats_is_the_mean_over_chats(tmp_path: Path) -> None:
         ratios.append([analysis.spans.lookback(head.id) for head in analysis.heads])
     shares = found["share", "assistant", "system"]
     assert shares.texts == len(expected) == 2
-    np.testing.assert_allclose(shares.scores[0], np.mean(expected, 0), atol=1e-5)
+    np.testing.assert_allclose(shares.scores[0], np.mean(expected, 0), atol=SUMS_32)
     np.testing.assert_allclose(shares.baseline[0], np.mean(uniform))
     known = [ratio for ratio in ratios if None not in ratio]
     assert found["lookback", "", ""].texts == len(known) == 3
     np.testing.assert_allclose(
-        found["lookback", "", ""].scores.flatten(), np.mean(np.array(known, float), 0), atol=1e-5
+        found["lookback", "", ""].scores.flatten(), np.mean(np.array(known, float), 0), atol=SUMS_32
     )
     assert ("share", "system", "assistant") not in found
     assert "assistant" in profile.report(100)
@@ -314,7 +317,7 @@ def test_a_profile_of_chats_is_the_mean_over_chats(tmp_path: Path) -> None:
     spans = json.loads(data[1])["spans"]
     named = {(spans["names"][each["from"]], spans["names"][each["to"]]): each for each in spans["pairs"]}
     pair = named["assistant", "system"]
-    np.testing.assert_allclose(pair["values"], shares.scores.flatten(), atol=1e-4)
+    np.testing.assert_allclose(pair["values"], shares.scores.flatten(), atol=SHARP_32)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import LayerCheck
 from attnviz.trace.verify import VerifiedRows
 from tests.support import independent
+from tests.support.tolerances import HALF, SUMS_32, SUMS_64
 from tests.support.verified import context_of, random_patterns, verified
 
 SINK, TEXT = True, False
@@ -40,7 +41,7 @@ def one_head(pattern: Any, context: TextContext) -> dict[str, float | None]:
 
 
 def approx(**expected: float | None) -> Any:
-    return {name: value if value is None else pytest.approx(value, abs=1e-6) for name, value in expected.items()}
+    return {name: value if value is None else pytest.approx(value, abs=SUMS_32) for name, value in expected.items()}
 
 
 # --- worked by hand -----------------------------------------------------------------------------
@@ -131,16 +132,16 @@ def test_rows_are_summed_in_float64():
     """A sum of 300 of them in float32 is off by about 1e-8."""
     pattern = random_patterns(300, 1).float()
     found = measure(verified(pattern, torch.float32), context_of([TEXT] * 300))
-    assert found["confidence"] == pytest.approx(pattern.amax(-1).double().mean(-1).tolist(), abs=1e-13)
+    assert found["confidence"] == pytest.approx(pattern.amax(-1).double().mean(-1).tolist(), abs=SUMS_64)
 
 
 def test_baselines_are_computed_in_float64():
     context = context_of([SINK, *[TEXT] * 7], causal=True, tokens="xabcabcd")
     keys = range(1, 8)
-    assert context.uniform["previous"] == pytest.approx(sum(1 / n for n in keys[1:]) / 7, abs=1e-15)
-    assert context.uniform["sink"] == pytest.approx(sum(1 / (n + 1) for n in keys) / 7, abs=1e-15)
+    assert context.uniform["previous"] == pytest.approx(sum(1 / n for n in keys[1:]) / 7, abs=SUMS_64)
+    assert context.uniform["sink"] == pytest.approx(sum(1 / (n + 1) for n in keys) / 7, abs=SUMS_64)
     wanted = sum(1 / (n + 1) for n in keys[3:6]) / 3
-    assert context.uniform["duplicate_on_repeats"] == pytest.approx(wanted, abs=1e-15)
+    assert context.uniform["duplicate_on_repeats"] == pytest.approx(wanted, abs=SUMS_64)
 
 
 def test_an_unverified_layer_cannot_be_measured():
@@ -172,18 +173,18 @@ def test_attention_uniform_over_allowed_content_scores_exactly_its_baseline(draw
     found = one_head(keys / keys.sum(1, keepdim=True), context)
     for name in SHARES:
         expected = context.baselines_of(found)[name]
-        assert found[name] == (expected if expected is None else pytest.approx(expected, abs=1e-6))
+        assert found[name] == (expected if expected is None else pytest.approx(expected, abs=SUMS_32))
     everywhere = allowed_units(n, context.causal).double()
     found = one_head(everywhere / everywhere.sum(1, keepdim=True), context)
-    assert found["entropy"] == pytest.approx(context.uniform["entropy"], abs=1e-6)
+    assert found["entropy"] == pytest.approx(context.uniform["entropy"], abs=SUMS_32)
     assert found["sink"] == (
-        None if context.uniform["sink"] is None else pytest.approx(context.uniform["sink"], abs=1e-6)
+        None if context.uniform["sink"] is None else pytest.approx(context.uniform["sink"], abs=SUMS_32)
     )
 
 
 @pytest.mark.parametrize(
     ("dtype", "precision"),
-    [(torch.float64, 1e-6), (torch.float32, 1e-6), (torch.float16, 5e-3), (torch.bfloat16, 3e-2)],
+    [(torch.float64, SUMS_32), (torch.float32, SUMS_32), *HALF.items()],
 )
 def test_statistics_come_from_layers_of_every_dtype(dtype: torch.dtype, precision: float):
     pattern, context = (
@@ -236,7 +237,7 @@ def test_blocks_of_any_size_give_what_plain_loops_give(drawn: tuple[Tensor, Text
         wanted = independent.statistics(merged, list(context.units.sink), context.causal, *far, texts, sees)
         for name, value in found.items():
             if name in wanted:
-                assert value[head] == (None if wanted[name] is None else pytest.approx(wanted[name], abs=1e-11)), name
+                assert value[head] == (None if wanted[name] is None else pytest.approx(wanted[name], abs=SUMS_64)), name
         assert context.uniform["entropy"] == pytest.approx(wanted["entropy_uniform"])
         for name, baseline in wanted["baseline"].items():
             of_head = {key: values[head] for key, values in found.items()}
@@ -244,4 +245,6 @@ def test_blocks_of_any_size_give_what_plain_loops_give(drawn: tuple[Tensor, Text
     for others in (verified(patterns, torch.float64, 1), verified(patterns, torch.float64)):
         again = measure(others, context)
         for name, values in found.items():
-            assert again[name] == [None if value is None else pytest.approx(value, abs=1e-12) for value in values], name
+            assert again[name] == [None if value is None else pytest.approx(value, abs=SUMS_64) for value in values], (
+                name
+            )

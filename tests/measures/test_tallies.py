@@ -20,6 +20,7 @@ from attnviz.texts.reading import Text
 from tests.support import independent
 from tests.support.corpora import count, sentence
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.tolerances import SHARP_32, SUMS_32, SUMS_64
 
 TREES = [
     sentence(
@@ -63,7 +64,7 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint, batch
     impossible = ["next"] if checkpoint.architecture.causal else []
     for name in {"entropy", "distance", "confidence", "sink", *SHARES, *SHUFFLED.values()}.difference(impossible):
         expected = [[sums[name, i, j] / weights[name, i, j] for j in range(4)] for i in range(3)]
-        np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(found[name], expected, atol=SUMS_32, err_msg=name)
     for name in set(SHARES).difference(impossible, SHUFFLED):
         assert baselines[name] == pytest.approx(sums["baseline", name] / weights["content"])
     for name in impossible:
@@ -95,9 +96,9 @@ def test_offsets_and_their_baselines_are_those_of_plain_loops(checkpoint, batch_
             assert found[name].isnan().all()
             assert baselines[name] is None
         else:
-            np.testing.assert_allclose(found[name], at[name] / total, atol=1e-6)
+            np.testing.assert_allclose(found[name], at[name] / total, atol=SUMS_32)
             assert baselines[name] == pytest.approx(uniform[name] / queries)
-    np.testing.assert_allclose(1 - found["sink"], total / queries, atol=1e-6)
+    np.testing.assert_allclose(1 - found["sink"], total / queries, atol=SUMS_32)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -139,8 +140,8 @@ def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, m
             end = query + 1 if checkpoint.architecture.causal else None
             uniform += float(with_a[:end].sum() / content[:end].sum())
         n_non_sink += int(content.sum())
-    torch.testing.assert_close(tally.results()["with_a"].float(), on_a / on_content, atol=1e-5, rtol=1e-5)
-    assert tally.baselines()["with_a"] == pytest.approx(uniform / n_non_sink, rel=1e-5)
+    torch.testing.assert_close(tally.results()["with_a"].float(), on_a / on_content, atol=SUMS_32, rtol=SUMS_32)
+    assert tally.baselines()["with_a"] == pytest.approx(uniform / n_non_sink, rel=SUMS_32)
 
 
 def test_the_sink_baseline_is_the_share_of_sinks_among_the_keys(checkpoint):
@@ -166,7 +167,7 @@ def test_errors_depend_on_the_seed_and_not_on_the_batches(checkpoint):
         statistics(checkpoint, TREES, batch_size, 20, seed=seed).estimates()["sink"].errors
         for seed, batch_size in ((1, 2), (1, 3), (2, 2))
     )
-    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(one, other, atol=SUMS_32, rtol=SHARP_32)
     assert not torch.allclose(one, seeded, rtol=1e-2)
 
 
@@ -247,12 +248,12 @@ def test_relations_and_all_six_baselines_are_those_of_plain_loops_in_every_boots
                 baselines["fixed offset"][sample, place][at] = sums[name, ("offset", relation.offset)] / n
                 for each in NAMED[1:-1]:
                     baselines[each][sample, place][at] = sums[name, (way, each)] / n
-        np.testing.assert_allclose(found.scores, scores[0], atol=1e-12)
+        np.testing.assert_allclose(found.scores, scores[0], atol=SUMS_64)
         for each in NAMED:
-            np.testing.assert_allclose(found.baselines[each], baselines[each][0], atol=1e-12, err_msg=each)
+            np.testing.assert_allclose(found.baselines[each], baselines[each][0], atol=SUMS_64, err_msg=each)
         largest = np.stack([baselines[each][0] for each in NAMED]).argmax(0)
         deciding = np.take_along_axis(np.stack(list(baselines.values())), largest[None, None], 0)[0]
-        np.testing.assert_allclose(found.baseline, deciding[0], atol=1e-12)
+        np.testing.assert_allclose(found.baseline, deciding[0], atol=SUMS_64)
         torch.testing.assert_close(found.errors, standard_error(torch.from_numpy(scores[1:])), equal_nan=True)
         differences = standard_error(torch.from_numpy((scores - deciding)[1:]))
         torch.testing.assert_close(found.differences, differences, equal_nan=True)

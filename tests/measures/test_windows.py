@@ -20,6 +20,7 @@ from attnviz.texts.batches import SampledAttention
 from attnviz.texts.reading import Text
 from tests.support.corpora import count
 from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama
+from tests.support.tolerances import SUMS_32
 
 TEXT = "the cat that i saw ran away from the unbelievable dog"
 TEXTS = [Text(TEXT, number=0), Text("the cat saw the dog in the house", number=1)]
@@ -43,7 +44,7 @@ def test_uniform_heads_of_a_corpus_score_their_baselines(uniform):
     tally: Any = count(StatisticsTally(2, 4, True, replicates=3, windows=uniform.windows), uniform, TEXTS, 2)
     found = tally.estimates()
     for name in ("sink", "broad"):
-        torch.testing.assert_close(found[name].scores, found[name].baseline, atol=1e-6, rtol=0)
+        torch.testing.assert_close(found[name].scores, found[name].baseline, atol=SUMS_32, rtol=0)
     assert abs(float(found["sink"].baseline[0, 0, 0] - found["sink"].baseline[0, 1, 0])) > 0.02
     assert not found["long_range"].scores.any()  # uniform attention chooses no key
     assert float(found["previous"].baseline[0, 0, 0]) == pytest.approx(previous_share(uniform, WINDOW))
@@ -78,7 +79,7 @@ def test_cosines_within_a_window_have_its_baseline(uniform):
                 keys = [k for k in range(1, query + 1) if k > query - window and ids[k] != ids[query]]
                 cosines = [float(torch.cosine_similarity(table[ids[query]], table[ids[k]], dim=0)) for k in keys]
                 means += [sum(cosines) / len(cosines)] if cosines else []
-        assert float(baseline[0, layer, 0]) == pytest.approx(sum(means) / len(means), abs=1e-6)
+        assert float(baseline[0, layer, 0]) == pytest.approx(sum(means) / len(means), abs=SUMS_32)
 
 
 def test_uniform_heads_score_their_baselines_on_repeats(uniform):
@@ -87,7 +88,9 @@ def test_uniform_heads_score_their_baselines_on_repeats(uniform):
     found = tally.results()
     for name in ("previous", "duplicate", "induction"):
         scores = found.scores[name]
-        torch.testing.assert_close(scores[:2].mean(0), found.baselines[name].double().expand(2, 4), atol=1e-6, rtol=0)
+        torch.testing.assert_close(
+            scores[:2].mean(0), found.baselines[name].double().expand(2, 4), atol=SUMS_32, rtol=0
+        )
     assert float(found.baselines["induction"][0]) == 0 < float(found.baselines["induction"][1])
 
 
@@ -101,10 +104,10 @@ def test_a_profile_gives_each_layer_its_own_baselines(uniform, tmp_path):
 
 def test_a_rollout_of_uniform_heads_is_that_of_uniform_attention(uniform):
     found = rollout(TEXT, uniform, residual=0.3)
-    torch.testing.assert_close(found.means[1].double(), found.uniform, atol=1e-6, rtol=0)
-    torch.testing.assert_close(found.weights[1].double(), found.uniform_rollout, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found.means[1].double(), found.uniform, atol=SUMS_32, rtol=0)
+    torch.testing.assert_close(found.weights[1].double(), found.uniform_rollout, atol=SUMS_32, rtol=0)
     first = rollout(TEXT, uniform, layer=0)
-    torch.testing.assert_close(first.means[0].double(), first.uniform, atol=1e-6, rtol=0)
+    torch.testing.assert_close(first.means[0].double(), first.uniform, atol=SUMS_32, rtol=0)
     assert float(first.uniform[-1, 0]) == 0
 
 
@@ -113,7 +116,7 @@ def test_a_map_marks_what_uniform_attention_of_its_layers_gives(uniform, statist
     found = analyze(TEXT, uniform, syntax=False)
     (plan,) = MAP.plans(found, found._choices(Style(), {"maps": [statistic]}))
     (drawn,) = plan.maps
-    assert drawn.reference.value == pytest.approx(drawn.values.mean(), abs=1e-6)
+    assert drawn.reference.value == pytest.approx(drawn.values.mean(), abs=SUMS_32)
     assert drawn.reference.name == "uniform attention (mean of layers)"
     assert float(drawn.values.max()) > drawn.reference.value + 0.01
     assert drawn.norm.vmax >= drawn.values.max() - 1e-6

@@ -25,6 +25,7 @@ from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama, s
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, hand_built_gpt2, sharp_bert, sharp_gpt2
 from tests.support.outputs import model_of, of_head, own_numbers, sharper_gpt2
 from tests.support.relatives import checkpoint_of
+from tests.support.tolerances import SUMS_32, SUMS_64
 
 TEXTS = ["the cat saw the dog", "the unbelievable cat ran away", "he saw the house of the dog that ran away"]
 
@@ -126,12 +127,12 @@ def test_scores_and_baselines_are_those_of_plain_loops(kind: str):
         estimates = tally.estimates()
         assert {*estimates, "cases"} == {*found, "cases"}
         for role, estimate in estimates.items():
-            np.testing.assert_allclose(estimate.scores[0], found[role][0], atol=1e-9, err_msg=role)
-            np.testing.assert_allclose(estimate.baseline[0], found[role][1], atol=1e-9, err_msg=role)
+            np.testing.assert_allclose(estimate.scores[0], found[role][0], atol=SUMS_64, err_msg=role)
+            np.testing.assert_allclose(estimate.baseline[0], found[role][1], atol=SUMS_64, err_msg=role)
         if kind != "bert":
-            np.testing.assert_allclose(tally.cases(), found["cases"], atol=1e-9)
+            np.testing.assert_allclose(tally.cases(), found["cases"], atol=SUMS_64)
             for role in (COPYING, COPY_SUPPRESSION):  # n is of the cases that a score rests on
-                np.testing.assert_allclose(estimates[role].n, found["cases"] * tally.n_non_sink, atol=1e-6)
+                np.testing.assert_allclose(estimates[role].n, found["cases"] * tally.n_non_sink, atol=SUMS_32)
         np.testing.assert_array_equal(estimates[INACTIVE].n, tally.n_non_sink)
 
 

@@ -36,6 +36,7 @@ from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokeni
 from tests.support.hub import CONFIG, SECOND, Hub, files_of, put
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.tolerances import SHARP_32
 
 peft = pytest.importorskip("peft", reason="needs the extra adapters (peft)")
 
@@ -109,7 +110,9 @@ def test_patterns_are_those_with_the_adapter_beside_the_weights(bases, tmp_path,
     without = attnviz.analyze(TEXT, bases / base, device="cpu", syntax=False)
     moved = 0.0
     for head in analysis.heads:
-        torch.testing.assert_close(analysis.pattern(head.id), own[head.id.layer][0, head.id.head], atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            analysis.pattern(head.id), own[head.id.layer][0, head.id.head], atol=SHARP_32, rtol=0
+        )
         moved = max(moved, float((analysis.pattern(head.id) - without.pattern(head.id)).abs().max()))
     assert moved > 0.01, "the adapter does nothing, so that this test could not fail"
     assert analysis.verification.level == 4
@@ -122,7 +125,7 @@ def test_an_encoder_decoder_and_other_number_formats(bases: Path, tmp_path: Path
     assert analysis.target is not None
     ids = {"input_ids": analysis.tokens.ids, "decoder_input_ids": analysis.target.tokens.ids}
     own = beside(**{name: torch.tensor([each]) for name, each in ids.items()}, output_attentions=True)
-    torch.testing.assert_close(analysis.pattern("X1H2"), own.cross_attentions[1][0, 2], atol=1e-4, rtol=0)
+    torch.testing.assert_close(analysis.pattern("X1H2"), own.cross_attentions[1][0, 2], atol=SHARP_32, rtol=0)
     adapted(bases / "bert", BertModel, tmp_path / "bert", target_modules=QK)
     for dtype in ("float64", "bfloat16", "float16"):
         analysis = attnviz.analyze(TEXT, adapter=tmp_path / "bert", device="cpu", dtype=dtype, syntax=False)
@@ -145,7 +148,7 @@ def test_a_head_that_shares_its_weights_with_adapted_embeddings_keeps_its_own(ba
     inputs = found.tokens.model_inputs(torch.device("cpu"))
     with torch.no_grad():
         logits = found.checkpoint.language_head(found.checkpoint.model(**inputs)[0])  # type: ignore[misc]
-        torch.testing.assert_close(logits, beside(**inputs).logits, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(logits, beside(**inputs).logits, atol=SHARP_32, rtol=SHARP_32)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +166,9 @@ def test_a_decision_is_read_from_the_head_that_an_adapter_brings(bases, tmp_path
     inputs = checkpoint.tokenize(TEXT).model_inputs(torch.device("cpu"))
     with torch.no_grad():
         state = checkpoint.model(**inputs)[0][0, checkpoint.classifier.position(inputs["input_ids"][0].tolist())]
-        torch.testing.assert_close(checkpoint.classifier.head(state), beside(**inputs).logits[0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            checkpoint.classifier.head(state), beside(**inputs).logits[0], atol=SHARP_32, rtol=SHARP_32
+        )
 
 
 @pytest.mark.parametrize(
@@ -177,7 +182,7 @@ def test_logits_of_tokens_are_read_from_the_head_that_an_adapter_brings(bases, t
         own = beside(**inputs)
         logits = own.logits[0] if task == "TOKEN_CLS" else torch.stack([own.start_logits[0], own.end_logits[0]], -1)
         found = checkpoint.prediction_head(checkpoint.model(**inputs)[0][0])  # type: ignore[misc]
-    torch.testing.assert_close(found, logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found, logits, atol=SHARP_32, rtol=SHARP_32)
 
 
 def test_an_adapter_beside_the_weights_of_a_model_in_memory_is_told_how_to_merge(bases: Path, tmp_path: Path):

@@ -24,6 +24,7 @@ from tests.support.encoder_decoders import saved
 from tests.support.families import model_of
 from tests.support.models import bert_tokenizer, gpt2_config, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.support.spoiled import change_json, without
+from tests.support.tolerances import SUMS_32
 
 TINY_GPT2 = {"": "cpu", "transformer.h": "disk", "wte": "disk"}
 MINILM = {"": "cpu", "encoder.layer": "disk", "embeddings.word_embeddings": "disk"}
@@ -101,7 +102,7 @@ def test_experts_on_disk_are_explained_the_same_up_to_rounding(tmp_path):
     plain, spread = (attnviz.explain("the cat ran away", folder, device_map=each) for each in maps)
     assert on_meta(spread.checkpoint.model) > 0.3
     for name in plain.stages:
-        torch.testing.assert_close(spread.tensor(name), plain.tensor(name), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(spread.tensor(name), plain.tensor(name), rtol=SUMS_32, atol=SUMS_32)
 
 
 @pytest.mark.parametrize(("family", "words"), [("bert", "embeddings.word_embeddings"), ("gpt2", "wte")])

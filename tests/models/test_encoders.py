@@ -34,6 +34,7 @@ from tests.conftest import needs_parser
 from tests.support.models import save_checkpoint, sharp_bert
 from tests.support.recorded import own_patterns
 from tests.support.relatives import KINDS, RELATIVES, checkpoint_of, sharp
+from tests.support.tolerances import SHARP_64, SUMS_32, SUMS_64
 
 TEXT = "the cat that i saw ran away from the dog"
 PROTEIN = "MKTAYIAKQRQISF"
@@ -84,7 +85,7 @@ def test_the_bias_by_distance_is_a_part_of_scores():
     assert step_of(explained, "scores").formula == "Q Kᵀ / √d_head + b = Q Kᵀ / √8 + b"
     query, key = explained.tensor("split")[:2]
     bias = checkpoint.model.encoder.compute_position_bias(query[0][None])[0]
-    torch.testing.assert_close(explained.tensor("scores"), query @ key.mT / 8**0.5 + bias, rtol=0, atol=1e-9)
+    torch.testing.assert_close(explained.tensor("scores"), query @ key.mT / 8**0.5 + bias, rtol=0, atol=SHARP_64)
 
 
 # --- DeBERTa
@@ -101,8 +102,8 @@ def test_scores_of_deberta_are_of_content_and_of_its_relative_positions_both_way
         both = attention.disentangled_attention_bias(query, key, positions, table, 3)
     content, *by_position = query @ key.mT / 24**0.5, explained.tensor("content_to_position")
     by_position.append(explained.tensor("position_to_content"))
-    torch.testing.assert_close(sum(by_position), both, rtol=0, atol=1e-6)
-    torch.testing.assert_close(explained.tensor("scores"), content + both, rtol=0, atol=1e-6)
+    torch.testing.assert_close(sum(by_position), both, rtol=0, atol=SUMS_32)
+    torch.testing.assert_close(explained.tensor("scores"), content + both, rtol=0, atol=SUMS_32)
     row = explained.row
     torch.testing.assert_close(row.product * row.scale + sum(row.added.values()), row.score)
 
@@ -122,11 +123,11 @@ def test_both_masked_lm_heads_of_deberta_are_read(legacy, tmp_path):
     model = sharp("deberta-v2", auto_class=AutoModelForMaskedLM, legacy=legacy)
     folder = save_checkpoint(model, RELATIVES["deberta-v2"].tokenizer, tmp_path / "model")
     result = attnviz.head_outputs("the cat [MASK] the dog", str(folder), device="cpu")
-    assert result.effects.error < 1e-5
+    assert result.effects.error < SUMS_32
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([result.tokens.ids])).logits[0, result.effects.position]
     assert result.effects.predicted.id == int(logits.argmax())
-    assert result.effects.predicted.logit == pytest.approx(float(logits.max()), abs=1e-5)
+    assert result.effects.predicted.logit == pytest.approx(float(logits.max()), abs=SUMS_32)
 
 
 # --- layers that share modules
@@ -311,8 +312,8 @@ def test_the_input_of_the_first_layer_follows_from_the_tables(kind, pair):
     tokens = checkpoint.tokenize(f"{TEXT}{checkpoint.tokenizer.pad_token} the cat", pair)  # typed padding, too
     kept: list[Any] = []
     verify_stages(checkpoint, tokens, [0, 2], kept.append)
-    assert kept[0].checks["input"].error < 1e-14
-    assert kept[1].checks["output"].error < 1e-13
+    assert kept[0].checks["input"].error < SUMS_64
+    assert kept[1].checks["output"].error < SHARP_64
 
 
 @pytest.mark.draws
@@ -385,4 +386,6 @@ def test_a_profile_does_not_depend_on_the_side_of_the_tokenizers_padding(tmp_pat
         )
         scores.append(profile.document()["statistics"])
     for name in ("entropy", "distance", "sink"):
-        torch.testing.assert_close(torch.tensor(scores[0][name]), torch.tensor(scores[1][name]), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(scores[0][name]), torch.tensor(scores[1][name]), rtol=SUMS_32, atol=SUMS_32
+        )

@@ -20,11 +20,9 @@ from attnviz.models.families import ARCHITECTURES, COMMANDS, declared_in, llama
 from attnviz.present.tables import plain_text
 from tests.support.families import ENCODER_DECODERS, checkpoint_of
 from tests.support.sounds import tone
+from tests.support.tolerances import SHARP_32
 
 TEXT = "the cat saw the dog"
-ROUNDING = 5e-4
-"""Between two devices, of numbers of the size of 1; in float32, of patterns that are nearly one-hot."""
-
 NOT_COMPARED = {"verification", "model", "models", "device", "attnviz", "pairs"}
 """Of documents: what is said of the run itself, and a list whose order rounding decides (its sums are compared)."""
 
@@ -142,7 +140,7 @@ def differences(found: Any, expected: Any, at: str = "") -> Iterator[str]:
     elif (
         isinstance(expected, float)
         and isinstance(found, float)
-        and not isclose(found, expected, rel_tol=ROUNDING, abs_tol=ROUNDING)
+        and not isclose(found, expected, rel_tol=SHARP_32, abs_tol=SHARP_32)
     ):
         yield f"{at}: {found} for {expected}"
     elif not isinstance(expected, float | str) and found != expected:

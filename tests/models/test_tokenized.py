@@ -12,6 +12,7 @@ from attnviz.errors import AttnvizError, TextError, UsageError
 from attnviz.models.sources import find_checkpoint
 from tests.conftest import needs_minilm
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.tolerances import SUMS_32
 
 TEXTS = ["the cat that i saw ran away", "a dog"]
 LOWEST = torch.finfo(torch.float32).min
@@ -54,7 +55,7 @@ def test_padding_is_left_out_on_either_side(name: str, side: str):
     assert [analysis.text for analysis in found] == TEXTS
     for row, analysis in enumerate(found):
         own = own_attention(model, inputs, row, mask[row].bool())
-        assert torch.allclose(analysis.attention(), own, atol=1e-5)
+        assert torch.allclose(analysis.attention(), own, atol=SUMS_32)
         assert analysis.tokens == attnviz.analyze(TEXTS[row], model, tokenizer=tokenizer, syntax=False).tokens
     with pytest.raises(UsageError, match="padding token"):
         attnviz.analyze({"input_ids": inputs["input_ids"]}, model, tokenizer=tokenizer)
@@ -74,7 +75,7 @@ def test_packed_documents_keep_apart(name: str):
     assert [each.text for each in found] == TEXTS
     inputs["attention_mask"] = torch.zeros(seen.shape).masked_fill(~seen, LOWEST)[None, None]
     for analysis, tokens in zip(found, (slice(0, len(ids[0])), slice(len(ids[0]), None)), strict=True):
-        assert torch.allclose(analysis.attention(), own_attention(model, inputs, 0, tokens), atol=1e-5)
+        assert torch.allclose(analysis.attention(), own_attention(model, inputs, 0, tokens), atol=SUMS_32)
     with pytest.raises(UsageError, match="position_ids"):
         attnviz.analyze(inputs, model, tokenizer=tokenizer)
 
@@ -84,7 +85,7 @@ def test_one_text_gives_one_analysis_and_a_list_of_texts_a_list():
     pair = tokenizer("the cat ran", "a dog saw it", return_tensors="pt")
     analysis = attnviz.analyze(pair, model, tokenizer=tokenizer, syntax=False)
     assert (analysis.text, analysis.pair) == ("the cat ran", "a dog saw it")
-    assert torch.allclose(analysis.attention(), own_attention(model, pair, 0, slice(None)), atol=1e-5)
+    assert torch.allclose(analysis.attention(), own_attention(model, pair, 0, slice(None)), atol=SUMS_32)
     assert analysis.attention().shape == (3, 4, len(analysis.tokens), len(analysis.tokens))
     without = attnviz.analyze(tokenizer("the cat ran", add_special_tokens=False), model, tokenizer=tokenizer)
     assert without.tokens.labels == ("the", "cat", "ran")

@@ -28,6 +28,7 @@ from attnviz.models.wording import visible
 from attnviz.models.words import vocabulary_labels, word_spans
 from tests.support.llamas import sentencepiece_tokenizer
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.tolerances import SUMS_64
 
 BERT = bert_tokenizer()
 GPT2 = gpt2_tokenizer()
@@ -280,10 +281,10 @@ def test_units_merged_while_rows_come_are_those_of_a_dense_product(drawn):
         unit, merged = merge.add(first, rows)
         assert unit == sum(each.shape[1] for each in found)
         found.append(torch.nn.functional.pad(merged, (0, len(keys) - merged.shape[-1])))
-    torch.testing.assert_close(torch.cat(found, 1), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(torch.cat(found, 1), expected, rtol=SUMS_64, atol=SUMS_64)
     _, whole = UnitRows(members, keys, n_queries, n_keys).add(0, pattern)
     assert merge_pattern(pattern, [(place,) for place in range(n_queries)]) is pattern or n_queries != n_keys
-    torch.testing.assert_close(whole, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(whole, expected, rtol=SUMS_64, atol=SUMS_64)
 
 
 # --- words, and how a token is named

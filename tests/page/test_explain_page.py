@@ -18,6 +18,7 @@ from tests.support.explained import of_bert, of_gpt2
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import sharp_bert
 from tests.support.relatives import RELATIVES, checkpoint_of
+from tests.support.tolerances import SHARP_32, SUMS_32
 
 
 def unpacked(packed: dict[str, Any]) -> np.ndarray:
@@ -40,14 +41,14 @@ def test_the_steps_on_the_page_follow_from_one_another(family: str) -> None:
     numbers = {name: unpacked(packed) for name, packed in data["numbers"].items()}
     vectors = {name: unpacked(entry["numbers"]) for name, entry in data["vectors"].items()}
     scores = np.einsum("hqd,hkd->hqk", numbers["query"], numbers["key"]) * data["scale"]
-    np.testing.assert_allclose(sum((numbers[name] for name in data["added"]), scores), numbers["scores"], atol=1e-4)
+    np.testing.assert_allclose(sum((numbers[name] for name in data["added"]), scores), numbers["scores"], atol=SHARP_32)
     exponentials = np.exp(numbers["capped" if "capped" in numbers else "scores"]) * numbers["mask"]
     total = exponentials.sum(-1, keepdims=True) + np.exp(numbers.get("sinks", np.array([-np.inf])))[:, None, None]
-    np.testing.assert_allclose(exponentials / total, numbers["pattern"], atol=1e-5)
-    np.testing.assert_allclose(numbers["pattern"] @ numbers["value"], numbers["weighted"], atol=1e-4)
+    np.testing.assert_allclose(exponentials / total, numbers["pattern"], atol=SUMS_32)
+    np.testing.assert_allclose(numbers["pattern"] @ numbers["value"], numbers["weighted"], atol=SHARP_32)
     of_heads = numbers["outputs"].sum(0) + numbers.get("output_bias", 0)
-    np.testing.assert_allclose(of_heads, vectors["attention_output"], atol=1e-4)
-    np.testing.assert_allclose(np.linalg.norm(numbers["outputs"], axis=-1), numbers["output_lengths"], rtol=1e-4)
+    np.testing.assert_allclose(of_heads, vectors["attention_output"], atol=SHARP_32)
+    np.testing.assert_allclose(np.linalg.norm(numbers["outputs"], axis=-1), numbers["output_lengths"], rtol=SHARP_32)
     for name, terms in data["sums"].items():
         np.testing.assert_allclose(sum(factor * vectors[of] for of, factor in terms), vectors[name], atol=1e-3)
 
@@ -70,7 +71,7 @@ def test_above_the_bounds_the_page_says_what_is_left_out() -> None:
     query = page_data(heads, ViewOptions())["vectors"]["query"]
     np.testing.assert_array_equal(unpacked(query["numbers"]), heads.tensor("query")[:, ::2])  # of all heads
     lengths = wide.tensor("expanded").norm(dim=-1)  # of all numbers
-    np.testing.assert_allclose(unpacked(data["vectors"]["expanded"]["lengths"]), lengths, rtol=1e-5)
+    np.testing.assert_allclose(unpacked(data["vectors"]["expanded"]["lengths"]), lengths, rtol=SUMS_32)
 
 
 @needs_minilm
@@ -121,10 +122,10 @@ def shown(page: Page) -> dict[str, Any]:
 
 def check_it_shows(page: Page, token: int, head: int) -> None:
     found, wanted = shown(page), by_the_model(token, head)
-    np.testing.assert_allclose(found["scores"], wanted["scores"], atol=2e-4)
-    np.testing.assert_allclose(found["weights"], wanted["weights"], atol=2e-4)
-    np.testing.assert_allclose(found["value"], wanted["value"][:, :4], atol=2e-4)
-    np.testing.assert_allclose(found["outputs"], wanted["outputs"][:, :4], atol=2e-4)
+    np.testing.assert_allclose(found["scores"], wanted["scores"], atol=SHARP_32)
+    np.testing.assert_allclose(found["weights"], wanted["weights"], atol=SHARP_32)
+    np.testing.assert_allclose(found["value"], wanted["value"][:, :4], atol=SHARP_32)
+    np.testing.assert_allclose(found["outputs"], wanted["outputs"][:, :4], atol=SHARP_32)
 
 
 @needs_browser
@@ -168,11 +169,11 @@ def test_what_goes_to_other_keys_or_to_a_learned_sink_has_a_line_of_its_own(page
     rest, total = numbers_in(page.asked(feet, "pattern"))
     missing = 1 - float(result.tensor("pattern")[2, result.token, kept.start : kept.stop].sum())
     assert missing > 0.01
-    assert rest[-1] == pytest.approx(missing, abs=2e-4)
-    assert total[-1] == pytest.approx(1, abs=2e-4)
-    assert rest[-2] / total[-2] == pytest.approx(missing, abs=2e-4)
+    assert rest[-1] == pytest.approx(missing, abs=SHARP_32)
+    assert total[-1] == pytest.approx(1, abs=SHARP_32)
+    assert rest[-2] / total[-2] == pytest.approx(missing, abs=SHARP_32)
     values = numbers_in(page.asked(feet, "weighted"))
-    np.testing.assert_allclose(values[-1], result.tensor("weighted")[2, result.token, :4], atol=2e-4)
+    np.testing.assert_allclose(values[-1], result.tensor("weighted")[2, result.token, :4], atol=SHARP_32)
     if family == "bert":
         rows = numbers_in(page.table("[data-step=weighted]"))
         np.testing.assert_allclose(np.array(rows)[:, -4:].sum(0) + values[0], values[1], atol=5e-3)

@@ -23,6 +23,7 @@ from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import by_design, first_pattern, hand_made, previous_pattern
 from tests.support.stored import PROFILE
+from tests.support.tolerances import SUMS_32
 
 
 def data_of(html: str) -> Any:
@@ -99,7 +100,7 @@ def test_a_page_above_the_budget_says_so_and_keeps_the_statistics_of_all() -> No
     for said in (data["notes"][0], data["caption"]):
         assert "1 of 4 heads" in said
     entropy = next(each for each in data["statistics"] if each["key"] == "entropy")
-    assert entropy["values"] == pytest.approx([head.statistics["entropy"] for head in result.heads], abs=1e-5)
+    assert entropy["values"] == pytest.approx([head.statistics["entropy"] for head in result.heads], abs=SUMS_32)
     assert "of 4 heads" not in " ".join(page_data(result, ViewOptions())["notes"])
 
 
@@ -173,7 +174,7 @@ def test_every_kind_of_attention_is_between_its_own_texts(translated: Any) -> No
         assert (found["rows"], found["columns"], found["triangle"]) == between[head["id"][0]]
     statistics = {each["key"]: each for each in data["statistics"]}
     uniform = [part.context.uniform["entropy"] for part in translated.parts]
-    assert statistics["entropy"]["uniform"] == pytest.approx(uniform, abs=1e-5)
+    assert statistics["entropy"]["uniform"] == pytest.approx(uniform, abs=SUMS_32)
     assert statistics["distance"]["uniform"][2] is statistics["diagonality"]["uniform"][0] is None
     cross = next(head for head in data["heads"] if head["id"] == "X1H2")
     weights = unpacked(data["patterns"][cross["patterns"][0]]["data"], n, False, rows=m)

@@ -26,9 +26,8 @@ from attnviz.reference.attention import (
 from tests.support.drawn_parameters import random_input, random_parameters
 from tests.support.models import sharp_bert, sharp_gpt2
 from tests.support.recorded import RecordedLayer, batch, recorded
+from tests.support.tolerances import SHARP, SHARP_64, SUMS_32, SUMS_64
 
-PATTERN_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
-OUTPUT_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
 GPT2_FLAGS = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
 DTYPES = [torch.float32, torch.float64]
 
@@ -62,9 +61,9 @@ def assert_reproduces(model: Any, inputs: dict[str, Tensor], dtype: torch.dtype)
         assert pattern.dtype == output.dtype == dtype
         assert pattern.shape == layer.pattern.shape
         difference = (pattern - layer.pattern).abs().amax(dim=(1, 3))[real]
-        assert difference.max() <= PATTERN_LIMIT[dtype]
+        assert difference.max() <= SHARP[dtype]
         scale = layer.record.output[real].abs().max()
-        assert (output - layer.record.output)[real].abs().max() <= OUTPUT_LIMIT[dtype] * scale
+        assert (output - layer.record.output)[real].abs().max() <= SHARP[dtype] * scale
 
 
 def plain_loops(x: Tensor, parameters: HeadParameters, allowed: Tensor) -> tuple[list[Any], list[Any]]:
@@ -120,8 +119,8 @@ def test_reference_reproduces_gpt2_under_every_flag(dtype, flags, lengths):
     assert_reproduces(sharp_gpt2(**settings).to(dtype), batch(400, lengths), dtype)
 
 
-@pytest.mark.parametrize(("flag", "limit"), [("upcast", 1e-5), ("softmax_in_float32", 1e-6)])
-def test_scores_and_softmax_or_the_softmax_alone_can_be_in_float32(flag, limit):
+@pytest.mark.parametrize("flag", ["upcast", "softmax_in_float32"])
+def test_scores_and_softmax_or_the_softmax_alone_can_be_in_float32(flag):
     parameters = random_parameters(2, 3, sharpness=3.0 if flag == "upcast" else 1.0)
     x, allowed = random_input(5, 6), torch.ones(5, 5, dtype=torch.bool)
     narrow, _ = multi_head_attention(x, replace(parameters, **{flag: True}), allowed)
@@ -129,7 +128,7 @@ def test_scores_and_softmax_or_the_softmax_alone_can_be_in_float32(flag, limit):
     assert narrow.dtype == torch.float64
     assert torch.equal(narrow, narrow.float().double())  # nothing finer than float32 is left
     assert not torch.equal(wide, wide.float().double())
-    torch.testing.assert_close(narrow, wide, rtol=0, atol=limit)
+    torch.testing.assert_close(narrow, wide, rtol=0, atol=SUMS_32)
 
 
 @pytest.mark.parametrize("make", [sharp_bert, sharp_gpt2])
@@ -142,7 +141,7 @@ def test_captured_patterns_are_those_of_output_attentions_and_sharp(make):
     with torch.inference_mode():
         attentions = model(**inputs, output_attentions=True).attentions
     for record, expected in zip(records, attentions, strict=True):
-        torch.testing.assert_close(record.pattern, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(record.pattern, expected, rtol=0, atol=SUMS_32)
         assert record.pattern[0].max(dim=-1).values[..., 1:].mean() > 0.2
 
 
@@ -171,7 +170,7 @@ def test_reference_agrees_with_torch_scaled_dot_product_attention(causal, padded
         heads.transpose(1, 2).reshape(2, 9, 32), parameters.output_weight.flatten(0, 1).T, parameters.output_bias
     )
     real = mask.bool()
-    torch.testing.assert_close(output[real], expected[real], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(output[real], expected[real], rtol=SHARP_64, atol=SHARP_64)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -184,8 +183,8 @@ def test_reference_agrees_with_plain_loops(causal, n, n_heads, d_head, d_model):
     allowed = allowed_positions(torch.ones(1, n), causal)[0, 0]
     pattern, output = multi_head_attention(x, parameters, allowed)
     expected_pattern, expected_output = plain_loops(x, parameters, allowed)
-    torch.testing.assert_close(pattern, torch.tensor(expected_pattern, dtype=torch.float64), rtol=0, atol=1e-13)
-    torch.testing.assert_close(output, torch.tensor(expected_output, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(pattern, torch.tensor(expected_pattern, dtype=torch.float64), rtol=0, atol=SUMS_64)
+    torch.testing.assert_close(output, torch.tensor(expected_output, dtype=torch.float64), rtol=SUMS_64, atol=SUMS_64)
 
 
 def test_allowed_positions_are_those_before_a_query_and_no_padding():
@@ -214,7 +213,7 @@ def test_rows_sum_to_one_and_weights_are_not_negative(n, n_heads, d_head, seed, 
     parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness)
     allowed = allowed_positions(torch.ones(1, n), causal)[0, 0]
     pattern, _ = multi_head_attention(random_input(n, n_heads * d_head, seed=seed), parameters, allowed)
-    torch.testing.assert_close(pattern.sum(-1), torch.ones(n_heads, n, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(pattern.sum(-1), torch.ones(n_heads, n, dtype=torch.float64), rtol=0, atol=SUMS_64)
     assert (pattern >= 0).all()
 
 
@@ -228,8 +227,8 @@ def test_causal_attention_sees_nothing_ahead_and_later_tokens_change_nothing(n, 
     assert (pattern[:, torch.ones(n + 1, n + 1, dtype=torch.bool).triu(1)] == 0).all()
     assert (pattern[:, 0, 0] == 1).all()
     shorter, shorter_output = multi_head_attention(x[:n], parameters, allowed[:n, :n])
-    torch.testing.assert_close(pattern[:, :n, :n], shorter, rtol=0, atol=1e-12)
-    torch.testing.assert_close(output[:n], shorter_output, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(pattern[:, :n, :n], shorter, rtol=0, atol=SHARP_64)
+    torch.testing.assert_close(output[:n], shorter_output, rtol=SHARP_64, atol=SHARP_64)
 
 
 @few
@@ -251,8 +250,8 @@ def test_permuting_heads_permutes_patterns_and_leaves_the_output(n, n_heads, d_h
     x, allowed = random_input(n, n_heads * d_head, seed=seed), torch.ones(n, n, dtype=torch.bool)
     pattern, output = multi_head_attention(x, parameters, allowed)
     new_pattern, new_output = multi_head_attention(x, changed, allowed)
-    torch.testing.assert_close(new_pattern, pattern[order], rtol=0, atol=1e-12)
-    torch.testing.assert_close(new_output, output, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(new_pattern, pattern[order], rtol=0, atol=SHARP_64)
+    torch.testing.assert_close(new_output, output, rtol=SHARP_64, atol=SHARP_64)
 
 
 @few
@@ -264,8 +263,8 @@ def test_the_key_bias_moves_no_weight(n, n_heads, d_head, seed, sharpness):
     x, allowed = random_input(n, n_heads * d_head, seed=seed), torch.ones(n, n, dtype=torch.bool)
     pattern, output = multi_head_attention(x, parameters, allowed)
     same_pattern, same_output = multi_head_attention(x, without, allowed)
-    torch.testing.assert_close(same_pattern, pattern, rtol=0, atol=1e-10)
-    torch.testing.assert_close(same_output, output, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(same_pattern, pattern, rtol=0, atol=SHARP_64)
+    torch.testing.assert_close(same_output, output, rtol=SHARP_64, atol=SHARP_64)
 
 
 @pytest.mark.parametrize("make", [sharp_bert, sharp_gpt2])

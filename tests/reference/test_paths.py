@@ -21,6 +21,7 @@ from tests.support.ablations import next_token_model
 from tests.support.families import LLAMAS, RELATIVES, TEXT, model_of
 from tests.support.llamas import HYBRID
 from tests.support.models import gpt2_config, gpt2_tokenizer, known_gpt2
+from tests.support.tolerances import SHARP_32, SUMS_32
 
 BASE, OTHER = torch.tensor([[5, 9, 17, 13, 9, 21, 5]]), torch.tensor([[5, 12, 17, 30, 8, 21, 7]])
 
@@ -141,7 +142,7 @@ def differences(
     where[:, at] = True
     for sender, ours in logits_along(checkpoint, name, at=where, networks=networks).items():
         theirs = logits_by_hooks(apart, sender, receiver.head, receiver.reads, at, networks)
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours, theirs, rtol=SUMS_32, atol=SUMS_32)
         changes.append(float((theirs - unchanged).abs().max()))
     return max(changes)
 
@@ -215,7 +216,7 @@ def test_only_the_keys_carry_what_an_induction_head_needs():
     assert effects("L1H0.k")[carrier] == pytest.approx(1, abs=0.02)
     for name in ("L1H0.q", "L1H0.v", "L1H1.k", "logits"):
         assert abs(effects(name)[carrier]) < 0.01
-    assert max(abs(effect) for head, effect in effects("L1H0.k").items() if head != carrier) < 1e-6
+    assert max(abs(effect) for head, effect in effects("L1H0.k").items() if head != carrier) < SUMS_32
     assert effects("logits")[HeadId(1, 0)] == pytest.approx(1, abs=0.02)
 
 
@@ -271,8 +272,8 @@ def test_a_backup_head_repairs_and_without_one_nothing_does():
     largest = max(with_one.changes, key=lambda source: abs(float(with_one.changes[source])))
     assert largest == HeadId(1, 0)
     assert float(without.direct) > 0.5
-    assert float(without.total) == pytest.approx(float(without.direct), abs=1e-5)
-    assert max(abs(float(each)) for each in (without.norm, *without.changes.values())) < 1e-5
+    assert float(without.total) == pytest.approx(float(without.direct), abs=SUMS_32)
+    assert max(abs(float(each)) for each in (without.norm, *without.changes.values())) < SUMS_32
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "granite", "mixtral", "opt"])
@@ -298,10 +299,10 @@ def test_removed_heads_have_the_direct_effects_of_outputs_and_the_logits_of_hook
 
             with checkpoint.modules[layer].o_proj.register_forward_pre_hook(without):
                 logits = checkpoint.whole(ids).logits[0, -1]
-            assert float(each.direct) == pytest.approx(effects.heads[each.head], abs=1e-4)
-            assert float(each.total) == pytest.approx(effects.difference - float(logits[17] - logits[13]), abs=1e-4)
+            assert float(each.direct) == pytest.approx(effects.heads[each.head], abs=SHARP_32)
+            assert float(each.total) == pytest.approx(effects.difference - float(logits[17] - logits[13]), abs=SHARP_32)
             repaired = float(each.norm) + sum(float(change) for change in each.changes.values())
-            assert repaired == pytest.approx(float(each.direct - each.total), abs=1e-4)
+            assert repaired == pytest.approx(float(each.direct - each.total), abs=SHARP_32)
             assert abs(repaired) > 1e-6 or layer == checkpoint.n_layers - 1
 
 

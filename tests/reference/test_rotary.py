@@ -28,6 +28,7 @@ from attnviz.reference.attention import (
 from attnviz.reference.positions import Rotary, apply_rotary, default_frequencies
 from tests.support.drawn_parameters import random_input, random_parameters
 from tests.support.llamas import ROPE, llama_config
+from tests.support.tolerances import SHARP_64, SUMS_32
 
 
 @pytest.mark.parametrize("rotated_numbers", [8, 4])
@@ -41,8 +42,8 @@ def test_pairs_of_numbers_are_turned_as_complex_numbers(rotated_numbers):
                 angle = position * 100.0 ** (-2 * i / rotated_numbers)
                 pair = complex(x[head, position, i], x[head, position, i + half])
                 expected = pair * cmath.exp(1j * angle) * 1.5
-                assert float(turned[head, position, i]) == pytest.approx(expected.real, abs=1e-6)
-                assert float(turned[head, position, i + half]) == pytest.approx(expected.imag, abs=1e-6)
+                assert float(turned[head, position, i]) == pytest.approx(expected.real, abs=SUMS_32)
+                assert float(turned[head, position, i + half]) == pytest.approx(expected.imag, abs=SUMS_32)
     assert torch.equal(turned[..., rotated_numbers:], x[..., rotated_numbers:])
 
 
@@ -52,7 +53,7 @@ def test_scores_depend_on_distances_alone():
     scores = (x @ x.mT)[0]
     for distance in range(6):
         diagonal = scores.diagonal(distance)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=SUMS_32, atol=SUMS_32)
     assert (scores[0, 1:] - scores[0, 0]).abs().min() > 0.01
 
 
@@ -63,7 +64,7 @@ def test_frequencies_are_those_of_transformers(kind):
     rotary = rotary_of(config, 16)
     for n in (4, 12):
         expected, factor = ROPE_INIT_FUNCTIONS[name](config, seq_len=n)
-        torch.testing.assert_close(rotary.of(n), expected, rtol=1e-6, atol=0)
+        torch.testing.assert_close(rotary.of(n), expected, rtol=SUMS_32, atol=0)
         assert rotary.factor == pytest.approx(factor)
 
 
@@ -74,17 +75,17 @@ def test_frequencies_by_type_of_layer_are_those_of_transformers():
     config = llama_config("gemma3_text", rope_parameters=by_type, head_dim=64)
     expected, factor = ROPE_INIT_FUNCTIONS["yarn"](config, layer_type="full_attention")
     rotary = rotary_of(config, 64, "full_attention")
-    torch.testing.assert_close(rotary.frequencies, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(rotary.frequencies, expected, rtol=SUMS_32, atol=0)
     assert rotary.factor == pytest.approx(factor)
 
 
 def test_root_mean_square_norm_is_that_of_torch_and_of_a_loop():
     x, weight = random_input(3, 6), random_input(6, seed=1)
-    torch.testing.assert_close(RMSNorm(weight, 1e-3)(x), rms_norm(x, (6,), weight, 1e-3), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(RMSNorm(weight, 1e-3)(x), rms_norm(x, (6,), weight, 1e-3), rtol=SUMS_32, atol=SUMS_32)
     row = [float(value) for value in x[1]]
     root = math.sqrt(sum(value**2 for value in row) / 6 + 1e-3)
     expected = [value / root * (1 + float(w)) for value, w in zip(row, weight, strict=True)]
-    assert RMSNorm(weight, 1e-3, one_more=True)(x)[1].tolist() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert RMSNorm(weight, 1e-3, one_more=True)(x)[1].tolist() == pytest.approx(expected, rel=SUMS_32, abs=SUMS_32)
 
 
 @pytest.mark.parametrize("norm", [
@@ -96,7 +97,7 @@ def test_norms_are_linear_with_their_scale_held_fixed(norm):
     x, y = random_input(3, 6), random_input(3, 6, seed=2)
     scale = norm.scale(x + y)
     parts = norm.linear_part(x, scale) + norm.linear_part(y, scale)
-    torch.testing.assert_close(parts, norm(x + y), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(parts, norm(x + y), rtol=SUMS_32, atol=SUMS_32)
 
 
 def test_layer_norm_is_that_of_torch():
@@ -109,7 +110,7 @@ def test_groups_caps_windows_and_queries_that_see_nothing_by_hand():
     assert repeat_kv(x, 6)[1, :, 0, 0].tolist() == [0, 0, 1, 1, 2, 2]
     assert repeat_kv(x, 3) is x
     capped = softcap(torch.tensor([0.01, -1.0, 1e6]), 2.0).tolist()
-    assert capped == pytest.approx([0.01, 2 * math.tanh(-0.5), 2.0], abs=1e-6)
+    assert capped == pytest.approx([0.01, 2 * math.tanh(-0.5), 2.0], abs=SUMS_32)
     allowed = allowed_positions(torch.ones(1, 4), causal=True, window=2)[0, 0]
     assert allowed.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     padded = allowed_positions(torch.tensor([[0, 1, 1, 0]]), causal=True, window=1)[0, 0]
@@ -143,10 +144,10 @@ def test_rectangular_attention_with_groups_and_a_bias_is_that_of_a_plain_loop():
             weights = [math.exp(float(query @ key) * parameters.scale + 0.3 * head * (k - q))
                        for k, key in enumerate(keys)]  # fmt: skip
             for k, weight in enumerate(weights):
-                assert float(pattern[head, q, k]) == pytest.approx(weight / sum(weights), rel=1e-9)
+                assert float(pattern[head, q, k]) == pytest.approx(weight / sum(weights), rel=SHARP_64)
                 expected[q] += weight / sum(weights) * (source[k] @ w_v[head // 2]) @ parameters.output_weight[head]
     assert (pattern[..., 4] == 0).all()
-    torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(output, expected, rtol=SHARP_64, atol=SHARP_64)
 
 
 def _by_distance(first: int, n_queries: int, n_keys: int) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 
 from attnviz.texts import runs
 from attnviz.texts.long_runs import Process
+from tests.support.tolerances import SUMS_32
 
 
 def interrupting(after: int, *signals: Signals) -> Callable[..., None]:
@@ -36,13 +37,13 @@ def gathered_here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return states
 
 
-def close(found: Any, expected: Any, relative: float = 1e-6) -> None:
+def close(found: Any, expected: Any, relative: float = SUMS_32) -> None:
     """Assert that documents are equal but for rounding."""
     if isinstance(expected, dict | list):
         assert len(found) == len(expected)
         for key in expected if isinstance(expected, dict) else range(len(expected)):
             close(found[key], expected[key], relative)
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=relative, abs=1e-5)
+        assert found == pytest.approx(expected, rel=relative, abs=SUMS_32)
     else:
         assert found == expected

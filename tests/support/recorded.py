@@ -33,6 +33,11 @@ class RecordedLayer:
         n_keys = self.call.key.shape[-2]
         return torch.cat([pad(rows, (0, n_keys - rows.shape[-1])) for rows in self.own], 2)
 
+    def largest_score(self, scale: float) -> float:
+        """No score is larger, since none is larger than the product of the lengths of its query and key."""
+        query, key = (each.float().norm(dim=-1).max() for each in (self.call.query, self.call.key))
+        return float(query * key * scale)
+
 
 @dataclass
 class Keeping(Observer):
