@@ -182,7 +182,7 @@ def test_scaled_kinds_of_rotary_positions_verify(kind):
 def test_rotary_settings_beside_those_by_type_of_layer_are_left_out_as_transformers_does(family):
     of_all = {"rope_type": "yarn", "rope_theta": 100.0, **ROPE["yarn"]}
     checkpoint = checkpoint_of(family, rope_parameters=of_all)
-    right_in(checkpoint, padded(checkpoint, (12,)), ROUNDING)
+    right_in(checkpoint, padded(checkpoint, (12,)))
 
 
 @pytest.mark.parametrize("family", [*RELATIVES, "bert", "gpt2"])
