@@ -134,7 +134,7 @@ def test_a_pattern_of_any_family_of_figures_has_a_place_in_the_summary(monkeypat
     analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
     semantic = next(family for family in FAMILIES if family.name == "semantic")
     monkeypatch.setattr(
-        findings, "family_of_label", lambda name: semantic if name == "previous-token" else family_of_label(name)
+        findings, "families_of_label", lambda name: [semantic if name == "previous-token" else family_of_label(name)]
     )
     assert analysis.document()["summary"]["kinds"]["other"]["heads"] == 2
     assert "2 semantic (L0H0 previous-token 1.00)" in text_of(analysis, width=100)

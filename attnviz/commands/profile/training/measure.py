@@ -208,7 +208,7 @@ def _measured(
         head=str(head.id),
         prefix_matching=head.score,
         interval=head.interval,
-        induction=sum(role.passed for role in roles),
+        induction=sum(role.holds for role in roles),
         copying=None if copying is None else float(copying[head.id]),
         loss_early=means[0],
         loss_late=means[1],
