@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from attnviz.commands.heads import findings
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.tables import head_tables
-from attnviz.figures.families import FAMILIES, family_of_label
+from attnviz.figures import families
+from attnviz.figures.families import FAMILIES
 from attnviz.language.syntax import Arc
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, plain_text
@@ -133,8 +133,9 @@ def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each()
 def test_a_pattern_of_any_family_of_figures_has_a_place_in_the_summary(monkeypatch):
     analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
     semantic = next(family for family in FAMILIES if family.name == "semantic")
+    known = families.families_of_label
     monkeypatch.setattr(
-        findings, "family_of_label", lambda name: semantic if name == "previous-token" else family_of_label(name)
+        families, "families_of_label", lambda name: [semantic] if name == "previous-token" else known(name)
     )
     assert analysis.document()["summary"]["kinds"]["other"]["heads"] == 2
     assert "2 semantic (L0H0 previous-token 1.00)" in text_of(analysis, width=100)

@@ -339,7 +339,7 @@ def test_a_new_file_names_model_corpus_and_options_so_that_it_runs_from_its_fold
         ("new.toml", {"published": "wang-2022"}, "--published"),
         ("none/new.toml", {}, "none"),
         (["a.toml", "b.toml"], {}, "found 2"),
-        ("new.toml", {"limit": 20}, "no head passes"),
+        ("new.toml", {"limit": 20}, "100 texts"),
     ],
 )
 def test_what_no_file_can_be_made_of_is_said(

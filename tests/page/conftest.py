@@ -40,7 +40,6 @@ ROLES = profile_of(
     {
         "L0H0": [role("previous-token", 0.95, 0.1)],
         "L0H1": [role("syntactic:obj", 0.7, 0.4, direction="dependent_to_head")],
-        "L0H2": [role("current-token", 0.9, 0.1)],
         "L1H0": [role("syntactic:nsubj", 0.7, 0.4, direction="dependent_to_head")],
     }
 )

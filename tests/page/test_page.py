@@ -5,6 +5,7 @@ import json
 import re
 import zlib
 from collections import Counter
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -15,13 +16,14 @@ import torch
 import attnviz
 from attnviz.commands.heads.page_view import page_data
 from attnviz.commands.heads.summary import summary_entry
+from attnviz.language.syntax import Arc, Parse
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import ERROR, MODULES, PackedPattern, pack, script_text
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
-from tests.support.hand_made import by_design, first_pattern, hand_made, previous_pattern
+from tests.support.hand_made import PARSE, by_design, first_pattern, hand_made, previous_pattern
 from tests.support.stored import PROFILE
 from tests.support.tolerances import SUMS_32
 
@@ -137,13 +139,16 @@ def test_a_head_has_the_same_label_marks_and_kinds_in_the_terminal_the_overview_
         assert int(number) == counts[kind], kind
 
 
-def test_marks_of_roles_are_filled_only_where_the_text_shows_the_role() -> None:
-    result = hand_made(profile=PROFILE)
+@pytest.mark.parametrize(
+    ("parse", "seen"), [(PARSE, True), (replace(PARSE, arcs=(Arc(0, 1, "det"),)), False), (None, None)]
+)
+def test_marks_of_roles_are_filled_only_where_the_text_shows_the_role(parse: Parse | None, seen: bool | None) -> None:
+    result = hand_made(profile=PROFILE, parse=parse)
     heads = page_data(result, ViewOptions())["heads"]
     (grid,) = drawing_of("heads", "overview").plans(result, ViewOptions())
     marks = {str(cell.id): None if cell.right is None else (cell.right[0].name, cell.right[2]) for cell in grid.cells}
     of_page = {head["id"]: (head["role"]["family"], head["role"]["seen"]) for head in heads}
-    assert {seen for _, seen in of_page.values()} == {True, None}
+    assert of_page["L0H1"] == ("syntactic", seen)  # nsubj
     for head, drawn in marks.items():
         assert of_page[head] == (("unnamed", True) if drawn is None else drawn)
     kinds = {head["id"]: head["role"]["kinds"] for head in heads}

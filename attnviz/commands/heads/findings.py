@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
-from attnviz.figures.families import families_of_label, family_of_label
+from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, Label, Verdict
@@ -63,7 +63,7 @@ class HeadFindings:
 
         They are families, of which pictures show the last by its mark.
         """
-        return [family.name for family in families_of_label(self.label)]
+        return [family_of_label(name).name for name in self.label.split(BOTH)]
 
     @property
     def role(self) -> Role | None:
