@@ -246,7 +246,7 @@ def test_several_signals_at_once_are_one_and_nothing_is_written(heads, monkeypat
         ("attnviz.models.weights.load_file", ValueError("could not determine the shape")),
         ("attnviz.models.weights.load_file", None),
         ("transformers.AutoTokenizer.from_pretrained", SystemError("bug")),
-        ("attnviz.models.sources.json.loads", ValueError("no")),
+        ("attnviz.models.files.json.loads", ValueError("no")),
         pytest.param("spacy.load", OSError("no"), marks=needs_parser),
         ("attnviz.figures.style.figure_bytes", ValueError("no")),
         ("attnviz.figures.style.figure_bytes", None),
@@ -304,7 +304,7 @@ def test_a_stored_profile_is_shown_beside_the_texts_own_evidence(heads, bert_fol
     store_profile(document_for(bert_folder, [INDUCTION]), "2026-11-22")
     result = heads("--figures", "none", "--top", "0")
     assert result.exit_code == 0, result.output
-    assert "Corpus: trees.conllu" in plain(result)
+    assert "Corpus: random tokens" in plain(result)
     assert re.search(r"L1H2 .* induction .*0\.90 +0\.20", result.stdout)
     found = written()
     assert found["profile"]["source"] == "yours"
