@@ -175,7 +175,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --figures all,none", 2, "alone"),
     ("heads ... --figures pictures", 2, "pictures"),
     ("heads ... --figures overview,", 2, "commas"),
-    ("heads ... --relation own", 2, "no parse"),
+    ("heads ... --relation own", 2, "the parse"),
     ("ablate ... --figures curve --no-curve", 2, "curve"),
     ("outputs TEXT -m bert --figures effects", 2, "effects"),
     ("compare ... --theme red", 2, "red"),
@@ -235,6 +235,8 @@ VALUES |= {
     "sender": ["L0"],
     "direction": "noise",
     "metric": "kl",
+    "networks": "run",
+    "order_by": "kl",
     "frequencies": Path("x"),
     "contacts": Path("x"),
 }
