@@ -224,8 +224,8 @@ NEEDED = {
     "explain": "TEXT",
     "outputs": "TEXT",
     "rollout": "TEXT",
-    "patch": "TEXT",
-    "ablate": "TEXT",
+    "patch": "pairs.csv",
+    "ablate": "trees.conllu",
     "profile": "trees.conllu",
 }
 VALUES = {"select": ["L0"], "residual": 0.25, "method": "zero", "dtype": "float64", "role": ["x"], "memory": "64M"}
@@ -266,8 +266,9 @@ def test_every_option_of_text_and_measurement_reaches_the_function(run, command,
 
     monkeypatch.setattr(attnviz, known.functions[0], stop)
     treebank(Path("trees.conllu"), 5)
-    first = [{"TEXT": SENTENCE}.get(NEEDED.get(command, "TEXT"), "trees.conllu")] if command != "circuits" else []
-    result = run(command, *first, *words, model="bert")
+    Path("pairs.csv").write_text("clean,corrupt\nthe cat,the dog\n")
+    needed = NEEDED.get(command, "TEXT").replace("TEXT", SENTENCE)
+    result = run(command, *([needed] if command != "circuits" else []), *words, model="bert")
     assert result.exit_code == 3, result.output
     assert {name: given[name] for name in expected} == expected
 
