@@ -61,7 +61,7 @@ def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     assert (counted(1, "text"), counted(2001, "text")) == ("1 text", "2,001 texts")
     assert written(value) == "0.00"
     role = SimpleNamespace(role="related", relation=None, direction=None, score=value, baseline=-0.001, n=9)
-    head: Any = SimpleNamespace(shown="local", role=role, over_corpus=[("related", role)])
+    head: Any = SimpleNamespace(shown="local", role=role, role_label="related", over_corpus=[("related", role)])
     told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
     assert told.endswith(" score 0.00, baseline 0.00, n = 9")
     assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
