@@ -10,7 +10,7 @@ from typing import Any
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
 from attnviz.measures.guesses import error_reduction
-from attnviz.measures.patterns import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, SINK, TYPES, describes
+from attnviz.measures.patterns import CHOSEN, GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, SINK, TYPES, describes
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, TextContext, ratio
 from attnviz.models.head_ids import HeadId
@@ -98,9 +98,12 @@ class Verdict:
 
     @property
     def largest_baseline(self) -> str:
-        """Name of a relation's best guess, or the offset if that is best; else empty."""
+        """Name of a relation's best guess, or the offset if that is best; else ``uniform``, or of long-range ``shuffle``.
+
+        The latter is what the head's own weights give with the keys of each row shuffled.
+        """
         if self.baselines is None:
-            return ""
+            return "shuffle" if self.name in map(NAMES.get, CHOSEN) else "uniform"
         name = max(self.baselines, key=self.baselines.__getitem__)
         return f"{self.offset:+d}" if name == "fixed offset" else name
 

@@ -6,7 +6,7 @@ from math import log
 import pytest
 import torch
 
-from attnviz.commands.heads.findings import HeadFindings
+from attnviz.commands.heads.findings import HeadFindings, evidence
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import (
     ENOUGH,
@@ -252,3 +252,10 @@ def test_a_relation_is_no_label_where_its_words_attend_more_to_sinks(on_sinks: b
     found = judged(relations=[both])["nsubj"]
     assert found.holds
     assert label_of([found], 20).name == label
+
+
+def test_a_long_range_label_stands_beside_its_own_baseline_even_where_that_is_larger():
+    verdict = judged(long_range=0.2, long_range_baseline=0.22)["long-range"]
+    head = HeadFindings(HeadId(0, 0), {}, (verdict,), label_of([verdict], 20))
+    assert (head.label, verdict.largest_baseline) == ("long-range", "shuffle")
+    assert {"0.20", "0.22"} <= set(evidence(head).split())

@@ -184,13 +184,14 @@ def evidence(head: HeadFindings) -> str:
         return f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {baseline} · n = {verdict.n}"
     if verdict.kind == "broad":
         return f"entropy {verdict.score:.2f} of that of uniform attention · n = {head.labelled.n}"
-    if verdict.margin <= 0:
+    if verdict.margin <= 0 and head.labelled.verdict is None:
         return "no positional pattern above uniform attention"
     name = verdict.name if head.labelled.verdict else f"nearest: {verdict.name}"
     uniform = verdict.baseline or 0.0
     baseline = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
     repeats = "" if verdict.on_repeats is None else f" ({verdict.on_repeats:.2f} where a token repeats)"
-    return f"{name} {verdict.score:.2f}{repeats} · uniform attention {baseline} · n = {verdict.n}"
+    of = "its keys shuffled" if verdict.largest_baseline == "shuffle" else "uniform attention"
+    return f"{name} {verdict.score:.2f}{repeats} · {of} {baseline} · n = {verdict.n}"
 
 
 def heads_named(names: Iterable[str], heads: Sequence[HeadFindings]) -> set[HeadId]:

@@ -204,9 +204,9 @@ _PATTERN_COLUMNS: list[Field[_Pattern]] = [
     Field("Pattern", _pattern),
     Field("Strongest heads", _strongest),
     Field("Baseline", lambda row: row[0].baseline),
-    Field("which", lambda row: row[0].largest_baseline or ("" if row[0].baseline is None else "uniform"), detail=True),
+    Field("which", lambda row: "" if row[0].baseline is None else row[0].largest_baseline, detail=True),
     Field("n", lambda row: row[0].n),
-    Field("Heads", _showing),
+    Field("Show", _showing),
 ]
 
 
@@ -223,7 +223,7 @@ def _notes(analysis: Analysis) -> Text:
     label = (
         "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests "
         "on sinks; then, of the patterns that it shows, the one with the largest error reduction, (score - baseline) / "
-        f"(1 - baseline); below n = {LEAST_N} no label. Heads: those above the threshold, for n of {ENOUGH} or more."
+        f"(1 - baseline); below n = {LEAST_N} no label. Show: heads above the threshold, for n of {ENOUGH} or more."
     )
     content = "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019)."
     if profile is not None:
@@ -233,8 +233,8 @@ def _notes(analysis: Analysis) -> Text:
     if any(analysis.parts[0].context.counts[name] for name in REPEATS):
         repeats = f" In brackets, of induction and duplicate-token: the attention of repeated {unit}s."
     general = (
-        f"Baseline: uniform attention, or the best guess.{repeats} n: {unit}s or instances; below {ENOUGH} weak (?). A "
-        "sink that also does something else counts under both kinds."
+        f"Baseline: uniform attention (long-range: the head's weights, keys shuffled), or the best guess.{repeats} n: "
+        f"{unit}s or instances; below {ENOUGH} weak (?). A sink that also does something else counts under both kinds."
     )
     syntax = analysis.syntax_note
     if parse is not None:
@@ -254,7 +254,8 @@ def _short_notes(analysis: Analysis) -> Text:
     """One line; and what was written, cut or generated."""
     target = analysis.target
     return notes(
-        f"A head can be of two kinds. ?: n below {ENOUGH}, weak. Baseline: uniform attention, or the best guess.",
+        f"A head can be of two kinds. ?: n below {ENOUGH}, weak. Baseline: uniform attention (long-range: keys "
+        "shuffled), or the best guess.",
         "" if target is None else target_note(target.text, target.generated),
         "" if target is None else cut_note(target.tokens, "target"),
     )
