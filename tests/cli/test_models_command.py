@@ -195,4 +195,5 @@ def test_verify_proves_models_writes_what_it_found_and_fails_where_one_is_not_le
         '{"model_type": "reformer", "architectures": ["ReformerModel"]}'
     )
     ran = CliRunner().invoke(app, ["models", str(tmp_path / "no-weights"), "--verify"])
-    assert (ran.exit_code, "reformer, ReformerModel" in ran.stdout) == (1, True)
+    printed = " ".join(ran.stdout.split())  # lines are broken where the name of the folder is long
+    assert (ran.exit_code, "reformer, ReformerModel" in printed) == (1, True)
