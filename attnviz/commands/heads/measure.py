@@ -51,7 +51,7 @@ from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedRows, verify_attention
 
-_WARN = partial(warnings.warn, stacklevel=6)  # at the caller of analyze()
+_WARN = partial(warnings.warn, stacklevel=7)  # at the caller of analyze()
 
 
 Inputs = Mapping[str, Any]
