@@ -98,9 +98,9 @@ class Verdict:
 
     @property
     def largest_baseline(self) -> str:
-        """Name of a relation's best guess, or the offset if that is best; else ``uniform``, or of long-range ``shuffle``.
+        """Name of a relation's best guess, or the offset if that is best; ``shuffle`` of long-range; else ``uniform``.
 
-        The latter is what the head's own weights give with the keys of each row shuffled.
+        The shuffle is what the head's own weights give with the keys of each row shuffled.
         """
         if self.baselines is None:
             return "shuffle" if self.name in map(NAMES.get, CHOSEN) else "uniform"
