@@ -263,6 +263,7 @@ def test_a_text_too_short_for_labels_has_a_sentence_instead_of_tables_unless_the
     assert not [part for part in ("Heads", "too short", "Patterns", "Next:") if part in text]
     assert "too short" in text_of(analysis, top=5, width=170)
     assert "L0H0" in text_of(analysis, top=None, select=["L0H0"])
+    assert text_of(analysis, top=None, width=100, maps=["sink"]) == text
 
 
 def test_the_clearest_of_a_kind_is_so_by_its_own_score():

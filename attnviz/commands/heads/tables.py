@@ -78,7 +78,8 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
     if not whole:
         n_rows = _BESIDE_SPANS if analysis.spans else MOST_LISTED // max(1, len(listed))
         tables = [(part, _rows(heads, n_rows if choices.select else 0, n_rows, names)) for part, heads in listed]
-        yield from _table_of_heads(tables, names, sum(len(heads) for _, heads in listed), choices)
+        if tables:
+            yield from _table_of_heads(tables, names, sum(len(heads) for _, heads in listed), choices)
         yield from _contact_table(analysis, choices, choices.rows(n_rows))
         yield from span_tables(analysis, analysis.select(choices.select), choices.rows(_FEW_PAIRS), whole)
         yield _short_notes(analysis)
