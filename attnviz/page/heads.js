@@ -150,7 +150,7 @@ export class HeadsPanel {
       ` ${Number(between.values[place]).toFixed(2)}`,
     ]);
     const [from, to] = between.names.map((name) => element("bdi", { text: name }));
-    this.between.replaceChildren("Share of attention from ", from, " to ", to, ", the largest: ", ...named, `; uniform attention ${Number(between.uniform).toFixed(2)}.`);
+    this.between.replaceChildren("Attention to content from ", from, " to ", to, ", the largest: ", ...named, `; uniform attention ${Number(between.uniform).toFixed(2)}.`);
   }
 
   /** @param {number[]} listed */

@@ -342,7 +342,7 @@ def check_examples_of_a_head_or_a_role_are_read(page: Page, _: Analysis) -> None
 def check_two_spans_are_chosen_and_heads_ranked_between_them(page: Page, _: Analysis) -> None:
     content = json.loads((page.folder / "chat" / "heads.json").read_text())
     (pair,) = [pair for pair in content["span_pairs"] if (pair["from"], pair["to"]) == ("assistant", "system")]
-    shares = {head["id"]: share for head, share in zip(content["heads"], pair["share"], strict=True)}
+    shares = {head["id"]: share for head, share in zip(content["heads"], pair["content"], strict=True)}
     page.open("chat/heads.html", "#left=table&head=L1H1")
     page.choose("from", "2")
     page.choose("to", "0")
@@ -350,7 +350,8 @@ def check_two_spans_are_chosen_and_heads_ranked_between_them(page: Page, _: Anal
     assert shown == pytest.approx(shares, abs=0.001)
     assert list(shown) == sorted(shares, key=lambda head: -shares[head])
     assert f"the largest: {next(iter(shown))} " in page.text(".between")
-    assert f"uniform attention {pair['uniform'][0]:.2f}" in page.text(".between")
+    uniform = sum(pair["content_uniform"]) / len(shares)
+    assert f"uniform attention {uniform:.2f}" in page.text(".between")
     assert page.text("#head h2").startswith(next(iter(shown)))  # the head that reads most is opened
     assert f"assistant to system: {max(shares.values()):.2f}" in page.text(".evidence")
     answer = content["spans"][2]
