@@ -276,7 +276,12 @@ class Checkpoint:
     def compiled(self) -> bool:
         """Whether the model, or a part of it, is compiled by torch; it then runs uncompiled."""
         whole: nn.Module = self.model if self.whole is None else self.whole
-        return any(module._compiled_call_impl or "_orig_mod" in module._modules for module in whole.modules())
+        return any(
+            module._compiled_call_impl
+            or "_orig_mod" in module._modules
+            or hasattr(module.forward, "_torchdynamo_orig_callable")  # of torch.compile(module.forward)
+            for module in whole.modules()
+        )
 
     @property
     def dtype(self) -> torch.dtype:

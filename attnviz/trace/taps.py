@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import get_ident
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -68,8 +69,11 @@ def taps(sites: Mapping[Key, Site], visit: Callable[[Key, Any], Any]) -> Iterato
     """
     runs = Counter[nn.Module]()
 
+    thread = get_ident()
+
     def count(block: nn.Module, _: Any) -> None:
-        runs[block] += 1
+        if get_ident() == thread:
+            runs[block] += 1
 
     def in_own_run(key: Key, of: LayerModules | None, tensor: Any) -> Any:
         own = of is None or of.n_runs == 1 or (runs[of.block] - 1) % of.n_runs == of.run
@@ -92,11 +96,16 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
     ``side`` is ``input`` (the module's first argument), ``source`` (of attention what W_K and W_V are applied to: in
     cross-attention the encoder's final states), ``arguments`` (all of them, positional and named) or ``output`` (what
     it returns, or the first of that; of the router of experts ``weights`` are the second, ``taken`` the third: their
-    numbers). A tensor that ``visit`` returns replaces the one at the site.
+    numbers). A tensor that ``visit`` returns replaces the one at the site. Other threads may run the module meanwhile:
+    what they pass is left alone.
     """
-    at = {"weights": 1, "taken": 2}.get(side, 0)
+    at, thread = {"weights": 1, "taken": 2}.get(side, 0), get_ident()
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if get_ident() != thread:
+            return None
+        if side == "arguments":
+            return visit((args, kwargs))
         crosses = side == "source" and kwargs.get("key_value_states") is not None
         name = "key_value_states" if crosses else "hidden_states"
         positional = bool(args) and not crosses
@@ -105,14 +114,14 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
         return ((replaced, *args[1:]), kwargs) if positional else (args, kwargs | {name: replaced})
 
     def after(_: nn.Module, __: Any, result: Any) -> Any:
+        if get_ident() != thread:
+            return None
         if isinstance(result, Tensor):
             return visit(result)
         replaced = visit(result[at])
         return None if replaced is None else (*result[:at], replaced, *result[at + 1 :])
 
-    if side == "arguments":
-        return module.register_forward_pre_hook(lambda _, *arguments: visit(arguments), with_kwargs=True)
-    if side in ("input", "source"):
+    if side in ("input", "source", "arguments"):
         return module.register_forward_pre_hook(before, with_kwargs=True)
     return module.register_forward_hook(after)
 

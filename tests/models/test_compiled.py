@@ -28,8 +28,16 @@ def each_layer(model: Any) -> Any:
     return model
 
 
+def each_forward(model: Any) -> Any:
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    for module in (model, *(layer for layers in lists for layer in layers)):
+        module.forward = torch.compile(module.forward, backend=refusing)
+    return model
+
+
 WAYS: dict[str, Callable[[Any], Any]] = {
     "each layer": each_layer,
+    "each forward": each_forward,
     "regions": lambda model: compile_regions(model, backend=refusing),
     "whole": lambda model: torch.compile(model, backend=refusing),
 }

@@ -201,14 +201,19 @@ def test_one_pass_of_the_model_and_one_probe_a_layer(registered):
     assert calls == [each for layer in layers for each in (layer, layer)]
 
 
-def test_another_model_beside_it_runs_untouched(registered):
-    checkpoint, other = llama(), llama()
+@pytest.mark.parametrize("itself", [False, True])
+def test_another_run_beside_it_in_another_thread_is_left_alone(registered, itself):
+    checkpoint, here = llama(), threading.get_ident()
+    other = checkpoint if itself else llama()
     ids = torch.tensor([[5, 6, 7]])
     with torch.inference_mode():
         expected = other.model(ids, use_cache=False)[0]
     found: list[Tensor] = []
 
     def beside(*_: Any) -> None:
+        if threading.get_ident() != here:
+            return
+
         def run() -> None:
             with torch.inference_mode():
                 found.append(other.model(ids, use_cache=False)[0])

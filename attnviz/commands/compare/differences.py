@@ -25,7 +25,7 @@ LARGEST_DISTANCE = math.sqrt(math.log(2))
 
 STATISTICS = "divergence", "distance", "total_variation"
 
-_SAME = 1e-6
+_SAME = 1e-4 * LARGEST_DISTANCE
 """Distances on one text that are smaller are rounding."""
 
 _Blocks = Iterable[tuple[int, Tensor, Tensor]]
