@@ -174,7 +174,7 @@ def assert_same_layers(found: VerifiedAttention, expected: VerifiedAttention, li
 @pytest.mark.parametrize("size", [1, 4, 100])
 @pytest.mark.parametrize("kind", families.FAMILIES)
 def test_final_states_are_those_of_the_untouched_run(monkeypatch, kind, size):
-    """Bit for bit in one block, and within rounding in several."""
+    """Within rounding: experts run one by one while attnviz looks, where torch would multiply them in groups."""
     checkpoint = checkpoint_of(kind)
     inputs = checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device)
     if checkpoint.stacks:
@@ -185,11 +185,9 @@ def test_final_states_are_those_of_the_untouched_run(monkeypatch, kind, size):
     in_blocks(monkeypatch, size)
     keeping: Any = _Quiet()
     states = recorder.record_attention(checkpoint, inputs, keeping)
-    if size == 100:
-        assert torch.equal(states, untouched)
-    else:
+    if size < 100:
         assert keeping.blocks >= 2 * checkpoint.n_layers
-        assert (states - untouched).abs().max() <= SHARP_32 * untouched.abs().max()
+    assert (states - untouched).abs().max() <= SHARP_32 * untouched.abs().max()
 
 
 class _Quiet(recorder.Observer):
