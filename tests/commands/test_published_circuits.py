@@ -10,6 +10,8 @@ from transformers import AutoTokenizer, GPT2LMHeadModel
 import attnviz
 from attnviz.commands.check.papers import mcdougall_2023, wu_2024
 from attnviz.errors import AttnvizError
+from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.intervals import SAMPLES
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import open_checkpoint
@@ -111,7 +113,7 @@ def test_the_share_of_copy_suppression_is_all_of_a_head_that_does_nothing_else(
         measure.count(measure.see(ids))
     sums = torch.stack([measure.divergences(measure.see(ids)).sum(-1) for ids in rows_of_ids])
     assert float(sums[:, 0].sum()) > 1e-6
-    found = float(mcdougall_2023.explained(sums, torch.ones(1, 40).double()))
+    found = float(mcdougall_2023.explained(sums, text_weights(0, range(40), SAMPLES)).estimates)
     assert max(found, 0) == pytest.approx(share, abs=0.05)
 
 

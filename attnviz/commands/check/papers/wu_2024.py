@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, known
+from attnviz.commands.check.papers.table import PaperRun, PaperTable
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.judge.roles import ENOUGH_SEQUENCES
-from attnviz.measures.bootstrap import text_weights
-from attnviz.measures.intervals import SAMPLES, of_ratios
+from attnviz.measures.estimates import share_evidence
+from attnviz.measures.intervals import ERROR_RATE
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.wording import counted
 from attnviz.progress import tell
@@ -120,18 +120,20 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     yield run.reported("needles that the model finds", n / len(asked), len(asked), untrained=recalled)
     few = "" if n >= ENOUGH_SEQUENCES else f"the model finds {n} needles, of {ENOUGH_SEQUENCES} that an interval takes"
     by_prompt = torch.stack(found or [torch.zeros_like(control)])
-    scores, weights = by_prompt.mean(0), text_weights(options["seed"], range(len(by_prompt)), SAMPLES)
-    means = of_ratios(by_prompt.flatten(1), torch.ones(len(by_prompt), 1, dtype=torch.float64), weights)
+    scores = by_prompt.mean(0)
     above, of_control = (float((each > THRESHOLD).double().mean()) for each in (scores, control))
     yield run.reported("heads above 0.1", above, scores.numel(), published="0.03 to 0.06", untrained=of_control)
     for place in scores.flatten().argsort(descending=True)[:LISTED].tolist():
         layer, head = divmod(place, checkpoint.n_heads)
-        score = float(scores[layer, head])
+        score, interval = float(scores[layer, head]), None
         if score < THRESHOLD and place != int(scores.argmax()):
             break
+        if not few:
+            error = float(by_prompt[:, layer, head].std()) / n**0.5
+            interval = share_evidence(score, 0.0, (error, error), n, ERROR_RATE / scores.numel()).interval
         yield run.claimed(
             "retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, untrained=float(control.max()),
-            **known(means.interval(place), few, "prompt"),
+            interval=interval, few=few,
         )  # fmt: skip
 
 
