@@ -192,6 +192,7 @@ def test_spans_of_prompts_of_other_lengths_are_those_of_a_plain_hook(
 SPAN_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"spans": "cat ran"}, "NAME=TEXT"),
     ({"spans": "animal=cat"}, "the corrupt prompt: .*“cat”.*twice"),
+    ({"spans": ["animal=cat", "animal=dog#2"]}, r"1 time; name one: dog#1\.$"),
     ({"spans": ["animal=cat", "animal=big dog"]}, "found 1 .* and 4"),
     ({"spans": ["animal=cat", "animal=dog", "animal=ran"]}, "3 times"),
     ({"spans": ["animal=cat", "animal=dog", "all=cat ran", "all=dog ran"]}, "clean prompt; name stretches apart"),

@@ -52,6 +52,17 @@ def test_the_model_reads_what_the_template_makes_of_the_messages() -> None:
     assert spans_of(analysis) == {message["role"]: message["content"] for message in MESSAGES}
 
 
+def test_control_tokens_of_a_chat_are_spans() -> None:
+    for chat, span in ((MESSAGES[:1], "<|im_end|>"), (MESSAGES, "<|im_end|>#2"), (MESSAGES, "x=<|im_end|>#3")):
+        analysis = analysed(chat, spans=[span])
+        ends = [at for at, label in enumerate(analysis.tokens.labels) if label == "<|im_end|>"]
+        assert analysis.spans is not None
+        assert analysis.spans.spans[-1].tokens == (ends[int(span.partition("#")[2] or 1) - 1],)
+    for unclear in ("<|im_end|>", "<|im_end|>#4"):
+        with pytest.raises(UsageError, match=r"<\|im_end\|>#3"):
+            analysed(MESSAGES, spans=[unclear])
+
+
 @pytest.mark.parametrize("template", [CHATML, TRIMMED, SYSTEM_IN_USER, WITHOUT_THOUGHTS])
 def test_messages_are_found_whatever_the_template_does(template: str) -> None:
     """Contents that are trimmed, moved, or like a role or like one another."""

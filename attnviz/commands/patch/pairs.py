@@ -188,10 +188,10 @@ def _span_of(
     try:
         return named_span(name, what, [prompt], tokens, merge_subwords(tokens, words=False)).tokens
     except UsageError as error:
-        raise UsageError(
-            f"the {side} prompt: {error} Where the prompts differ, give --span NAME=TEXT twice: of the clean, then of "
-            "the corrupt prompt."
-        ) from error
+        twice = ""
+        if len(stretches) == 1:
+            twice = " Where the prompts differ, give --span NAME=TEXT twice: of the clean, then of the corrupt prompt."
+        raise UsageError(f"the {side} prompt: {error}{twice}") from error
 
 
 def _refuse(prompt: Text, why: str) -> None:
