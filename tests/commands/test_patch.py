@@ -303,7 +303,9 @@ def test_of_many_pairs_effects_are_of_the_mean_with_intervals_and_a_control(tmp_
     assert only.interval is not None
     low, high = carrier.interval
     assert only.interval[1] - only.interval[0] < 0.9 * (high - low)  # corrected for one head, not for all
+    path.write_text("\n".join(json.dumps(row | {"note": "x"}) for row in rows))
     first = attnviz.patch(path, model, tokenizer=tokenizer, limit=9)
+    assert "columns not read: note" in first.report()
     assert first.heads[0].interval is None
     assert len(first.pairs) == 9
 
@@ -369,6 +371,7 @@ HEADER = "clean,corrupt,answer,foil\n"
 BAD: list[tuple[str, type[AttnvizError], str]] = [
     ("", CorpusError, "empty"),
     ("clean,answer\na,b\n", CorpusError, "corrupt"),
+    ("clean,corrupt,answer,label\nthe cat,the dog, cat,good\n", CorpusError, "'label'"),
     (HEADER + "the cat,the dog, cat, dog\nthe cat,, cat, dog\n", CorpusError, r"pairs.csv:3: .*'corrupt'"),
     (HEADER + "the cat,the dog, cat,\n", CorpusError, r"pairs.csv:2: .*'foil'"),
     (HEADER + "the cat,the dog, cat, zzzq\n", CorpusError, r"pairs.csv:2: .*foil"),

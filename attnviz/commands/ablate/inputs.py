@@ -172,6 +172,13 @@ def read_sources(
         if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
         _refuse_two(corpus, label, contrast)
+        if corpus.table and (contrast is not None or corpus.table.answer is not None):
+            if columns.label is not None:
+                raise UsageError(
+                    f"{corpus.path}: --label-column (label_column=...) names the class of each text, but answers and "
+                    "foils are measured; leave it out, or the answers."
+                )
+            corpus = replace(corpus, table=corpus.table.without_labels)
         before = len(texts)
         texts += [replace(text, number=before + text.number) for text in read_texts(corpus, limit)]
         corpora.append((corpus, len(texts) - before))
@@ -187,8 +194,8 @@ def _refuse_two(corpus: Corpus, label: str | None, contrast: Contrast | None) ->
     """Raise UsageError where a corpus has labels or answers of its own."""
     if corpus.table is None:
         return
-    if label is not None and corpus.table.label is not None:
-        raise UsageError(f"{corpus.path} has labels of its own; --label (label=) is for texts without.")
+    if label is not None and (corpus.table.label is not None or corpus.table.answer is not None):
+        raise UsageError(f"{corpus.path} has labels or answers of its own; --label (label=) is for texts without.")
     if contrast is not None and corpus.table.answer is not None:
         raise UsageError(f"{corpus.path} has answers of its own; --answer and --foil are for texts without.")
 

@@ -189,7 +189,7 @@ def patch(
 
     Args:
         clean: the prompt whose prediction is right; or a table of pairs (``.csv``, ``.jsonl``, …) with the columns
-            ``clean``, ``corrupt``, and any of ``answer``, ``foil`` and ``label``.
+            ``clean``, ``corrupt``, and perhaps ``answer`` or ``label``, and ``foil``.
         model: see :data:`attnviz.models.opening.Model`; a decoder, a BERT with its head, or a classifier.
         corrupt: the other prompt, of as many tokens or with spans.
         answer: the token that follows the clean prompt, or stands at its mask; of a classifier a class.

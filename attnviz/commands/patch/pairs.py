@@ -21,8 +21,8 @@ from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.models.wording import counted, quoted, visible
 from attnviz.options import PATCH_METRICS
 from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.reading import Text
-from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, prompt_pairs, table_files
+from attnviz.texts.reading import Text, unread_columns
+from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, open_pairs, table_files
 from attnviz.trace.direct_effects import named_ids
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
@@ -45,10 +45,11 @@ class PairedInputs(NamedTuple):
 
 
 class PairFile(NamedTuple):
-    """A table of pairs."""
+    """A table of pairs, and sentences on it."""
 
     path: Path
     sha256: str
+    notes: tuple[str, ...]
 
 
 def read_pairs(
@@ -86,11 +87,9 @@ def read_pairs(
         )
     if path.suffix.lower() not in TABLES and not is_table_folder(path):
         raise CorpusError(f"expected a table ({', '.join(TABLES)}) with the columns clean and corrupt, found {path}.")
-    rows = list(islice(prompt_pairs(path), limit))
-    if not rows:
-        raise CorpusError(f"{path} is empty: expected a pair of prompts, found no row; give another file.")
+    table = open_pairs(path)
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in table_files(path)))
-    return rows, PairFile(path, digest.hexdigest())
+    return list(islice(table.pairs(), limit)), PairFile(path, digest.hexdigest(), tuple(unread_columns([table])))
 
 
 def metric_named(metric: str | None, pair: PromptPair) -> str:
