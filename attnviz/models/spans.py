@@ -156,7 +156,7 @@ def _occurrences(text: str, texts: Sequence[str], tokens: Tokens) -> list[tuple[
         return [_within(tokens, *span, segment) for span, segment in spans]
 
     named = enumerate(zip(tokens.labels, tokens.special, strict=True))
-    special = [(at,) for at, each in named if each == (text, True)]
+    special: list[tuple[int, ...]] = [(at,) for at, each in named if each == (text, True)]
     in_text = found(0) or found(re.IGNORECASE)
     return in_text if any(in_text) or not special else special
 

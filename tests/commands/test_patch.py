@@ -323,6 +323,16 @@ def test_where_no_head_can_be_named_it_is_said_how_many_pairs_it_takes(tmp_path:
     assert "Too few" not in whole.report()
 
 
+def test_no_head_is_said_to_need_more_pairs_where_none_can_have_an_effect(tmp_path: Path) -> None:
+    """The first token is the same in both prompts of all pairs but one."""
+    path, rows = table(tmp_path)
+    path.write_text("\n".join(map(json.dumps, rows[1:])))
+    model, tokenizer = copying_gpt2()
+    report = attnviz.patch(path, model, tokenizer=tokenizer, at="#0").report()
+    assert "No head has an effect" in report
+    assert "Too few" not in report
+
+
 def test_batches_and_copies_change_nothing_but_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = next_token_model()
     path, rows = table(tmp_path, 12)
@@ -407,6 +417,19 @@ def test_prompts_that_do_not_align_name_the_first_word_of_other_tokens() -> None
         attnviz.patch("the [MASK] ran", masked, tokenizer=bert_tokenizer(), corrupt="[MASK] cat ran")
 
 
+def test_the_place_of_a_row_is_named_once_and_its_hint_is_of_the_table(tmp_path: Path) -> None:
+    path, model = tmp_path / "pairs.csv", sharp_bert(model_class=BertForMaskedLM)
+    path.write_text("clean,corrupt\nthe cat ran,the dog ran\n")
+    with pytest.raises(CorpusError) as raised:
+        attnviz.patch(path, model, tokenizer=bert_tokenizer())
+    assert str(raised.value).count(str(path)) == 1
+    classes, tokenizer = sharp_classifier("bert")
+    path.write_text("clean,corrupt,label\nthe cat ran,the dog ran,worst\n")
+    with pytest.raises(CorpusError) as raised:
+        attnviz.patch(path, classes, tokenizer=tokenizer)
+    assert "columns" not in str(raised.value)
+
+
 def test_a_table_of_pairs_has_no_spans(tmp_path: Path) -> None:
     model, tokenizer = next_token_model()
     with pytest.raises(UsageError, match=r"--span .*without a table"):
@@ -414,7 +437,7 @@ def test_a_table_of_pairs_has_no_spans(tmp_path: Path) -> None:
 
 
 def test_prompts_with_equal_predictions_are_refused_with_both_numbers_before_any_head_is_patched(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     model, tokenizer = copying_gpt2()
     with torch.no_grad():
@@ -422,6 +445,10 @@ def test_prompts_with_equal_predictions_are_refused_with_both_numbers_before_any
     monkeypatch.setattr("attnviz.commands.patch.measure.run_and_keep", None)
     with pytest.raises(UsageError, match=r"(\d) logits on the clean and \1 on the corrupt"):
         attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the dog ran", answer=" cat", foil=" dog")
+    (tmp_path / "pairs.csv").write_text("clean,corrupt\nthe cat ran,the dog ran\n")
+    with pytest.raises(UsageError, match="columns answer and foil") as raised:
+        attnviz.patch(tmp_path / "pairs.csv", model, tokenizer=tokenizer)
+    assert "--answer" not in str(raised.value)
 
 
 @pytest.mark.parametrize("foil", [" dog", None])

@@ -63,6 +63,17 @@ def test_control_tokens_of_a_chat_are_spans() -> None:
             analysed(MESSAGES, spans=[unclear])
 
 
+@pytest.mark.parametrize("wrong", [{"content": "half \ud800"}, {"role": "us\udc00er"}, {"role": " "}, {"content": ""}])
+def test_a_message_without_a_role_or_with_half_a_character_is_named_with_its_file(
+    wrong: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps([MESSAGES[0], MESSAGES[1] | wrong]), encoding="utf-8")
+    with pytest.raises(TextError, match="message 2") as raised:
+        analysed(file)
+    assert file.name in str(raised.value)
+
+
 @pytest.mark.parametrize("template", [CHATML, TRIMMED, SYSTEM_IN_USER, WITHOUT_THOUGHTS])
 def test_messages_are_found_whatever_the_template_does(template: str) -> None:
     """Contents that are trimmed, moved, or like a role or like one another."""

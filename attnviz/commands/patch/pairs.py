@@ -2,8 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import METRICS, STATES, ModelInput, answer_position, kind_of, source_kind
+from attnviz.commands.ablate.inputs import (
+    METRICS,
+    STATES,
+    ModelInput,
+    answer_position,
+    kind_of,
+    naming_row,
+    source_kind,
+)
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
@@ -130,7 +137,7 @@ def paired_inputs(
         encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse) for side in _SIDES
     ]
     for number, (pair, clean, corrupt) in enumerate(zip(pairs, *sides, strict=True)):
-        with _naming_row(pair):
+        with naming_row(pair.place):
             if clean.ids == corrupt.ids:
                 raise TextError("both prompts are the same tokens; expected a clean and a corrupt one that differ.")
             if not spans:
@@ -196,17 +203,6 @@ def _span_of(
 def _refuse(prompt: Text, why: str) -> None:
     reason, _, _ = why.partition(";")  # what follows offers to cut it, and with it what it asks
     raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {reason}; shorten it.")
-
-
-@contextmanager
-def _naming_row(pair: PromptPair) -> Iterator[None]:
-    """Name the row of a table in what is raised inside the block."""
-    try:
-        yield
-    except (TextError, UsageError) as error:
-        if pair.place is None:
-            raise
-        raise CorpusError(f"{pair.place}: {error}") from error
 
 
 def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText, corrupt: EncodedText) -> None:

@@ -138,6 +138,8 @@ def interval_text(result: Patching) -> str:
             f"No intervals: over these pairs the prediction is not worse after the corrupt prompts (by "
             f"{_interval(result.worse)} {UNITS[result.metric]}), so no head restores it."
         )
+    if all(head.interval is None and _three(head.effect) == _three(0.0) for head in result.heads):
+        return "No head has an effect here: no output that is patched changes the prediction."
     clear = [head for head in result.heads if head.excludes_zero]
     together = f"with an interval without 0, at {ERROR_RATE} over all heads together"
     if not clear:
