@@ -52,7 +52,8 @@ def as_found(value: object) -> str:
     That is so of whole numbers of more than 4,300 digits.
     """
     try:
-        text = " ".join(map(str.strip, repr(value).splitlines()))
+        written = repr(str(value)) if isinstance(value, Path) else repr(value)
+        text = " ".join(map(str.strip, written.splitlines()))
     except Exception:  # noqa: BLE001 - whatever the object's own function raises
         return f"a value of type {type(value).__name__} that cannot be written"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

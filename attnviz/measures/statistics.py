@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.arguments import one_of
+from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
 from attnviz.measures.contacts import CONTACTS, ContactMap
 from attnviz.measures.guesses import first_largest
@@ -76,8 +76,8 @@ def statistic_named(name: str) -> str:
     wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
     known = (*SCALARS, *OPTIONAL)
     if wanted not in known:
-        said = one_of(wanted, known, "each head in heads.json has them")
-        raise UsageError(f"unknown statistic {name!r} for a map: {said}")
+        near = did_you_mean(wanted, known)
+        raise UsageError(f"unknown statistic {name!r} for a map: expected one of {', '.join(known)}.{near}")
     return wanted
 
 

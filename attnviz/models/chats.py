@@ -1,5 +1,6 @@
 """Chats: their messages, rendered by the tokenizer's own template, and where each message stands in the text."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ Message = Mapping[str, Any]
 
 _EXPECTED = '[{"role": "user", "content": "…"}, …]'
 _ANSWERING = "assistant"
+_HALF = re.compile("[\ud800-\udfff]")  # of a character, which JSON can write
 _MARK = "\ue000{}\ue001"
 """Stands for a message's content when the template is rendered a second time: private characters, in no text."""
 
@@ -50,11 +52,15 @@ def checked_messages(chat: object, where: str = "the chat") -> tuple[Message, ..
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise TextError(f"{where}: expected a list of messages, {_EXPECTED}, found {as_found(chat)}.")
     for number, message in enumerate(messages, 1):
-        known = isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
-        if not known or not message["content"].strip():
+        texts = [message.get(key) for key in ("role", "content")] if isinstance(message, Mapping) else [None]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
             raise TextError(
                 f'{where}, message {number}: expected {{"role": "user", "content": "…"}} with a text, '
                 f"found {as_found(message)}."
+            )
+        if any(_HALF.search(message[key]) for key in ("role", "content")):
+            raise TextError(
+                f"{where}, message {number}: expected Unicode, found half a character: {as_found(message)}."
             )
     return tuple(messages)
 

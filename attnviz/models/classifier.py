@@ -80,7 +80,7 @@ class Classifier:
         if not found:
             raise UsageError(
                 f"the model has no class {visible(name)!r}; it has: {self.listed}. Give a class by its name or its "
-                "number; a header of columns is text and label."
+                "number."
             )
         return found[0]
 

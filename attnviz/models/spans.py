@@ -8,7 +8,7 @@ from itertools import chain, count
 from attnviz.arguments import as_found
 from attnviz.errors import UsageError
 from attnviz.models.tokens import Positions, Tokens
-from attnviz.models.wording import quoted, visible
+from attnviz.models.wording import counted, quoted, visible
 
 PROMPT, NEW = "prompt", "new"
 """The spans of a text that the model continued."""
@@ -17,13 +17,14 @@ LAST, REST = "last", "rest"
 """What names the last token, and all tokens that are in no other span; also a span of these, without a name."""
 
 _SEGMENTS = "text", "pair"
-_SPECIAL = re.compile(r"\[[^]]+\]|<[^>]+>")
+_SPECIAL = re.compile(r"(?:\[[^]]+\]|<[^>]+>)(?:#[0-9]{1,9})?")
 _POSITIONS = re.compile(r"#([0-9]{1,9})(?:-#?([0-9]{1,9}))?")
 _OCCURRENCE = re.compile(r"(.+)#([0-9]{1,9})", re.DOTALL)
 _FORMS = (
-    "expected NAME=TEXT, NAME=TEXT#2 (its second occurrence), NAME=#10-#40 (positions), or last, rest or a special "
-    "token such as [CLS], with or without NAME="
+    "expected NAME=TEXT, NAME=TEXT#2 (its second occurrence), NAME=#10-#40 (positions), or last, rest (in heads alone) "
+    "or a special token such as [CLS], with or without NAME="
 )
+_ANSWER_FORMS = "expected TEXT, TEXT#2 (its second occurrence), #10-#40 (positions), or a special token such as [CLS]"
 _MOST_LISTED = 6
 
 
@@ -96,7 +97,7 @@ def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units
     Raises:
         UsageError: it is not in the text, is there several times, or has no token.
     """
-    option, forms = (f"--span {visible(name)}", _FORMS) if name else ("--answer-span", _FORMS.replace("NAME=", ""))
+    option, forms = (f"--span {visible(name)}", _FORMS) if name else ("--answer-span", _ANSWER_FORMS)
     if name and what == LAST:
         return Span(name, units.members[-1], what)
     places = _occurrences(what, texts, tokens)
@@ -105,16 +106,20 @@ def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units
     if not places and (numbered := _OCCURRENCE.fullmatch(what)):
         places = _occurrences(numbered[1], texts, tokens)
         if places and not 1 <= int(numbered[2]) <= len(places):
-            raise UsageError(f"{option}: {quoted(numbered[1])} stands in the text {len(places)} times.")
+            raise UsageError(f"{option}: {_how_often(numbered[1], len(places))}.")
         places = places[int(numbered[2]) - 1 :][:1]
     if not places:
         raise UsageError(f"{option}: the text has no {quoted(what)}; {forms}.")
     if len(places) > 1:
-        some = ", ".join(f"{visible(what)}#{number}" for number in range(1, 1 + min(len(places), _MOST_LISTED)))
-        raise UsageError(f"{option}: {quoted(what)} stands in the text {len(places)} times; name one: {some}.")
+        raise UsageError(f"{option}: {_how_often(what, len(places))}.")
     if not places[0]:
         raise UsageError(f"{option}: no token of the text is of {quoted(what)}.")
     return Span(name, places[0], what)
+
+
+def _how_often(text: str, n: int) -> str:
+    some = ", ".join(f"{visible(text)}#{number}" for number in range(1, 1 + min(n, _MOST_LISTED)))
+    return f"{quoted(text)} stands in the text {counted(n, 'time')}; name one: {some}"
 
 
 def message_spans(tokens: Tokens, messages: Mapping[str, tuple[int, int]]) -> list[Span]:
@@ -140,7 +145,10 @@ def _within(tokens: Tokens, first: int, last: int, segment: int = 0) -> tuple[in
 
 
 def _occurrences(text: str, texts: Sequence[str], tokens: Tokens) -> list[tuple[int, ...]]:
-    """The tokens of each occurrence; in another case where none has this one, or of special tokens of this name."""
+    """The tokens of each occurrence, in another case where none has this one; or the special tokens of this name.
+
+    Control tokens stand in the text of a chat, but have no characters there.
+    """
 
     def found(flags: int) -> list[tuple[int, ...]]:
         pattern = re.compile(re.escape(text), flags)
@@ -148,7 +156,9 @@ def _occurrences(text: str, texts: Sequence[str], tokens: Tokens) -> list[tuple[
         return [_within(tokens, *span, segment) for span, segment in spans]
 
     named = enumerate(zip(tokens.labels, tokens.special, strict=True))
-    return found(0) or found(re.IGNORECASE) or [(at,) for at, each in named if each == (text, True)]
+    special: list[tuple[int, ...]] = [(at,) for at, each in named if each == (text, True)]
+    in_text = found(0) or found(re.IGNORECASE)
+    return in_text if any(in_text) or not special else special
 
 
 def _at_positions(option: str, positions: re.Match[str], units: Positions) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 from attnviz.texts.tables import (
     TABLES,
     Columns,
+    PairTable,
     Table,
     chat_rows,
     has_chats,
@@ -189,12 +190,12 @@ def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
 _MOST = 200  # characters of the names of columns in a note
 
 
-def unread_columns(corpora: Iterable[Corpus]) -> list[str]:
+def unread_columns(tables: Iterable[Table | PairTable | None]) -> list[str]:
     """A sentence for each table with columns that are not read."""
     return [
-        f"{visible(corpus.path.name)}: columns not read: {shorten(visible(', '.join(corpus.table.unread)), _MOST)}."
-        for corpus in corpora
-        if corpus.table and corpus.table.unread
+        f"{visible(table.path.name)}: columns not read: {shorten(visible(', '.join(table.unread)), _MOST)}."
+        for table in tables
+        if table and table.unread
     ]
 
 

@@ -72,7 +72,7 @@ def text_notes(settings: RunSettings, measured: Sequence[Measured]) -> tuple[str
     pairs = zip(settings.corpora, measured, strict=True)
     told = (settings.checkpoint.unknown_note(m.unknown, m.tokens, f" of {visible(c.path.name)}") for c, m in pairs)
     listed = [] if settings.frequencies is None else [f"Rare tokens are those of {visible(settings.frequencies.name)}."]
-    return (*filter(None, told), *listed, *unread_columns(settings.corpora))
+    return (*filter(None, told), *listed, *unread_columns(corpus.table for corpus in settings.corpora))
 
 
 def read_frequencies(path: str | Path | None) -> Frequencies | None:

@@ -87,6 +87,13 @@ class Table:
     unread: tuple[str, ...] = ()
 
     @property
+    def without_labels(self) -> "Table":
+        """The same table, whose labels are not read."""
+        if self.label is None:
+            return self
+        return replace(self, label=None, needs_label=False, unread=(*self.unread, self.label))
+
+    @property
     def columns(self) -> dict[str, str]:
         """The names of the columns by what they hold."""
         names = {name: getattr(self, name) for name in ("text", "pair", "label", "id", *_CONTRAST)}
@@ -139,26 +146,47 @@ class PromptPair(NamedTuple):
     place: Place | None = None
 
 
-def prompt_pairs(path: Path) -> Iterator[PromptPair]:
-    """Rows with the columns ``clean`` and ``corrupt``, and perhaps ``answer`` or ``label``, and ``foil``.
+@dataclass(frozen=True)
+class PairTable:
+    """A table of prompts in pairs, and the names of its columns; ``unread`` are all others."""
+
+    path: Path
+    clean: str
+    corrupt: str
+    answer: str | None
+    foil: str | None
+    label: str | None
+    unread: tuple[str, ...]
+
+    def pairs(self) -> Iterator[PromptPair]:
+        """The pair of every row; CorpusError for a row without one of its cells names the column."""
+        read = (self.clean, self.corrupt, self.answer, self.foil, self.label)
+        for place, row in _rows(self.path, only=[column for column in read if column is not None]):
+            followed = _token_in(place, row, self.answer) if self.label is None else _word_in(place, row, self.label)
+            against = _token_in(place, row, self.foil)
+            for column, cell in ((self.answer or self.label, followed), (self.foil, against)):
+                if column is not None and cell is None:
+                    raise broken(place, f"one in column {column!r}", "none")
+            prompts = _text_in(place, row, self.clean), _text_in(place, row, self.corrupt)
+            yield PromptPair(*prompts, followed, against, self.label is not None, place)
+
+
+def open_pairs(path: Path) -> PairTable:
+    """A table with the columns ``clean`` and ``corrupt``, and perhaps ``answer`` or ``label``, and ``foil``.
 
     Raises:
-        CorpusError: no such columns, or a row without one of its cells; it names the column.
+        CorpusError: it is empty, or has no such columns, or both an answer and a label.
     """
     names = _columns(path)
+    if not names:
+        raise CorpusError(f"{path} is empty: expected a pair of prompts, found no row; give another file.")
     clean, corrupt, answer, foil, label = (_known(names, [name]) for name in ("clean", "corrupt", *_CONTRAST, *_LABEL))
-    labelled = answer is None and label is not None
-    columns = [column for column in (clean, corrupt, answer, foil, label) if column is not None]
-    for place, row in _rows(path, only=columns):
-        if clean is None or corrupt is None:
-            raise broken(path, "the columns clean and corrupt (and answer and foil, or label)", _listed(names))
-        followed = _word_in(place, row, label) if labelled else _token_in(place, row, answer)
-        against = _token_in(place, row, foil)
-        for column, cell in ((answer or label, followed), (foil, against)):
-            if column is not None and cell is None:
-                raise broken(place, f"one in column {column!r}", "none")
-        prompts = _text_in(place, row, clean), _text_in(place, row, corrupt)
-        yield PromptPair(*prompts, followed, against, labelled, place)
+    if clean is None or corrupt is None:
+        raise broken(path, "the columns clean and corrupt (and answer and foil, or label)", _listed(names))
+    if answer is not None and label is not None:
+        raise broken(path, "an answer or a label of each pair", f"the columns {answer!r} and {label!r}; leave out one")
+    read = (clean, corrupt, answer, foil, label)
+    return PairTable(path, *read, unread=tuple(name for name in names if name not in read))
 
 
 def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:

@@ -34,6 +34,22 @@ def test_no_value_of_an_option_takes_the_place_of_another(twice: str, tmp_path: 
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.parametrize(
+    ("typed", "told", "untold"),
+    [
+        (["heads", "cat", "--map", "zz"], ["entropy", "diagonality"], "heads.json"),
+        (["heads", "--chat", "a.json", "--chat", "b.json"], ["'a.json' and 'b.json'"], "Path"),
+    ],
+)
+def test_what_was_expected_can_be_typed(typed: list[str], told: list[str], untold: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [*typed, "-m", "tiny-gpt2"])
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 2
+    assert all(each in said for each in told)
+    assert untold not in said
+
+
 @pytest.mark.parametrize("command", ["compare", "ablate", "outputs"])
 def test_labels_select_heads_in_one_command_alone_and_the_others_say_so_before_they_read_a_model(command: str):
     done = CliRunner().invoke(app, [command, "the cat ran", "--model", "no-model", "--select", "L2,sink"])

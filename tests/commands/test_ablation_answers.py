@@ -129,6 +129,33 @@ def test_what_is_no_answer_and_foil_is_one_line(kind: str, options: dict[str, An
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("columns", "options", "unread"),
+    [
+        ("text,answer,foil,label", {}, ["label"]),
+        ("text,label,foil", {"answer": "bad", "foil": "good"}, ["foil", "label"]),
+        ("text,label", {"answer": "bad", "foil": "good"}, ["label"]),
+        ("text,answer,foil", {"label": "bad"}, None),
+        ("text,answer,foil,label", {"label_column": "label"}, None),
+        ("text,label", {"answer": "bad", "foil": "good", "label_column": "label"}, None),
+    ],
+)
+def test_labels_beside_answers_are_not_read_and_named(
+    columns: str, options: dict[str, Any], unread: list[str] | None, tmp_path: Path
+):
+    """Or refused, where an option asks for them."""
+    model, tokenizer = MODELS["classifier"]()
+    table, cells = tmp_path / "table.csv", {"text": "the cat ran", "answer": "bad", "foil": "good", "label": "good"}
+    table.write_text(f"{columns}\n{','.join(cells[name] for name in columns.split(','))}\n")
+    if unread is None:
+        with pytest.raises(UsageError):
+            attnviz.ablate(table, model, tokenizer=tokenizer, **options)
+        return
+    result = attnviz.ablate(table, model, tokenizer=tokenizer, curve=False, **options)
+    assert result.kind == "answer"
+    assert f"columns not read: {', '.join(unread)}" in result.report()
+
+
 def test_a_model_without_logits_has_no_answer():
     with pytest.raises(AttnvizError, match="without logits"):
         attnviz.ablate("the cat", sharp_bert(), tokenizer=bert_tokenizer(), answer="ran", foil="saw")

@@ -192,6 +192,7 @@ def test_spans_of_prompts_of_other_lengths_are_those_of_a_plain_hook(
 SPAN_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"spans": "cat ran"}, "NAME=TEXT"),
     ({"spans": "animal=cat"}, "the corrupt prompt: .*“cat”.*twice"),
+    ({"spans": ["animal=cat", "animal=dog#2"]}, r"1 time; name one: dog#1\.$"),
     ({"spans": ["animal=cat", "animal=big dog"]}, "found 1 .* and 4"),
     ({"spans": ["animal=cat", "animal=dog", "animal=ran"]}, "3 times"),
     ({"spans": ["animal=cat", "animal=dog", "all=cat ran", "all=dog ran"]}, "clean prompt; name stretches apart"),
@@ -302,7 +303,9 @@ def test_of_many_pairs_effects_are_of_the_mean_with_intervals_and_a_control(tmp_
     assert only.interval is not None
     low, high = carrier.interval
     assert only.interval[1] - only.interval[0] < 0.9 * (high - low)  # corrected for one head, not for all
+    path.write_text("\n".join(json.dumps(row | {"note": "x"}) for row in rows))
     first = attnviz.patch(path, model, tokenizer=tokenizer, limit=9)
+    assert "columns not read: note" in first.report()
     assert first.heads[0].interval is None
     assert len(first.pairs) == 9
 
@@ -318,6 +321,16 @@ def test_where_no_head_can_be_named_it_is_said_how_many_pairs_it_takes(tmp_path:
     whole = attnviz.patch(path, model, tokenizer=tokenizer)
     assert whole.head("L0H3").interval is None  # it never moves the prediction by more than rounding
     assert "Too few" not in whole.report()
+
+
+def test_no_head_is_said_to_need_more_pairs_where_none_can_have_an_effect(tmp_path: Path) -> None:
+    """The first token is the same in both prompts of all pairs but one."""
+    path, rows = table(tmp_path)
+    path.write_text("\n".join(map(json.dumps, rows[1:])))
+    model, tokenizer = copying_gpt2()
+    report = attnviz.patch(path, model, tokenizer=tokenizer, at="#0").report()
+    assert "No head has an effect" in report
+    assert "Too few" not in report
 
 
 def test_batches_and_copies_change_nothing_but_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,6 +381,7 @@ HEADER = "clean,corrupt,answer,foil\n"
 BAD: list[tuple[str, type[AttnvizError], str]] = [
     ("", CorpusError, "empty"),
     ("clean,answer\na,b\n", CorpusError, "corrupt"),
+    ("clean,corrupt,answer,label\nthe cat,the dog, cat,good\n", CorpusError, "'label'"),
     (HEADER + "the cat,the dog, cat, dog\nthe cat,, cat, dog\n", CorpusError, r"pairs.csv:3: .*'corrupt'"),
     (HEADER + "the cat,the dog, cat,\n", CorpusError, r"pairs.csv:2: .*'foil'"),
     (HEADER + "the cat,the dog, cat, zzzq\n", CorpusError, r"pairs.csv:2: .*foil"),
@@ -403,6 +417,19 @@ def test_prompts_that_do_not_align_name_the_first_word_of_other_tokens() -> None
         attnviz.patch("the [MASK] ran", masked, tokenizer=bert_tokenizer(), corrupt="[MASK] cat ran")
 
 
+def test_the_place_of_a_row_is_named_once_and_its_hint_is_of_the_table(tmp_path: Path) -> None:
+    path, model = tmp_path / "pairs.csv", sharp_bert(model_class=BertForMaskedLM)
+    path.write_text("clean,corrupt\nthe cat ran,the dog ran\n")
+    with pytest.raises(CorpusError) as raised:
+        attnviz.patch(path, model, tokenizer=bert_tokenizer())
+    assert str(raised.value).count(str(path)) == 1
+    classes, tokenizer = sharp_classifier("bert")
+    path.write_text("clean,corrupt,label\nthe cat ran,the dog ran,worst\n")
+    with pytest.raises(CorpusError) as raised:
+        attnviz.patch(path, classes, tokenizer=tokenizer)
+    assert "columns" not in str(raised.value)
+
+
 def test_a_table_of_pairs_has_no_spans(tmp_path: Path) -> None:
     model, tokenizer = next_token_model()
     with pytest.raises(UsageError, match=r"--span .*without a table"):
@@ -410,7 +437,7 @@ def test_a_table_of_pairs_has_no_spans(tmp_path: Path) -> None:
 
 
 def test_prompts_with_equal_predictions_are_refused_with_both_numbers_before_any_head_is_patched(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     model, tokenizer = copying_gpt2()
     with torch.no_grad():
@@ -418,6 +445,10 @@ def test_prompts_with_equal_predictions_are_refused_with_both_numbers_before_any
     monkeypatch.setattr("attnviz.commands.patch.measure.run_and_keep", None)
     with pytest.raises(UsageError, match=r"(\d) logits on the clean and \1 on the corrupt"):
         attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the dog ran", answer=" cat", foil=" dog")
+    (tmp_path / "pairs.csv").write_text("clean,corrupt\nthe cat ran,the dog ran\n")
+    with pytest.raises(UsageError, match="columns answer and foil") as raised:
+        attnviz.patch(tmp_path / "pairs.csv", model, tokenizer=tokenizer)
+    assert "--answer" not in str(raised.value)
 
 
 @pytest.mark.parametrize("foil", [" dog", None])

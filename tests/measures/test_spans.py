@@ -135,17 +135,17 @@ def test_an_only_span_is_measured_against_the_rest() -> None:
 
 def test_special_tokens_the_last_one_and_the_rest_are_spans() -> None:
     options: dict[str, Any] = {"tokenizer": bert_tokenizer(), "pair": "it saw the dog", "syntax": False}
-    given = ["[CLS]", "end=[SEP]#2", "last", "others=rest"]
+    given = ["[CLS]", "[SEP]#2", "end=[SEP]#2", "last", "others=rest"]
     analysis = attnviz.analyze("the cat ran", sharp_bert(), spans=given, **options)
     assert analysis.spans is not None
     found = {span.name: span.tokens for span in analysis.spans.spans}
     n = len(analysis.tokens)
-    own, named = {"text": (1, 2, 3), "pair": (5, 6, 7, 8)}, {"[CLS]": (0,), "end": (n - 1,), "last": (n - 1,)}
-    assert found == own | named | {"others": (4,)}
+    own, last = {"text": (1, 2, 3), "pair": (5, 6, 7, 8)}, (n - 1,)
+    assert found == own | {"[CLS]": (0,), "[SEP]#2": last, "end": last, "last": last, "others": (4,)}
     words = attnviz.analyze("last but last", sharp_gpt2(), tokenizer=gpt2_tokenizer(), spans=["a=last#1"], syntax=False)
     assert words.spans is not None
     assert 0 in words.spans.spans[0].tokens
-    for wrong in (["a=[SEP]"], ["a=[MASK]"], ["a=#0-#9", "b=rest"]):
+    for wrong in (["a=[SEP]"], ["[SEP]"], ["[SEP]#3"], ["a=[MASK]"], ["a=#0-#9", "b=rest"]):
         with pytest.raises(UsageError):
             attnviz.analyze("the cat ran", sharp_bert(), spans=wrong, **options)
 
@@ -228,7 +228,8 @@ def test_a_span_is_named_as_a_token_is(what: str, labels: list[str]) -> None:
         (["doc="], "NAME"),
         (["doc=cat", "doc=dog"], "two spans"),
         (["doc=the"], "2 times"),
-        (["doc=the#3"], "2 times"),
+        (["doc=the#3"], "2 times.* the#1, the#2"),
+        (["doc=cat#9"], "1 time;.* cat#1"),
         (["doc=house"], "house"),
         (["doc=#3-#99"], "#99"),
         (["doc=#4-#3"], "first one first"),

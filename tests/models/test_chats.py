@@ -52,6 +52,28 @@ def test_the_model_reads_what_the_template_makes_of_the_messages() -> None:
     assert spans_of(analysis) == {message["role"]: message["content"] for message in MESSAGES}
 
 
+def test_control_tokens_of_a_chat_are_spans() -> None:
+    for chat, span in ((MESSAGES[:1], "<|im_end|>"), (MESSAGES, "<|im_end|>#2"), (MESSAGES, "x=<|im_end|>#3")):
+        analysis = analysed(chat, spans=[span])
+        ends = [at for at, label in enumerate(analysis.tokens.labels) if label == "<|im_end|>"]
+        assert analysis.spans is not None
+        assert analysis.spans.spans[-1].tokens == (ends[int(span.partition("#")[2] or 1) - 1],)
+    for unclear in ("<|im_end|>", "<|im_end|>#4"):
+        with pytest.raises(UsageError, match=r"<\|im_end\|>#3"):
+            analysed(MESSAGES, spans=[unclear])
+
+
+@pytest.mark.parametrize("wrong", [{"content": "half \ud800"}, {"role": "us\udc00er"}, {"role": " "}, {"content": ""}])
+def test_a_message_without_a_role_or_with_half_a_character_is_named_with_its_file(
+    wrong: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps([MESSAGES[0], MESSAGES[1] | wrong]), encoding="utf-8")
+    with pytest.raises(TextError, match="message 2") as raised:
+        analysed(file)
+    assert file.name in str(raised.value)
+
+
 @pytest.mark.parametrize("template", [CHATML, TRIMMED, SYSTEM_IN_USER, WITHOUT_THOUGHTS])
 def test_messages_are_found_whatever_the_template_does(template: str) -> None:
     """Contents that are trimmed, moved, or like a role or like one another."""

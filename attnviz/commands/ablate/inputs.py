@@ -10,6 +10,7 @@ token of the second copy is matched with the same token of the first. A text wit
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -30,6 +31,7 @@ from attnviz.models.classifier import Classifier
 from attnviz.models.encoding import mask_token
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.texts.batches import Batch, EncodedText, collate, encode
+from attnviz.texts.lines import Place
 from attnviz.texts.reading import (
     SUFFIXES,
     Corpus,
@@ -172,6 +174,13 @@ def read_sources(
         if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
         _refuse_two(corpus, label, contrast)
+        if corpus.table and (contrast is not None or corpus.table.answer is not None):
+            if columns.label is not None:
+                raise UsageError(
+                    f"{corpus.path}: --label-column (label_column=...) names the class of each text, but answers and "
+                    "foils are measured; leave it out, or the answers."
+                )
+            corpus = replace(corpus, table=corpus.table.without_labels)
         before = len(texts)
         texts += [replace(text, number=before + text.number) for text in read_texts(corpus, limit)]
         corpora.append((corpus, len(texts) - before))
@@ -187,8 +196,8 @@ def _refuse_two(corpus: Corpus, label: str | None, contrast: Contrast | None) ->
     """Raise UsageError where a corpus has labels or answers of its own."""
     if corpus.table is None:
         return
-    if label is not None and corpus.table.label is not None:
-        raise UsageError(f"{corpus.path} has labels of its own; --label (label=) is for texts without.")
+    if label is not None and (corpus.table.label is not None or corpus.table.answer is not None):
+        raise UsageError(f"{corpus.path} has labels or answers of its own; --label (label=) is for texts without.")
     if contrast is not None and corpus.table.answer is not None:
         raise UsageError(f"{corpus.path} has answers of its own; --answer and --foil are for texts without.")
 
@@ -286,8 +295,13 @@ def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> 
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))), ())]
     if kind == ANSWER:
-        answer, foil = _answer_and_foil(checkpoint, item.source)
-        return [ModelInput(item, text, (answer_position(checkpoint, item),), (answer,), (foil,))]
+        assert item.source.contrast is not None
+        with naming_row(item.source.place):
+            answer, foil = named_ids(checkpoint, *item.source.contrast)
+            position = answer_position(checkpoint, item)
+        assert answer is not None
+        assert foil is not None
+        return [ModelInput(item, text, (position,), (answer,), (foil,))]
     if kind in CLASSES:
         assert checkpoint.classifier is not None
         labels = () if kind == CLASS else (_class_of(item.source, checkpoint.classifier),)
@@ -303,18 +317,15 @@ def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> 
     ]
 
 
-def _answer_and_foil(checkpoint: Checkpoint, text: Text) -> tuple[int, int]:
-    """The tokens, or classes, of a text's answer and foil; an error of a file names the line."""
-    assert text.contrast is not None
+@contextmanager
+def naming_row(place: Place | None) -> Iterator[None]:
+    """Name the line of a file, or the row of a table, in what is raised inside the block."""
     try:
-        answer, foil = named_ids(checkpoint, *text.contrast)
-    except UsageError as error:
-        if text.place is None:
+        yield
+    except (TextError, UsageError) as error:
+        if place is None:
             raise
-        raise CorpusError(f"{text.place}: {error}") from error
-    assert answer is not None
-    assert foil is not None
-    return answer, foil
+        raise CorpusError(f"{place}: {error}") from error
 
 
 def answer_position(checkpoint: Checkpoint, item: EncodedText) -> int:
@@ -326,9 +337,9 @@ def answer_position(checkpoint: Checkpoint, item: EncodedText) -> int:
     mask = mask_token(checkpoint.tokenizer, int(checkpoint.config.vocab_size))
     if item.ids.count(mask) != 1:
         token = checkpoint.tokenizer.mask_token
-        of = item.source.place or repr(item.source.text[:60])
         raise TextError(
-            f"expected {token} once in {of}, where the answer is predicted, found it {item.ids.count(mask)} times."
+            f"expected {token} once in {item.source.text[:60]!r}, where the answer is predicted, found it "
+            f"{item.ids.count(mask)} times."
         )
     return item.ids.index(mask)
 
@@ -374,13 +385,14 @@ def with_targets(
 
 
 def _class_of(text: Text, classifier: Classifier) -> int:
-    """Number of a text's class; UsageError for an unknown one names the line."""
-    try:
-        return classifier.number(text.label or "")
-    except UsageError as error:
-        if text.place is None:
-            raise
-        raise CorpusError(f"{text.place}: {error}") from error
+    """Number of a text's class; an error for an unknown one names the line."""
+    with naming_row(text.place):
+        try:
+            return classifier.number(text.label or "")
+        except UsageError as error:
+            if text.place is None:
+                raise
+            raise UsageError(f"{error} A header of columns is text and label.") from error
 
 
 def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:

@@ -279,7 +279,7 @@ def ablate(
         layers=() if together else sets,
         together=sets[0] if together else None,
         curve=removal,
-        text_notes=(*filter(None, [unknown]), *unread_columns(corpus for corpus, _ in sources.corpora)),
+        text_notes=(*filter(None, [unknown]), *unread_columns(corpus.table for corpus, _ in sources.corpora)),
     )
 
 

@@ -189,7 +189,7 @@ def patch(
 
     Args:
         clean: the prompt whose prediction is right; or a table of pairs (``.csv``, ``.jsonl``, …) with the columns
-            ``clean``, ``corrupt``, and any of ``answer``, ``foil`` and ``label``.
+            ``clean``, ``corrupt``, and perhaps ``answer`` or ``label``, and ``foil``.
         model: see :data:`attnviz.models.opening.Model`; a decoder, a BERT with its head, or a classifier.
         corrupt: the other prompt, of as many tokens or with spans.
         answer: the token that follows the clean prompt, or stands at its mask; of a classifier a class.
@@ -256,7 +256,7 @@ def patch(
         )
         passes.measure_prompts(batch_size)
         clean_metric, corrupt_metric = passes.metric_of_prompts()
-        _refuse_equal(options["metric"], clean_metric, corrupt_metric)
+        _refuse_equal(options["metric"], clean_metric, corrupt_metric, of_table=file is not None)
         passes.run(heads, batch_size, partial(tell, "patching"))
     samples = PairSamples.of(inputs, seed)
     worse = passes.worse(samples)
@@ -308,13 +308,14 @@ def _check_together(options: dict[str, Any]) -> None:
         )
 
 
-def _refuse_equal(metric: str, clean: float, corrupt: float) -> None:
+def _refuse_equal(metric: str, clean: float, corrupt: float, of_table: bool) -> None:
     """Raise UsageError where the metric differs too little between the prompts for shares of the difference."""
     least, unit = _LEAST * max(1.0, abs(clean), abs(corrupt)), UNITS[metric]
     if abs(corrupt - clean) >= least:
         return
     name = "KL divergence" if metric == KL else metric.replace("_", " ")
-    other = "" if metric == DIFFERENCE else ", or another metric: --answer and --foil measure a difference of logits"
+    given = "columns answer and foil" if of_table else "--answer and --foil"
+    other = "" if metric == DIFFERENCE else f", or another metric: {given} measure a difference of logits"
     raise UsageError(
         f"the {name} is {amount(clean)} {unit} on the clean and {amount(corrupt)} on the corrupt prompt: it differs by "
         f"{amount(abs(corrupt - clean))} {unit}, and effects, which are shares of that, need {amount(least)}. Expected "

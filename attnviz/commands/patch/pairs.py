@@ -2,8 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import METRICS, STATES, ModelInput, answer_position, kind_of, source_kind
+from attnviz.commands.ablate.inputs import (
+    METRICS,
+    STATES,
+    ModelInput,
+    answer_position,
+    kind_of,
+    naming_row,
+    source_kind,
+)
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
@@ -21,8 +28,8 @@ from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.models.wording import counted, quoted, visible
 from attnviz.options import PATCH_METRICS
 from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.reading import Text
-from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, prompt_pairs, table_files
+from attnviz.texts.reading import Text, unread_columns
+from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, open_pairs, table_files
 from attnviz.trace.direct_effects import named_ids
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
@@ -45,10 +52,11 @@ class PairedInputs(NamedTuple):
 
 
 class PairFile(NamedTuple):
-    """A table of pairs."""
+    """A table of pairs, and sentences on it."""
 
     path: Path
     sha256: str
+    notes: tuple[str, ...]
 
 
 def read_pairs(
@@ -86,11 +94,9 @@ def read_pairs(
         )
     if path.suffix.lower() not in TABLES and not is_table_folder(path):
         raise CorpusError(f"expected a table ({', '.join(TABLES)}) with the columns clean and corrupt, found {path}.")
-    rows = list(islice(prompt_pairs(path), limit))
-    if not rows:
-        raise CorpusError(f"{path} is empty: expected a pair of prompts, found no row; give another file.")
+    table = open_pairs(path)
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in table_files(path)))
-    return rows, PairFile(path, digest.hexdigest())
+    return list(islice(table.pairs(), limit)), PairFile(path, digest.hexdigest(), tuple(unread_columns([table])))
 
 
 def metric_named(metric: str | None, pair: PromptPair) -> str:
@@ -131,7 +137,7 @@ def paired_inputs(
         encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse) for side in _SIDES
     ]
     for number, (pair, clean, corrupt) in enumerate(zip(pairs, *sides, strict=True)):
-        with _naming_row(pair):
+        with naming_row(pair.place):
             if clean.ids == corrupt.ids:
                 raise TextError("both prompts are the same tokens; expected a clean and a corrupt one that differ.")
             if not spans:
@@ -188,26 +194,15 @@ def _span_of(
     try:
         return named_span(name, what, [prompt], tokens, merge_subwords(tokens, words=False)).tokens
     except UsageError as error:
-        raise UsageError(
-            f"the {side} prompt: {error} Where the prompts differ, give --span NAME=TEXT twice: of the clean, then of "
-            "the corrupt prompt."
-        ) from error
+        twice = ""
+        if len(stretches) == 1:
+            twice = " Where the prompts differ, give --span NAME=TEXT twice: of the clean, then of the corrupt prompt."
+        raise UsageError(f"the {side} prompt: {error}{twice}") from error
 
 
 def _refuse(prompt: Text, why: str) -> None:
     reason, _, _ = why.partition(";")  # what follows offers to cut it, and with it what it asks
     raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {reason}; shorten it.")
-
-
-@contextmanager
-def _naming_row(pair: PromptPair) -> Iterator[None]:
-    """Name the row of a table in what is raised inside the block."""
-    try:
-        yield
-    except (TextError, UsageError) as error:
-        if pair.place is None:
-            raise
-        raise CorpusError(f"{pair.place}: {error}") from error
 
 
 def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText, corrupt: EncodedText) -> None:

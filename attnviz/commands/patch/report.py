@@ -138,6 +138,8 @@ def interval_text(result: Patching) -> str:
             f"No intervals: over these pairs the prediction is not worse after the corrupt prompts (by "
             f"{_interval(result.worse)} {UNITS[result.metric]}), so no head restores it."
         )
+    if all(head.interval is None and _three(head.effect) == _three(0.0) for head in result.heads):
+        return "No head has an effect here: no output that is patched changes the prediction."
     clear = [head for head in result.heads if head.excludes_zero]
     together = f"with an interval without 0, at {ERROR_RATE} over all heads together"
     if not clear:
@@ -201,6 +203,7 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
     if result.options["self_repair"]:
         yield from _repair_tables(result, choices)
         if not choices.verbose:
+            yield notes(*_of_file(result))
             return
     columns = pick(_FIELDS, "rank", "id", "effect")
     if any(head.interval for head in result.heads):
@@ -211,7 +214,11 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
     title = f"Paths from heads to {end_text(result)}" if result.receiver else "Heads patched one at a time"
     top = choices.rows(6)
     yield first_rows(title, columns, result.heads, top, "patch.csv", order=order)
-    yield notes(f"{capital(direction_text(result))}.", interval_text(result), unrelated_text(result))
+    yield notes(f"{capital(direction_text(result))}.", interval_text(result), unrelated_text(result), *_of_file(result))
+
+
+def _of_file(result: Patching) -> tuple[str, ...]:
+    return () if result.file is None else result.file.notes
 
 
 def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:

@@ -311,7 +311,7 @@ def analyze_each(
     verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
     heads = tuple(_spread(of_head) for of_head in zip(*(one.heads for one in done), strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
-    notes = filter(None, [unknown, *unread_columns([corpus] if corpus else [])])
+    notes = filter(None, [unknown, *unread_columns([corpus.table] if corpus else [])])
     return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, tuple(notes), file)
 
 
