@@ -121,6 +121,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("profile broken.txt -m bert", 1, "broken.txt:1"),
     ("profile empty.txt -m bert", 1, "empty.txt"),
     ("ablate -m gpt2", 2, "nothing to measure"),
+    ("ablate '' -m gpt2", 1, "empty or blank"),
     # models
     ("heads TEXT -m ./nothing", 1, "found nothing"),
     ("heads TEXT -m no-such-model", 1, "minilm"),

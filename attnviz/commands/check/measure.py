@@ -81,6 +81,9 @@ class Check(Result):
         """How many claims have a verdict."""
         return sum(each.verdict == verdict for each in self.claims)
 
+    def _files_read(self, _: dict[str, Any]) -> list[Path]:
+        return [Path(file) for each in self.claims for file in (each.claim.place, *each.claim.corpus)]
+
     def __repr__(self) -> str:
         found = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS)
         return f"<Check of {counted(len(self.claims), 'claim')} on {self.checkpoint.short_name}: {found}>"
