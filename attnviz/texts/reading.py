@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
@@ -175,6 +176,21 @@ def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str]
         return Corpus(path, kind, digest.hexdigest(), max(1, size - (kind == "gap")), table)
     except OSError as error:
         raise cannot_read(path, error) from error
+
+
+def open_corpora(paths: Iterable[str | Path], columns: Columns, refused: Sequence[str] = ()) -> tuple[Corpus, ...]:
+    """Corpora of different content, as of :func:`open_corpus`.
+
+    Raises:
+        UsageError: one has the content of another: its texts would count twice, and every interval would be too narrow;
+            or columns are named and no corpus is a table.
+    """
+    corpora = tuple(open_corpus(Path(path), columns, refused) for path in paths)
+    check_columns(corpora, columns)
+    for one, other in combinations(corpora, 2):
+        if one.sha256 == other.sha256:
+            raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
+    return corpora
 
 
 def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:

@@ -170,7 +170,9 @@ def test_a_corpus_that_a_claim_names_stays(in_python: bool, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "out", ("read.csv",), b"text\nthe cat ran\none two\n", command="check")
     Path("claims").mkdir()
-    Path("claims/c.toml").write_text('[[claim]]\nhead = "L0H0"\nablate = "loss"\nat_least = 0\ncorpus = "../out/read.csv"')
+    Path("claims/c.toml").write_text(
+        '[[claim]]\nhead = "L0H0"\nablate = "loss"\nat_least = 0\ncorpus = "../out/read.csv"'
+    )
     before = contents(tmp_path)
     if in_python:
         found = attnviz.check("claims/c.toml", "tiny-gpt2", device="cpu")
