@@ -409,13 +409,20 @@ class Parser:
         return replace(text, subjects=(subject(text.spans[1]), subject(text.spans[2])))
 
 
-def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
+def find_parser(corpora: Sequence[Corpus], name: str | None, syntax: bool = True) -> Parser | None:
     """The parser for plain sentences and GAP, by default an installed English pipeline; None if not needed.
 
     Raises:
         ParserError: the named pipeline cannot be used.
         UsageError: one is named, and not needed.
     """
+    if not syntax:
+        if name is not None:
+            raise UsageError(
+                f"the parser {name!r} was named, but nothing is to be parsed: leave out --parser (parser=...), or "
+                "--no-syntax (syntax=False)."
+            )
+        return None
     if all(corpus.kind in ("conllu", "chats") for corpus in corpora):
         if name is not None:
             raise UsageError(

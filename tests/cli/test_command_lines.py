@@ -128,6 +128,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads TEXT -m ''", 2, "--model is empty"),
     ("models ./nothing", 1, "config.json"),
     ("models ''", 2, "NAME is empty"),
+    ("models --families --verify", 2, "--verify"),
     ("heads ... --revision main", 2, "revisions"),
     ("compare ... --revision a --revision b", 2, "--revision"),
     ("heads ... --device gpu", 2, "cuda"),

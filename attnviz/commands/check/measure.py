@@ -82,7 +82,7 @@ class Check(Result):
         return sum(each.verdict == verdict for each in self.claims)
 
     def _files_read(self, _: dict[str, Any]) -> list[Path]:
-        return [Path(file) for each in self.claims for file in (each.claim.place, *each.claim.corpus)]
+        return [file for each in self.claims for file in (Path(each.claim.place), *each.claim.corpus)]
 
     def __repr__(self) -> str:
         found = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS)

@@ -202,7 +202,7 @@ def profile_heads(
     process = this_process()
     columns, opening = Columns.taken(reading)
     corpora = open_corpora(paths, columns)
-    parse = find_parser(corpora, parser) if syntax else None
+    parse = find_parser(corpora, parser, syntax)
     checkpoint = open_for(process, model, opening).encoder
     of_words = [each.path for each in corpora if each.has_words_marked]
     refuse_words(checkpoint, parser=parser, corpora=of_words)

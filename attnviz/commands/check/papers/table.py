@@ -159,7 +159,10 @@ class PaperRun:
         """
         low, high = interval or (value, value)
         above = max((each for each in (untrained, baseline) if each is not None), default=-1.0)
-        verdict, reason = UNDECIDED, few or "the bound is within the interval"
+        within = "the bound"
+        if at_least is None or low >= at_least:
+            within = "the same number of the untrained copy" if above == untrained else "the baseline"
+        verdict, reason = UNDECIDED, few or f"{within} is within the interval"
         if not few and low > above and (at_least is None or low >= at_least):
             verdict, reason = HOLDS, ""
         elif not few and (high <= above or (at_least is not None and high < at_least)):
