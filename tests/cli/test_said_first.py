@@ -30,6 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_folder: Path) ->
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sentences(tmp_path / "texts.txt", 40)
+    (tmp_path / "words.txt").write_text("the 3\ncat 1\n")
     (tmp_path / "table.csv").write_text("text,title\nthe cat ran,a cat\n")
     (tmp_path / "again").mkdir()
     sentences(tmp_path / "again" / "texts.txt", 40)
@@ -87,13 +88,13 @@ LINES = [
     "ablate texts.txt --select L9H9",
     "profile texts.txt --figures relations --no-syntax",
     "profile --repeats -m tiny-gpt2 -m ./gone",
-    "profile --repeats --frequencies texts.txt",
+    "profile --repeats --frequencies words.txt",
+    "check --init texts.txt -",
     "profile texts.txt --parser gone --no-syntax",
     "compare --corpus texts.txt -m tiny-gpt2 -m tiny-gpt2 --parser gone --no-syntax",
     "ablate --repeats --truncate",
-    "ablate table.csv --pair-column text",
-    "profile table.csv --text-column title --pair-column title",
-    "ablate table.csv --text-column text --label-column text",
+    "profile table.csv -m ./bert --pair-column text",
+    "profile table.csv -m ./bert --text-column title --pair-column title",
     'patch "one two" --corrupt "one one" --from L0H0',
     'patch "one two" --corrupt "one one" --networks run',
     'patch "one two" --corrupt "one one" --self-repair',

@@ -389,8 +389,6 @@ def test_junit_has_a_case_for_each_claim_and_why_it_does_not_hold(tmp_path: Path
         "--published wang-2022 novel.txt --junit novel.txt",
         "corpus.toml --junit verdicts.xml",
         "corpus.toml --junit ''",
-        "new.toml --init novel.txt --junit -",
-        "--init novel.txt -",
     ],
 )
 def test_no_file_is_lost_that_a_run_reads_or_that_is_not_of_attnviz(
