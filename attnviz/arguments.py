@@ -38,10 +38,10 @@ def relation_named(name: str) -> str:
 def is_there(name: str | Path, kind: Callable[[Path], bool] = Path.exists) -> bool:
     """Whether there is a file or folder of this name, of a kind such as ``Path.is_file``.
 
-    A text may be too long for a name, or have a null character, which none can have.
+    A text may be too long for a name, or empty, or have a null character, which none can have.
     """
     try:
-        return kind(Path(name))
+        return name != "" and kind(Path(name))
     except (OSError, ValueError):
         return False
 

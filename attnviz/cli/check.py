@@ -36,12 +36,13 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
     model, found = run.options["model"], list[attnviz.Check]()
     if published is None:
         files = files or (Path(CLAIMS_FILE),)
-    of_file = None
+    of_file, reads = None, list[Path]()
     if published is None and len(files) == 1 and not init:
-        of_file = read_claims(files[0])[1]
+        claims, of_file, _ = read_claims(files[0])
+        reads = [corpus for claim in claims for corpus in claim.corpus]
     verdicts = None if run.options["junit"] is None else junit_file(run.options["junit"])
     if verdicts is not None:
-        verdicts.refuse([*files, *run.inputs])
+        verdicts.refuse([*files, *run.inputs, *reads])
     own = {name: run.options[name] for name in ("revision", "adapter", "tokenizer")}
 
     def measure(_: object, progress: Any, warn: Any) -> attnviz.Check:
@@ -56,7 +57,7 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
             verdicts.write(junit(checked))
 
     named = model or of_file or "minilm"
-    job = run.job(measure, texts=[published], corpora=files, models=[named], rate=True, finish=finish)
+    job = run.job(measure, texts=[published], corpora=files, models=[named], reads=reads, rate=True, finish=finish)
 
     def work() -> None:
         job.work()

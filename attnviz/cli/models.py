@@ -36,6 +36,7 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
     """
     wanted, out, as_json = [decoded("NAME", name) for name in names], run.options["out"], run.options["as_json"]
     if families:
+        run.refuse(("verify",), "loads models; expected it without --families, which lists architectures")
         return Job(partial(_list_families, wanted, out, as_json, run.quiet))
     if verify:
         return _verify(list(dict.fromkeys(wanted)), out, as_json, run.quiet)

@@ -52,7 +52,9 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
     if no_trees and "relations" in (run.figure_names() or []):
         raise UsageError("the figure relations needs trees: expected a treebank (.conllu), or no --no-syntax.")
     if not corpora:
-        run.refuse(("limit", "examples"), "is about the texts of a corpus; expected one with it, found none")
+        run.refuse(
+            ("limit", "examples", "frequencies"), "is about the texts of a corpus; expected one with it, found none"
+        )
     source, process = run.find_model(), this_process()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 

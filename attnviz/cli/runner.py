@@ -159,6 +159,7 @@ class Run:
         texts: Sequence[str | None] = (),
         corpora: Sequence[Path] = (),
         models: Sequence[str] = (),
+        reads: Sequence[Path] = (),
         implied_figures: Sequence[str] = (),
         rate: bool = False,
         finish: Callable[[Any, dict[str, Any]], Iterable[str]] = lambda *_: (),
@@ -172,6 +173,7 @@ class Run:
             texts: that the results are of; they name the folder.
             corpora: likewise.
             models: that name the folder too; default the one of ``--model``.
+            reads: files that the run reads and no option names.
             implied_figures: figures implied by other options, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
             finish: called with result and document once everything is written; returns messages.
@@ -186,7 +188,7 @@ class Run:
         choices, figures, quiet = self.choices(), self.figure_names(implied_figures), self.quiet
         known_texts = [text for text in texts if text is not None]
         path = self.results_folder(models or self.model_names, known_texts, corpora)
-        output = OutputFolder(path, self.command, self.inputs)
+        output = OutputFolder(path, self.command, [*self.inputs, *reads])
 
         def work() -> None:
             with output, progress(quiet, rate) as tell:

@@ -234,6 +234,8 @@ class OutputFile:
             UsageError: it is one of these, or there is something else than what attnviz wrote; or no folder for it.
         """
         named = f"{self.option} {self.path}"
+        if self.path in (Path(), Path("-")):
+            raise UsageError(f"{self.option} is empty, . or -: expected the name of a file.")
         if not is_there(self.path.parent, Path.is_dir):
             raise UsageError(f"{named}: expected a file in a folder that is there, found no {self.path.parent}.")
         if self.path.resolve() in [other.resolve() for other in used]:

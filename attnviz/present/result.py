@@ -219,9 +219,13 @@ class Result:
         self.wanted_views(figures, formats)
         with OutputFolder(path, self.command) as output:
             written = self.write(output, wanted, figures=figures, formats=formats, progress=progress)
-            output.inputs = [Path(each["path"]) for each in written.get("corpora", ())]
+            output.inputs = self._files_read(written)
             output.put_in_place()
         return Document(written, path)
+
+    def _files_read(self, document: dict[str, Any]) -> list[Path]:
+        """The files that were measured, which stay."""
+        return [Path(each["path"]) for each in document.get("corpora", ())]
 
     def write(
         self,

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
@@ -176,6 +177,21 @@ def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str]
         return Corpus(path, kind, digest.hexdigest(), max(1, size - (kind == "gap")), table)
     except OSError as error:
         raise cannot_read(path, error) from error
+
+
+def open_corpora(paths: Iterable[str | Path], columns: Columns, refused: Sequence[str] = ()) -> tuple[Corpus, ...]:
+    """Corpora of different content, as of :func:`open_corpus`.
+
+    Raises:
+        UsageError: one has the content of another: its texts would count twice, and every interval would be too narrow;
+            or columns are named and no corpus is a table.
+    """
+    corpora = tuple(open_corpus(Path(path), columns, refused) for path in paths)
+    check_columns(corpora, columns)
+    for one, other in combinations(corpora, 2):
+        if one.sha256 == other.sha256:
+            raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
+    return corpora
 
 
 def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
@@ -394,13 +410,20 @@ class Parser:
         return replace(text, subjects=(subject(text.spans[1]), subject(text.spans[2])))
 
 
-def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
+def find_parser(corpora: Sequence[Corpus], name: str | None, syntax: bool = True) -> Parser | None:
     """The parser for plain sentences and GAP, by default an installed English pipeline; None if not needed.
 
     Raises:
         ParserError: the named pipeline cannot be used.
         UsageError: one is named, and not needed.
     """
+    if not syntax:
+        if name is not None:
+            raise UsageError(
+                f"the parser {name!r} was named, but nothing is to be parsed: leave out --parser (parser=...), or "
+                "--no-syntax (syntax=False)."
+            )
+        return None
     if all(corpus.kind in ("conllu", "chats") for corpus in corpora):
         if name is not None:
             raise UsageError(

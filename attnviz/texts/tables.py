@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -244,6 +244,13 @@ def open_table(path: Path, wanted: Columns) -> Table:
         text = _column_of_words(path, names, sample, {wanted.pair, wanted.label})
     pair = _named(path, names, "pair", wanted.pair)
     label = _named(path, names, "label", wanted.label) or _known(names, _LABEL)
+    named = [("text", text), ("pair", wanted.pair), ("label", wanted.label)]
+    for (one, column), (other, same) in combinations(named, 2):
+        if column is not None and column == same:
+            raise CorpusError(
+                f"{path}: expected a column for each {one} and another for each {other}, found {column!r} as both; "
+                f"name them with --{one}-column ({one}_column=...) and --{other}-column."
+            )
     answer, foil = _known(names, [_ANSWER]), _known(names, [_FOIL])
     if answer is None or foil is None:
         answer = foil = None

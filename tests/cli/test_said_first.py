@@ -30,6 +30,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_folder: Path) ->
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sentences(tmp_path / "texts.txt", 40)
+    (tmp_path / "words.txt").write_text("the 3\ncat 1\n")
+    (tmp_path / "table.csv").write_text("text,title\nthe cat ran,a cat\n")
+    (tmp_path / "again").mkdir()
+    sentences(tmp_path / "again" / "texts.txt", 40)
+    (tmp_path / "score.toml").write_text('[[claim]]\nhead = "L0H0"\nscore = "entropy"\ntext = "one two"\nat_least = 0')
+    (tmp_path / "role.toml").write_text(MEASURED_FIRST.removesuffix("[[claim]]\n"))
     (tmp_path / "bert").symlink_to(bert_folder)
     for name, claim in CLAIMS.items():
         (tmp_path / f"{name}.toml").write_text(MEASURED_FIRST + claim.replace("BERT", "./bert"), encoding="utf-8")
@@ -42,6 +48,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_folder: Path) ->
     handle.remove()
 
 
+UNUSED = (
+    "--limit 30",
+    "--text-column zz",
+    "--pair-column zz",
+    "--label-column zz",
+    "--truncate",
+    "--frequencies gone.txt",
+)
 LINES = [
     "check --init texts.txt --published wang-2022",
     "check --init texts.txt --published gu-2024 new.toml",
@@ -50,6 +64,14 @@ LINES = [
     "check --published wang-2022 --limit 16",
     "check --published gu-2024 --limit 99 texts.txt",
     "check --published clark-2019 --limit 14 texts.txt texts.txt",
+    *(f"check --published {name} -m ./bert texts.txt ./again/texts.txt" for name in ("clark-2019", "voita-2019")),
+    "check --published gu-2024 texts.txt texts.txt --limit 60",
+    *(f"check score.toml {option}" for option in UNUSED if option != "--truncate"),
+    *(f"check role.toml {option}" for option in ("--label-column zz", "--truncate")),
+    *(f"check --published gould-2023 {option}" for option in UNUSED),
+    *(f"check --published wang-2022 {option}" for option in UNUSED if option != "--limit 30"),
+    *(f"check --published clark-2019 texts.txt {option}" for option in UNUSED if option != "--limit 30"),
+    *(f"check --init texts.txt new.toml {option}" for option in ("--label-column zz", "--truncate")),
     "check --published wang-2022 -m ./bert",
     "check --published wu-2024 -m ./bert texts.txt",
     "check --published mcdougall-2023 -m ./bert texts.txt",
@@ -66,6 +88,13 @@ LINES = [
     "ablate texts.txt --select L9H9",
     "profile texts.txt --figures relations --no-syntax",
     "profile --repeats -m tiny-gpt2 -m ./gone",
+    "profile --repeats --frequencies words.txt",
+    "check --init texts.txt -",
+    "profile texts.txt --parser gone --no-syntax",
+    "compare --corpus texts.txt -m tiny-gpt2 -m tiny-gpt2 --parser gone --no-syntax",
+    "ablate --repeats --truncate",
+    "profile table.csv -m ./bert --pair-column text",
+    "profile table.csv -m ./bert --text-column title --pair-column title",
     'patch "one two" --corrupt "one one" --from L0H0',
     'patch "one two" --corrupt "one one" --networks run',
     'patch "one two" --corrupt "one one" --self-repair',

@@ -3,6 +3,7 @@
 import csv
 import errno
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -386,6 +387,8 @@ def test_junit_has_a_case_for_each_claim_and_why_it_does_not_hold(tmp_path: Path
         "novel.txt --init novel.txt",
         "new.toml --init novel.txt --junit new.toml",
         "--published wang-2022 novel.txt --junit novel.txt",
+        "corpus.toml --junit verdicts.xml",
+        "corpus.toml --junit ''",
     ],
 )
 def test_no_file_is_lost_that_a_run_reads_or_that_is_not_of_attnviz(
@@ -397,8 +400,10 @@ def test_no_file_is_lost_that_a_run_reads_or_that_is_not_of_attnviz(
     Path("folder").mkdir()
     Path("pytest.xml").write_text('<?xml version="1.0"?><testsuites><testsuite name="pytest" /></testsuites>')
     sentences(Path("novel.txt"), 20)
+    Path("verdicts.xml").write_text('<testsuites><testsuite name="attnviz check" /></testsuites>')
+    Path("corpus.toml").write_text('[[claim]]\nhead = "L0H0"\nrole = "sink"\ncorpus = "verdicts.xml"')
     before = {each: each.is_file() and each.read_bytes() for each in tmp_path.iterdir()}
-    assert check_here(*command.split()) == 2
+    assert check_here(*shlex.split(command)) == 2
     assert {each: each.is_file() and each.read_bytes() for each in tmp_path.iterdir()} == before
 
 

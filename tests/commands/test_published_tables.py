@@ -9,6 +9,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import attnviz
 from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.papers.gu_2024 import GU_2024
+from attnviz.commands.check.papers.table import PaperRun
 from attnviz.commands.circuits.successors import ordinal_sequences
 from attnviz.errors import AttnvizError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
@@ -160,7 +162,7 @@ def test_surface_patterns_are_those_of_heads_built_so(tmp_path: Path) -> None:
     }
     assert entropy == 0
     for name in ("[SEP]", "[SEP] from [SEP]"):
-        row = found[f"mean attention to {name}, layers 1 to 1"]
+        row = found[f"mean attention to {name}, layer 1"]
         assert (row.measured, row.verdict) == (pytest.approx(1, abs=0.01), "holds")
         assert row.untrained == pytest.approx(1 / 22, abs=0.01)
     causal = rows(from_loaded(sharp_gpt2(), gpt2_tokenizer()), "clark-2019", sentences(tmp_path / "b.txt"))
@@ -180,6 +182,23 @@ def test_no_claim_holds_of_random_weights(name: str, n_words: int, tmp_path: Pat
     found = attnviz.check(corpora, from_loaded(model, tokenizer), published=name)
     assert found.count("holds") == 0
     assert found.exit_code in (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "within"),
+    [
+        ({"untrained": 0.5}, "untrained"),
+        ({"untrained": 0.1, "baseline": 0.5}, "baseline"),
+        ({"untrained": 0.5, "at_least": 0.3}, "untrained"),
+        ({"untrained": 0.1, "at_least": 0.5}, "bound"),
+    ],
+)
+def test_the_reason_names_what_is_within_the_interval(numbers: dict[str, float], within: str) -> None:
+    model = from_loaded(sharp_gpt2(), gpt2_tokenizer())
+    run = PaperRun(GU_2024, model, (), {}, lambda: pytest.fail("nothing is profiled"))
+    row = run.claimed("sink rate", 0.5, 200, interval=(0.4, 0.6), **numbers)
+    assert row.verdict == "cannot be decided"
+    assert [name for name in ("untrained", "baseline", "bound") if name in row.reason] == [within]
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [

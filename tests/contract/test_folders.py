@@ -165,6 +165,25 @@ def test_a_file_of_an_earlier_run_that_this_one_reads_stays(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("in_python", [True, False])
+def test_a_corpus_that_a_claim_names_stays(in_python: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "out", ("read.csv",), b"text\nthe cat ran\none two\n", command="check")
+    Path("claims").mkdir()
+    Path("claims/c.toml").write_text(
+        '[[claim]]\nhead = "L0H0"\nablate = "loss"\nat_least = 0\ncorpus = "../out/read.csv"'
+    )
+    before = contents(tmp_path)
+    if in_python:
+        found = attnviz.check("claims/c.toml", "tiny-gpt2", device="cpu")
+        with pytest.raises(OutputError):
+            found.save("out")
+    else:
+        words = ["check", "claims/c.toml", "-o", "out", "-m", "tiny-gpt2", "--device", "cpu"]
+        assert CliRunner().invoke(app, words).exit_code == OutputError.exit_code
+    assert contents(tmp_path) == before
+
+
 def test_folders_of_the_users_own_stay_as_they_are(tmp_path: Path):
     save(tmp_path / "out")
     mine = [tmp_path / "out" / "private", tmp_path / "out" / ".git" / "refs", tmp_path / ".out-new-ideas"]

@@ -217,10 +217,10 @@ def ablate(
     roles, contrast = role_tokens(options["role"], repeats), contrast_named(answer, foil, options["label"])
     given = (label, limit, contrast)
     columns, opening = Columns.taken(reading, label_column)
-    if repeats and (items or any(each is not None for each in given) or columns != Columns()):
+    if repeats and (items or truncate or any(each is not None for each in given) or columns != Columns()):
         raise UsageError(
-            "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, label, answer or "
-            "column."
+            "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, truncate, label, "
+            "answer or column."
         )
     sources = Sources((), (), ())
     if not repeats:

@@ -1,6 +1,6 @@
 """Hold claims against what attnviz measures: each profile, analysis, comparison and ablation once for all claims."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePath
@@ -21,7 +21,7 @@ from attnviz.commands.check.claims import (
     write_claims,
 )
 from attnviz.commands.check.papers import PAPER_TABLES
-from attnviz.commands.check.papers.table import PaperRun, PaperTable
+from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.compare.sides import check_shapes
@@ -81,6 +81,9 @@ class Check(Result):
         """How many claims have a verdict."""
         return sum(each.verdict == verdict for each in self.claims)
 
+    def _files_read(self, _: dict[str, Any]) -> list[Path]:
+        return [file for each in self.claims for file in (Path(each.claim.place), *each.claim.corpus)]
+
     def __repr__(self) -> str:
         found = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS)
         return f"<Check of {counted(len(self.claims), 'claim')} on {self.checkpoint.short_name}: {found}>"
@@ -129,6 +132,12 @@ def check(
     if published is None:
         paths = paths or [Path(CLAIMS_FILE)]
     _check_options(paths, published, init, limit)
+    typed_options = {
+        "limit": limit, "text_column": text_column, "pair_column": pair_column, "frequencies": frequencies,
+        "label_column": label_column, "truncate": truncate,
+    }  # fmt: skip
+    if init:
+        _refuse_unused(typed_options, {*OF_TEXTS, "frequencies"})
     if published is None and not init:
         claims, named, at = read_claims(paths[0])
         if named is not None and model is None and adapter is None:
@@ -136,17 +145,19 @@ def check(
     opened: Any = {"device": device, "dtype": dtype, "attention": attention}
     with placed(place):
         checkpoint, source = open_checkpoint(model, tokenizer, revision, adapter=adapter, **opened)
-    more: Any = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
     of_tables = {"text_column": text_column, "pair_column": pair_column}
-    more |= of_tables
+    more: Any = of_tables | {
+        "limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn,
+    }  # fmt: skip
     of_profile = more | {"frequencies": frequencies}
     profiles = dict[tuple[Path, ...], Profile]()
     if init:
         profile = _profile(checkpoint, init, True, of_profile)
         tokenizer_name = tokenizer if isinstance(tokenizer, str | Path) else None
-        same: dict[str, object] = {"revision": revision, "adapter": adapter, "tokenizer": tokenizer_name}
-        same["dtype"] = dtype
-        same |= {"attention": attention, "limit": limit, "seed": seed, **of_tables, "frequencies": frequencies}
+        same = {
+            "revision": revision, "adapter": adapter, "tokenizer": tokenizer_name, "dtype": dtype,
+            "attention": attention, "limit": limit, "seed": seed, **of_tables, "frequencies": frequencies,
+        }  # fmt: skip
         typed = COMMANDS["check"].typed({name: value for name, value in same.items() if value is not None})
         default = "minilm" if model is None and adapter is None else ""
         write_claims(
@@ -157,6 +168,8 @@ def check(
     table = None
     if published is not None:
         table, claims = _of_paper(published, checkpoint, tuple(paths))
+    if not init:
+        _refuse_unused(typed_options, {*_options_of(claims), *(() if table is None else table.takes)})
     about = [(claim, _id(claim, checkpoint) if claim.head else None) for claim in claims]
     held = [(replace(claim, head=str(id)) if id else claim, id or HeadId(0, 0)) for claim, id in about]
     stored = None
@@ -165,13 +178,21 @@ def check(
     options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
     options["frequencies"] = None if frequencies is None else str(frequencies)
     of_ablation = {"truncate": truncate, "label_column": label_column}
-    if table is not None:
-        table.refuse(checkpoint)
+    paper = None if table is None else _paper_run(table, checkpoint, tuple(paths), of_profile)
     found = [*_held(held, checkpoint, stored, profiles, opened, of_ablation, of_profile, more)]
-    if table is not None:
-        profile_once = cache(lambda: _profile(checkpoint, paths, False, of_profile))
-        found += table.measure(PaperRun(table, checkpoint.encoder, tuple(paths), of_profile, profile_once))
+    if paper is not None:
+        found += paper.table.measure(paper)
     return Check(checkpoint, options, tuple(found), table)
+
+
+def _paper_run(table: PaperTable, checkpoint: Checkpoint, corpora: tuple[Path, ...], of_profile: Any) -> PaperRun:
+    """A run of a table; raises an AttnvizError where model or corpora cannot be measured."""
+    table.refuse(checkpoint)
+    profile_once = cache(lambda: _profile(checkpoint, corpora, False, of_profile))
+    run = PaperRun(table, checkpoint.encoder, corpora, of_profile, profile_once)
+    if table.needs_corpus:
+        run.opened()
+    return run
 
 
 def _of_paper(
@@ -208,6 +229,27 @@ def _check_options(paths: Sequence[Path], published: str | None, init: Sequence[
                 f"{table.name} decides nothing on fewer than {table.least} texts, and --limit (limit=...) leaves "
                 f"{most}: raise it, or leave it out."
             )
+
+
+def _options_of(claims: Sequence[Claim]) -> set[str]:
+    """The options over texts that change what these claims are measured by."""
+    used = set(OF_TEXTS) if any(each.corpus for each in claims) else set()
+    for each in claims:
+        if each.kind == "role" and each.corpus:
+            used.add("frequencies")
+        if each.kind == "ablate":
+            used.add("label_column")
+        if each.kind == "ablate" or each.text:
+            used.add("truncate")
+    return used
+
+
+def _refuse_unused(given: Mapping[str, object], used: Collection[str]) -> None:
+    """Raise UsageError for a given option that would change nothing."""
+    flags = {option.name: option.flags[0] for option in COMMANDS["check"].options}
+    for name, value in given.items():
+        if value not in (None, False) and name not in used:
+            raise UsageError(f"{flags[name]} ({name}=...) changes nothing of what is checked here: leave it out.")
 
 
 def _clearest(profile: Profile) -> list[Role]:

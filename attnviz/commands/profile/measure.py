@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, Unpack
 
@@ -30,7 +29,7 @@ from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
-from attnviz.texts.reading import Corpus, check_columns, find_parser, open_corpus
+from attnviz.texts.reading import Corpus, find_parser, open_corpora
 from attnviz.texts.runs import RunSettings, open_for, read_frequencies, text_notes
 from attnviz.texts.tables import Columns
 from attnviz.trace.checks import Verification
@@ -202,12 +201,8 @@ def profile_heads(
         raise UsageError("nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats.")
     process = this_process()
     columns, opening = Columns.taken(reading)
-    corpora = [open_corpus(Path(path), columns) for path in paths]
-    check_columns(corpora, columns)
-    for one, other in combinations(corpora, 2):
-        if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
-            raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
-    parse = find_parser(corpora, parser) if syntax else None
+    corpora = open_corpora(paths, columns)
+    parse = find_parser(corpora, parser, syntax)
     checkpoint = open_for(process, model, opening).encoder
     of_words = [each.path for each in corpora if each.has_words_marked]
     refuse_words(checkpoint, parser=parser, corpora=of_words)

@@ -95,11 +95,12 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         else:
             yield run.reported(*row, untrained=control)
     first, last = round(DEPTHS[0] * n_layers), round(DEPTHS[1] * n_layers)
+    layers = f"layers {first} to {last - 1}" if last - first > 1 else f"layer {first}"
     for name, least, found in (("[SEP]", 0.5, "over half"), (FROM_SEP, 0.9, "over 0.9")):
         if name in trained:
             samples, of_untrained = (each[name][:, first:last].mean((1, 2)) for each in (trained, untrained))
             yield run.claimed(
-                f"mean attention to {name}, layers {first} to {last - 1}", float(samples[0]), n_texts, at_least=least,
+                f"mean attention to {name}, {layers}", float(samples[0]), n_texts, at_least=least,
                 untrained=float(of_untrained[0]), published=found, **over_texts_evidence(samples, n_texts),
             )  # fmt: skip
 

@@ -38,5 +38,6 @@ GOULD_2023 = PaperTable(
     f"tokens at the successor; baseline: the head's best of {SHUFFLES} random orders",
     threshold=f"{MAJORITY}, and above both controls (our own; the paper compares heads by their scores)",
     needs_corpus=False,
+    takes=(),
     measure=_measure,
 )

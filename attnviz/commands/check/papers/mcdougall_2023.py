@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, known, too_few
+from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, known, too_few
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
@@ -186,6 +186,7 @@ MCDOUGALL_2023 = PaperTable(
     "predicts before the head's layer; direct effects alone, value biases stay",
     threshold="0.5, and above the same head of the untrained copy (our own; the paper has 0.769)",
     least=ENOUGH_TEXTS,
+    takes=(*OF_TEXTS, "frequencies"),
     refuse=_refuse,
     measure=_measure,
 )

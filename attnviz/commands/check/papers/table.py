@@ -24,9 +24,12 @@ from attnviz.models.wording import counted
 from attnviz.progress import named, report_once
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Process, Unfinished
-from attnviz.texts.reading import Corpus, Text, open_corpus, ready, rendered
+from attnviz.texts.reading import Corpus, Text, open_corpora, ready, rendered
 from attnviz.texts.runs import LongRun, RunSettings, read_frequencies, token_counts
 from attnviz.texts.tables import Columns
+
+OF_TEXTS = ("limit", "text_column", "pair_column")
+"""Options of :func:`attnviz.check` that say which texts of a corpus are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class PaperTable:
         needs_corpus: whether texts are measured.
         least: texts, or prompts, below which no row is decided.
         refuse: raises an AttnvizError for a model that cannot be measured.
+        takes: options over texts that change what is measured.
         roles: that the paper names heads for and the table measures, so that they are no claims beside it.
         measure: gives the rows of the table.
     """
@@ -52,6 +56,7 @@ class PaperTable:
     needs_corpus: bool = True
     least: int = 0
     refuse: Callable[[Checkpoint], None] = lambda _: None
+    takes: tuple[str, ...] = OF_TEXTS
     roles: tuple[str, ...] = ()
     measure: "Callable[[PaperRun], Iterator[CheckedClaim]]"
 
@@ -91,7 +96,7 @@ class PaperRun:
     def opened(self, *refused: str) -> tuple[Corpus, ...]:
         """The corpora; ``refused`` are kinds that they may not be of."""
         columns = Columns(self.options["text_column"], self.options["pair_column"])
-        return tuple(open_corpus(path, columns, refused) for path in self.corpora)
+        return open_corpora(self.corpora, columns, refused)
 
     def over_texts(
         self, checkpoint: Checkpoint, *tallies: Tally, prepared: Callable[[Text], Text | None] | None = None
@@ -154,7 +159,10 @@ class PaperRun:
         """
         low, high = interval or (value, value)
         above = max((each for each in (untrained, baseline) if each is not None), default=-1.0)
-        verdict, reason = UNDECIDED, few or "the bound is within the interval"
+        within = "the bound"
+        if at_least is None or low >= at_least:
+            within = "the same number of the untrained copy" if above == untrained else "the baseline"
+        verdict, reason = UNDECIDED, few or f"{within} is within the interval"
         if not few and low > above and (at_least is None or low >= at_least):
             verdict, reason = HOLDS, ""
         elif not few and (high <= above or (at_least is not None and high < at_least)):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, too_few
+from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, too_few
 from attnviz.judge.roles import rare_candidates
 from attnviz.judge.rules import MAJORITY, MARGIN
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -85,5 +85,6 @@ VOITA_2019 = PaperTable(
     threshold=f"at a neighbour {POSITIONAL} of the time, {MARGIN} above the best fixed offset for a relation in one "
     f"direction (paper); {MAJORITY} on the rarest token (our own), and above the untrained copy",
     least=ENOUGH_TEXTS,
+    takes=(*OF_TEXTS, "frequencies"),
     measure=_measure,
 )

@@ -278,6 +278,7 @@ WANG_2022 = PaperTable(
     threshold=f"effects above 0 and above all heads of the untrained copy, intervals corrected for all heads; copy "
     f"score {COPIED} (our own; the paper's heads have over 0.95, an average one 0.2)",
     needs_corpus=False,
+    takes=("limit",),
     least=ENOUGH_TEXTS,
     refuse=_refuse,
     roles=(NAME_MOVER, NEGATIVE, S_INHIBITION),

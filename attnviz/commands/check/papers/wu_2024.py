@@ -101,11 +101,17 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     checkpoint, options = run.checkpoint, run.options
     corpora = run.opened("gap", "chats")
     most = max(LENGTHS) * len(NEEDLES) * len(DEPTHS)
-    asked = prompts(checkpoint, list(islice(running_tokens(checkpoint, corpora, options["limit"]), most)))
-    if not asked:
+    haystack = list(islice(running_tokens(checkpoint, corpora, options["limit"]), most))
+    asked = prompts(checkpoint, haystack)
+    if not asked and len(haystack) < LENGTHS[0]:
         raise CorpusError(
-            f"expected {LENGTHS[0]} tokens of text at least, in which wu-2024 hides a sentence, and a model that reads "
-            f"as many; this one has {counted(checkpoint.positions, 'position')}. Give a longer text or another model."
+            f"expected {LENGTHS[0]} tokens of text at least, in which wu-2024 hides a sentence, found "
+            f"{len(haystack)}; give a longer text."
+        )
+    if not asked:
+        raise CheckpointError(
+            f"wu-2024 expects a model that reads {LENGTHS[0]} tokens, in which it hides a sentence, found one of "
+            f"{counted(checkpoint.positions, 'position')}; give another model."
         )
     models = [(each, SampledAttention(each, options["seed"])) for each in (checkpoint, run.untrained)]
     answers, untrained = list[tuple[Tensor, bool]](), list[tuple[Tensor, bool]]()

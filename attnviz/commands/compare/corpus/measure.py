@@ -179,7 +179,7 @@ def compare_corpus(
     columns = Columns(text_column, pair_column)
     file = open_corpus(Path(corpus), columns, refused=("gap", "chats"))
     check_columns([file], columns)
-    parse = find_parser([file], parser) if syntax else None
+    parse = find_parser([file], parser, syntax)
     process = this_process()
     first, second = (
         named_source(each, None) if isinstance(each, str | Path | None) else each for each in (first, second)

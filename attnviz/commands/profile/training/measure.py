@@ -27,7 +27,7 @@ from attnviz.present.result import Result
 from attnviz.progress import Progress, tell
 from attnviz.texts.batches import Batch, SampledAttention, batch_of_ids, running_tokens
 from attnviz.texts.long_runs import Unfinished, this_process
-from attnviz.texts.reading import Corpus, check_columns, open_corpus
+from attnviz.texts.reading import Corpus, open_corpora
 from attnviz.texts.tables import Columns
 from attnviz.trace.logits import check_logits
 from attnviz.trace.removal import final_states, running
@@ -147,8 +147,7 @@ def profile_training(
     if len(wanted) < 2:
         raise UsageError(f"expected two steps of training at least (--revisions step0,step1000), found {len(wanted)}.")
     columns = Columns(text_column, pair_column)
-    corpora = tuple(open_corpus(Path(path), columns, refused=("gap", "chats")) for path in paths)
-    check_columns(corpora, columns)
+    corpora = open_corpora(paths, columns, refused=("gap", "chats"))
     identity = {
         "attnviz": __version__, "steps": [f"{model} {revision}" for model, revision in wanted], "seed": seed,
         "limit": limit, "corpora": [corpus.identity for corpus in corpora], "dtype": dtype, "control": control,
