@@ -255,8 +255,7 @@ def _short_notes(analysis: Analysis) -> Text:
     """One line; and what was written, cut or generated."""
     target = analysis.target
     return notes(
-        f"A head can be of two kinds. ?: n below {ENOUGH}, weak. Baseline: uniform attention (long-range: keys "
-        "shuffled), or the best guess.",
+        f"Heads can be of two kinds. ?: n below {ENOUGH}, weak. Baseline: uniform (long-range: shuffled) or a guess.",
         "" if target is None else target_note(target.text, target.generated),
         "" if target is None else cut_note(target.tokens, "target"),
     )

@@ -32,6 +32,10 @@ OF_TEXTS = ("limit", "text_column", "pair_column")
 """Options of :func:`attnviz.check` that say which texts of a corpus are read."""
 
 
+def _refuse_none(_: Checkpoint) -> None:
+    """Every model can be measured."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
     """A table of a paper that ``check --published`` measures.
@@ -55,7 +59,7 @@ class PaperTable:
     threshold: str
     needs_corpus: bool = True
     least: int = 0
-    refuse: Callable[[Checkpoint], None] = lambda _: None
+    refuse: Callable[[Checkpoint], None] = _refuse_none
     takes: tuple[str, ...] = OF_TEXTS
     roles: tuple[str, ...] = ()
     measure: "Callable[[PaperRun], Iterator[CheckedClaim]]"
