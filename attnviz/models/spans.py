@@ -98,6 +98,8 @@ def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units
         UsageError: it is not in the text, is there several times, or has no token.
     """
     option, forms = (f"--span {visible(name)}", _FORMS) if name else ("--answer-span", _ANSWER_FORMS)
+    if not what.strip():
+        raise UsageError(f"{option} is empty; {forms}.")
     if name and what == LAST:
         return Span(name, units.members[-1], what)
     places = _occurrences(what, texts, tokens)
@@ -145,7 +147,7 @@ def _within(tokens: Tokens, first: int, last: int, segment: int = 0) -> tuple[in
 
 
 def _occurrences(text: str, texts: Sequence[str], tokens: Tokens) -> list[tuple[int, ...]]:
-    """The tokens of each occurrence, in another case where none has this one; or the special tokens of this name.
+    """The tokens of each occurrence; else the special tokens of this name; else of each occurrence in another case.
 
     Control tokens stand in the text of a chat, but have no characters there.
     """
@@ -157,8 +159,10 @@ def _occurrences(text: str, texts: Sequence[str], tokens: Tokens) -> list[tuple[
 
     named = enumerate(zip(tokens.labels, tokens.special, strict=True))
     special: list[tuple[int, ...]] = [(at,) for at, each in named if each == (text, True)]
-    in_text = found(0) or found(re.IGNORECASE)
-    return in_text if any(in_text) or not special else special
+    in_text = found(0)
+    if any(in_text):
+        return in_text
+    return special or in_text or found(re.IGNORECASE)
 
 
 def _at_positions(option: str, positions: re.Match[str], units: Positions) -> tuple[int, ...]:

@@ -31,9 +31,12 @@ def lines(path: Path) -> Iterator[tuple[Place, str]]:
 
 
 def _split(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file; they end with a line feed, a carriage return, or both."""
-    for line in file:
-        yield from line.removesuffix(b"\n").removesuffix(b"\r").split(b"\r")
+    """The lines of a file; a carriage return alone ends them where the file has no line feed."""
+    for number, line in enumerate(file):
+        if number == 0 and not line.endswith(b"\n"):
+            yield from line.removesuffix(b"\r").split(b"\r")
+        else:
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def filled_lines(path: Path) -> Iterator[tuple[Place, str]]:

@@ -211,6 +211,7 @@ def test_by_default_the_best_answer_in_the_context_is_divided() -> None:
         ({"answer_span": "the"}, "2 times"),
         ({"answer_span": "last"}, r"expected TEXT, TEXT#2 .*, #10-#40 .* or a special token"),
         ({"answer_span": "#90"}, "positions"),
+        ({"answer_span": ""}, "empty"),
         ({"answer_span": "#0-#1"}, "context"),
         ({"answer_span": "#4-#6"}, "context"),
     ],

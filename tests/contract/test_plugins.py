@@ -291,7 +291,7 @@ def test_a_plug_in_that_fails_is_an_error_where_it_is_asked_for(broken, mine, be
     assert done.exit_code == 2
     assert "attnviz-bad 1.0: the figure 'heads.gone' cannot be used: ModuleNotFoundError" in done.stderr
     offered = " ".join(run("heads", TEXT, "-m", bert_folder, "--figures", "none-such", *out).stderr.split())
-    assert "page, spread (on the command line" in offered
+    assert "page, spread, all, or none" in offered
     config = json.loads((seed_folder / "config.json").read_text())
     lost = tmp_path / "lost"
     lost.mkdir()

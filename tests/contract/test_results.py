@@ -198,8 +198,8 @@ def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path
     refused: list[tuple[Callable[[], object], str]] = [
         (lambda: result.figure("maps"), "maps"),
         (lambda: result.save(other, formats=["gif"]), "gif"),
-        (lambda: result.save(other, formats="png"), "list of formats"),
-        (lambda: result.save(other, figures=True), "list of figures"),
+        (lambda: result.save(other, formats="png"), "formats"),
+        (lambda: result.save(other, figures=True), "figures"),
         (lambda: result.figure(colour="red"), "colour"),
         (lambda: result.figure(style="dark"), "Style"),
         (lambda: result.report(top="3"), "top"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attnviz.errors import CorpusError
+from attnviz.errors import CorpusError, UsageError
 from attnviz.language.syntax import Arc
 from attnviz.texts.reading import Parser, Text, find_parser, open_corpus, read_texts, ready
 from tests.conftest import SHARED
@@ -359,7 +359,9 @@ def test_sentences_without_trees_are_parsed_and_trees_of_another_size_left_out()
 def test_a_parser_is_looked_for_only_where_it_has_something_to_do(corpus, monkeypatch):
     asked = []
     monkeypatch.setattr("attnviz.texts.reading.load_parser", lambda name: asked.append(name) or Pipeline({}))
-    assert find_parser([corpus("t.conllu", CAT)], "xx_fake") is None
+    assert find_parser([corpus("t.conllu", CAT)], None) is None
+    with pytest.raises(UsageError):
+        find_parser([corpus("t.conllu", CAT)], "xx_fake")
     for name, content in (("t.txt", "a cat"), ("t.tsv", HEADER)):
         assert find_parser([corpus("t.conllu", CAT), corpus(name, content)], "xx_fake").name == "xx_fake 1.2"
     assert asked == ["xx_fake"] * 2

@@ -145,6 +145,11 @@ def test_special_tokens_the_last_one_and_the_rest_are_spans() -> None:
     words = attnviz.analyze("last but last", sharp_gpt2(), tokenizer=gpt2_tokenizer(), spans=["a=last#1"], syntax=False)
     assert words.spans is not None
     assert 0 in words.spans.spans[0].tokens
+    typed = attnviz.analyze("the [ cls ] [cls] cat", sharp_bert(), spans=["a=[CLS]"], tokenizer=bert_tokenizer())
+    assert typed.spans is not None
+    assert typed.spans.spans[0].tokens == (0,)  # not the text in another case
+    with pytest.raises(UsageError):  # the whole text, which leaves no rest
+        attnviz.analyze("the cat ran", sharp_bert(), spans=["a=#0-#4"], tokenizer=bert_tokenizer())
     for wrong in (["a=[SEP]"], ["[SEP]"], ["[SEP]#3"], ["a=[MASK]"], ["a=#0-#9", "b=rest"]):
         with pytest.raises(UsageError):
             attnviz.analyze("the cat ran", sharp_bert(), spans=wrong, **options)

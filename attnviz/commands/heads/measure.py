@@ -393,7 +393,7 @@ class Reader:
         others = [rest_span(name, spans, len(tokens), what) for name, what in self.spans.items() if what == REST]
         if len(spans) == 1 and not others:  # it is measured against the rest of the text
             others = [rest_span(free_name(REST, [spans[0].name]), spans, len(tokens))]
-            others = others if others[0].tokens else []
+            others = others if others[0].tokens or spans[0].given else []
         if empty := [span.name for span in others if not span.tokens]:
             raise UsageError(f"--span {visible(empty[0])}: the other spans are the whole text, and leave no rest.")
         spans += others

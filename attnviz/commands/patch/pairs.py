@@ -102,7 +102,9 @@ def read_pairs(
 def metric_named(metric: str | None, pair: PromptPair) -> str:
     """The metric to use for pairs like this one; UsageError where it needs an answer or a foil that is not given."""
     if pair.foil is not None and pair.answer is None:
-        raise UsageError("expected an answer beside the foil: --answer (answer=...), or of classifiers --label.")
+        raise UsageError(
+            "expected an answer beside the foil: --answer (answer=...), of classifiers --label; of a table a column."
+        )
     if metric is None:
         return KL if pair.answer is None else LOSS if pair.foil is None else DIFFERENCE
     needed = {DIFFERENCE: ("answer", "foil"), LOSS: ("answer",), KL: ()}[metric]
