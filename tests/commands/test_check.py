@@ -158,6 +158,8 @@ def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path: Path, called
     assert called == ["open_checkpoint"]
     with pytest.raises(CorpusError, match=r"claims.toml:2: .*gap-development.tsv"):  # it has names, no relations
         attnviz.check(written(tmp_path, "", f'{claims[0]}; corpus = "gap-development.tsv"'), "minilm", device="cpu")
+    with pytest.raises(CorpusError):  # the stored profile was not measured on 35 texts
+        attnviz.check(written(tmp_path, "", claims[5]), "minilm", device="cpu", limit=35)
     assert "en_ewt-ud-dev.conllu" in found.claims[0].source
     role = next(each for each in stored.roles[2, 8] if each.role == "syntactic:det")
     assert (found.claims[0].measured, found.claims[0].interval) == (role.score, role.interval)

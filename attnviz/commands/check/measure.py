@@ -319,10 +319,12 @@ def _held(
             return _effect(claim, id, ablation(claim.corpus))
         return _on_text(claim, id, analysis(claim.text))
 
+    asked = any(of_profile[name] is not None for name in (*OF_TEXTS, "frequencies"))
     answers = list[CheckedClaim | None]()
     for claim, id in claims:  # what is known already, and what cannot be measured: before anything is
         with placed(claim.at):
-            answers.append(_of_stored(claim, id, stored, same) if claim.kind == "role" else None)
+            of_name = asked and not all(map(is_there, claim.corpus))  # what was measured with other options
+            answers.append(_of_stored(claim, id, stored, same) if claim.kind == "role" and not of_name else None)
             if answers[-1] is None:
                 _check_measurable(claim, checkpoint, of_ablation, of_profile)
     for (claim, id), answer in zip(claims, answers, strict=True):
