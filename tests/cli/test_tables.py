@@ -260,7 +260,7 @@ def test_a_text_too_short_for_labels_has_a_sentence_instead_of_tables_unless_the
     analysis = hand_made(labels=("[CLS]", "a", "[SEP]"), special=(0, 2), patterns=by_design(3))
     text = text_of(analysis, top=None, width=100)
     assert "no labels" in text
-    assert not [part for part in ("Heads", "too short", "Patterns", "Next:") if part in text]
+    assert not [part for part in ("Heads to look at", "too short", "Patterns", "Next:") if part in text]
     assert "too short" in text_of(analysis, top=5, width=170)
     assert "L0H0" in text_of(analysis, top=None, select=["L0H0"])
     assert text_of(analysis, top=None, width=100, maps=["sink"]) == text
