@@ -50,13 +50,14 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def right_in(checkpoint: Any, inputs: dict[str, Tensor]) -> list[VerifiedRows]:
-    """Every head of every layer agrees within half of its tolerance, and padding gets no weight."""
+    """Every head of every layer agrees well within its tolerance, and padding gets no weight."""
     seen: list[VerifiedRows] = []
+    part = 10 if checkpoint.dtype == torch.float32 else 2  # of the tolerance; rounding takes 1 % of that of float32
     verification = verified_batch(checkpoint, inputs, seen.append)
     assert verification.heads_compared == sum(map(checkpoint.n_heads_of, range(checkpoint.n_layers)))
-    assert verification.pattern_error <= verification.pattern_tolerance / 2
+    assert verification.pattern_error <= verification.pattern_tolerance / part
     errors = verification.output_error, *(check.residual_error for check in verification.layers)
-    assert max(errors) <= verification.tolerance.output / 2
+    assert max(errors) <= verification.tolerance.output / part
     assert all(check.scale_limit is not None for check in verification.layers) == (checkpoint.dtype.itemsize == 2)
     real = inputs["attention_mask"].bool()
     for rows in seen:
