@@ -9,7 +9,7 @@ import typer
 
 import attnviz
 from attnviz.cli.runner import Job, Run, command
-from attnviz.models.wording import counted
+from attnviz.wording import counted
 
 
 @command

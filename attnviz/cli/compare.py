@@ -10,9 +10,9 @@ import attnviz
 from attnviz.cli.runner import Job, Run, command, unfinished_file, unfinished_note
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
-from attnviz.models.wording import counted
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import own_file, remove_kept, this_process
+from attnviz.wording import counted
 
 if TYPE_CHECKING:
     from attnviz.models.sources import Source

@@ -12,8 +12,8 @@ import attnviz
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import print_row, read_text, split_names
 from attnviz.errors import UsageError
-from attnviz.models.wording import counted
 from attnviz.progress import Progress
+from attnviz.wording import counted
 
 if TYPE_CHECKING:
     from attnviz.commands.heads.texts.measure import OneText

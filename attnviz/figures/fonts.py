@@ -17,7 +17,7 @@ from matplotlib.ft2font import FT2Font
 from attnviz.arguments import as_found, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.models.libraries import first_line
-from attnviz.models.wording import isolated, right_to_left, shortened, shortened_token
+from attnviz.wording import isolated, right_to_left, shortened, shortened_token
 
 DEFAULT_FAMILY = "DejaVu Sans"
 """Ships with matplotlib, so figures look the same on every machine."""

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.page import PIXEL
 from attnviz.figures.style import DPI, MISSED_DASHES, Style, outer_ink
-from attnviz.models.wording import signed
+from attnviz.wording import signed
 
 if TYPE_CHECKING:
     from torch import Tensor

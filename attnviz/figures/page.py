@@ -18,7 +18,7 @@ from matplotlib.transforms import Bbox
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
-from attnviz.models.wording import rounded
+from attnviz.wording import rounded
 
 MARGIN = 0.12
 """Margin of a page in inches."""

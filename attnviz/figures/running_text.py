@@ -15,7 +15,7 @@ from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink
 from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inches, colour_bar, new_page, settled, spread
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
-from attnviz.models.wording import right_to_left
+from attnviz.wording import right_to_left
 
 LETTERS = (9.0, 8.0, 7.0, 6.0, 5.5)
 """Font sizes in points: the largest with which all blocks fit their page, or else the last."""

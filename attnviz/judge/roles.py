@@ -36,7 +36,7 @@ from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally
 from attnviz.measures.writing import WritingTally
 from attnviz.models.head_ids import HeadId, all_heads
-from attnviz.models.wording import counted
+from attnviz.wording import counted
 
 ENOUGH_INSTANCES = 30
 """Instances of a relation, and sentences that have it, below which no verdict is given; attnviz's own choice."""

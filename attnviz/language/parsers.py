@@ -23,7 +23,7 @@ from attnviz.errors import ParserError
 from attnviz.language.universal import is_clear, is_universal, to_universal
 from attnviz.memory import is_out_of_memory
 from attnviz.models.libraries import first_line
-from attnviz.models.wording import counted
+from attnviz.wording import counted
 
 LEAST_KNOWN = 2 / 3
 """Least share of known words at which a text is parsed."""

@@ -15,10 +15,10 @@ from attnviz.errors import CorpusError, TextError
 from attnviz.measures.guesses import first_largest
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Tokens, overlapping
-from attnviz.models.wording import quoted
 from attnviz.texts.lines import Place, broken, lines
 from attnviz.texts.reading import Text
 from attnviz.trace.verify import VerifiedAttention
+from attnviz.wording import quoted
 
 ROWS = "output", "input"
 """Rows that stand for a target word: those that predict it, or that read it (AWO and AWI in Kobayashi et al. 2020)."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from attnviz.errors import UsageError
 from attnviz.models.arrays import real_numbers
 from attnviz.models.libraries import first_line
-from attnviz.models.wording import visible
+from attnviz.wording import visible
 
 _LONG = 24
 CONTACTS = {"contacts_l": (6, 1), "contacts_l5": (6, 5), "long_contacts_l": (_LONG, 1), "long_contacts_l5": (_LONG, 5)}

@@ -11,9 +11,9 @@ from attnviz.measures.patterns import RETRIEVAL, allowed_units
 from attnviz.measures.sums import SumTally, copy_to_host
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.wording import counted
 from attnviz.reference.attention import uniform_pattern
 from attnviz.texts.batches import SampledAttention, batch_of_ids
+from attnviz.wording import counted
 
 SEQUENCES, LENGTH = 32, 50
 """Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022."""

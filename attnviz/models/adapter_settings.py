@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.models.wording import shortened
+from attnviz.wording import shortened
 
 _EVERY = {"peft_type", "task_type", "target_modules", "modules_to_save", "exclude_modules", "layers_to_transform"}
 _EVERY |= {"layers_pattern", "bias", "fan_in_fan_out"}

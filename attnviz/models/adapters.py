@@ -15,8 +15,8 @@ from attnviz.models.files import read_json
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.sources import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Source
 from attnviz.models.weights import check_weights, each_weight, read_weights
-from attnviz.models.wording import shortened
 from attnviz.reference.tolerances import TOLERANCES
+from attnviz.wording import shortened
 
 _ROOT = "base_model.model."  # before each name in the file of an adapter
 

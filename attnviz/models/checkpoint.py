@@ -49,9 +49,9 @@ from attnviz.models.weights import (
     read_weights,
     refuse_rounded,
 )
-from attnviz.models.wording import counted, visible
 from attnviz.reference.attention import Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
+from attnviz.wording import counted, visible
 
 _NO_LIMIT = 1_000_000
 
@@ -262,7 +262,7 @@ class Checkpoint:
         if self.architecture.bypassing:
             return "eager"
         model: Any = self.model
-        configs = [getattr(layer.pattern, "config", model.config) for layer in self.modules]
+        configs = [getattr(layer.attention, "config", model.config) for layer in self.modules]
         known = (getattr(config, "_attn_implementation", None) for config in configs)
         names = {"eager" if name is None else str(name) for name in known}
         if len(names) > 1:

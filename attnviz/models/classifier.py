@@ -9,7 +9,7 @@ from torch import nn
 from attnviz.arguments import check_kind
 from attnviz.errors import UsageError
 from attnviz.models.families.base import Architecture
-from attnviz.models.wording import shortened, visible
+from attnviz.wording import shortened, visible
 
 TEXT, TOKEN, SPAN = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
 NEXT = "ForNextSentencePrediction"

@@ -15,7 +15,6 @@ from attnviz.models.libraries import calling_tokenizer, calling_transformers
 from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer
 from attnviz.models.tokenized import Document
 from attnviz.models.tokens import Tokens
-from attnviz.models.wording import counted, quoted, shortened, visible
 from attnviz.models.words import (
     SPACE,
     WORDPIECE,
@@ -27,6 +26,7 @@ from attnviz.models.words import (
     vocabulary_labels,
     word_numbers,
 )
+from attnviz.wording import counted, quoted, shortened, visible
 
 _SHOWN = 100  # characters of a text that a message may show
 

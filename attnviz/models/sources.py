@@ -17,8 +17,8 @@ from attnviz.models.adapter_settings import allowed_settings
 from attnviz.models.files import read_json, refuse_pointer
 from attnviz.models.libraries import asking_hub, first_line, within
 from attnviz.models.smollm2 import cached_folder, check_sha256, smollm2_folder
-from attnviz.models.wording import counted, shortened
 from attnviz.progress import Progress
+from attnviz.wording import counted, shortened
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries."""

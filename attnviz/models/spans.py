@@ -8,7 +8,7 @@ from itertools import chain, count
 from attnviz.arguments import as_found
 from attnviz.errors import UsageError
 from attnviz.models.tokens import Positions, Tokens
-from attnviz.models.wording import counted, quoted, visible
+from attnviz.wording import counted, quoted, visible
 
 PROMPT, NEW = "prompt", "new"
 """The spans of a text that the model continued."""

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
-from attnviz.models.wording import counted, shortened, visible
 from attnviz.models.words import OTHERS, WORDPIECE
+from attnviz.wording import counted, shortened, visible
 
 _SHORT_ENOUGH_TO_LIST = 20
 _LONGEST_NUMBER = 10

@@ -19,8 +19,8 @@ from attnviz.models.files import read_json
 from attnviz.models.offloading import is_spread, with_values
 from attnviz.models.quantised import is_quantised
 from attnviz.models.sources import Source, weight_files, weights_sha256
-from attnviz.models.wording import shortened
 from attnviz.reference.tolerances import TOLERANCES
+from attnviz.wording import shortened
 
 
 def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:

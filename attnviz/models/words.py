@@ -12,7 +12,7 @@ from itertools import count, groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
-from attnviz.models.wording import visible
+from attnviz.wording import visible
 
 WORDPIECE, OTHERS = "##", "~"
 """Before a piece that continues a word: WordPiece's own mark, and one for tokenizers that mark beginnings of words."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import OutputError
 from attnviz.models.head_ids import LayerId, number_of
-from attnviz.models.wording import rounded
 from attnviz.present.latex import latex
+from attnviz.wording import rounded
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint

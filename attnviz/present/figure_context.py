@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnviz.figures.style import FAINTEST, Style
-from attnviz.models.wording import counted, ordinal, quoted
+from attnviz.wording import counted, ordinal, quoted
 
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize

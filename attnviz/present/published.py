@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 
-from attnviz.models.wording import rounded, visible
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, notes
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
+from attnviz.wording import rounded, visible
 
 if TYPE_CHECKING:
     from attnviz.judge.roles import Role

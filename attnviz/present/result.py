@@ -13,13 +13,13 @@ from attnviz.arguments import as_found, check_kind, check_whole
 from attnviz.errors import UsageError
 from attnviz.locks import IN_USE, alone
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
-from attnviz.models.wording import counted, visible
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.plugins import plugins_used
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.report import View, checked_views, spec_of, views_of
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
+from attnviz.wording import counted, visible
 
 if TYPE_CHECKING:
     import pandas

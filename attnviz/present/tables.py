@@ -16,9 +16,9 @@ from rich.text import Text
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
-from attnviz.models.wording import counted, error, quoted, rounded, visible
 from attnviz.present.fields import Field, Row
 from attnviz.printable import printable
+from attnviz.wording import counted, error, quoted, rounded, visible
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint

@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from attnviz.measures.patterns import ROLES_ON_REPEATS
-from attnviz.models.wording import counted, visible
 from attnviz.profiles.examples import joined_entries
+from attnviz.wording import counted, visible
 
 PARTS = ("statistics", "syntax", "coreference", "repeats")
 """Parts of a profile, keys of profile.json."""

@@ -25,9 +25,9 @@ from attnviz.measures.patterns import SHUFFLED, describes
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
 from attnviz.models.sources import Source, weights_sha256
-from attnviz.models.wording import counted
 from attnviz.profiles.examples import RoleExamples, stored_examples, text_or_none
 from attnviz.profiles.parts import Merged, measured_on, merged, part_of, parts_of
+from attnviz.wording import counted
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 

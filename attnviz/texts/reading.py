@@ -18,7 +18,6 @@ from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
 from attnviz.models.chats import Chat, Message, RenderedChat, checked_messages, rendered_chat
-from attnviz.models.wording import visible
 from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 from attnviz.texts.tables import (
     TABLES,
@@ -32,6 +31,7 @@ from attnviz.texts.tables import (
     open_table,
     table_files,
 )
+from attnviz.wording import visible
 
 SHORTEST, LONGEST = 3, 60
 """Fewest and most words of a treebank's sentence that is measured (contract)."""

@@ -18,13 +18,13 @@ from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import Model, open_checkpoint, resolve_device
-from attnviz.models.wording import counted, visible
 from attnviz.options import ModelOptions
 from attnviz.progress import Progress
 from attnviz.texts.batches import Batch, batches, encode
 from attnviz.texts.lines import broken, filled_lines
 from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered
 from attnviz.texts.reading import Corpus, Parser, Text, read_texts, rendered, unread_columns
+from attnviz.wording import counted, visible
 
 _SAVED_EVERY = 10.0  # seconds between two saves
 

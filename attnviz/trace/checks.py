@@ -12,10 +12,10 @@ from torch.nn.functional import layer_norm
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted
 from attnviz.reference.attention import LayerNorm, upcast
 from attnviz.reference.tolerances import ScaleFit, Tolerance, row_error
 from attnviz.trace.recorder import LayerRecord, not_finite, refuse_not_finite
+from attnviz.wording import counted
 
 INPUTS = ("queries", "keys", "values")
 """What is compared before the patterns."""

@@ -12,8 +12,8 @@ from attnviz.errors import TextError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import language_prefix, tokens_of_ids
 from attnviz.models.tokens import Tokens, shifted_right
-from attnviz.models.wording import counted, visible
 from attnviz.trace.recorder import running_plainly
+from attnviz.wording import counted, visible
 
 MOST_NEW_TOKENS = 40
 """The default limit of a generated target."""

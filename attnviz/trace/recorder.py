@@ -243,14 +243,14 @@ class _BlockAttention:
         self, modules: LayerModules, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any
     ) -> Any:
         """Replaces GPT-2's ``_upcast_and_reordered_attn``, which bypasses the interface."""
-        scale: Any = modules.pattern.scaling
+        scale: Any = modules.attention.scaling
         return self._in_blocks(own, query, key, value, mask[0] if mask else None, {}, scale)
 
     def whole(self, modules: LayerModules, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Replaces the forward of an attention that bypasses the interface; reads around its linear maps."""
         seen = list[tuple[int, Tensor]]()
         sites = [*(Site(module, "output") for module in modules.projections), Site(modules.o_proj, "input")]
-        _, *names = signature(type(modules.pattern).forward).parameters
+        _, *names = signature(type(modules.attention).forward).parameters
         with taps(dict(enumerate(sites)), lambda *each: seen.append(each)):
             result = own(**dict(zip(names, args, strict=False)) | kwargs | {"output_attentions": True})
         weights: Any = result[1] if len(result) > 1 else None
@@ -530,7 +530,7 @@ def _replace_methods(
         stack.callback(setattr, config, "_attn_implementation", getattr(config, "_attn_implementation", None))
         config._attn_implementation = "eager"  # some of these models do not take set_attn_implementation
     for modules, name in bypassing:
-        instead, module = getattr(attention, _INSTEAD[name]), modules.pattern
+        instead, module = getattr(attention, _INSTEAD[name]), modules.attention
         earlier, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too
         setattr(module, name, partial(instead, modules, own))
         stack.callback(*((delattr, module, name) if earlier is None else (setattr, module, name, earlier)))
@@ -633,8 +633,8 @@ def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
 def _bypassing(checkpoint: Checkpoint) -> list[tuple[LayerModules, str]]:
     """The layers whose attention bypasses the interface, and the method that computes it."""
     if method := checkpoint.architecture.bypassing:
-        return [(each, method) for each in {each.pattern: each for each in checkpoint.modules}.values()]
-    upcast = (each for each in checkpoint.modules if getattr(each.pattern, "reorder_and_upcast_attn", False))
+        return [(each, method) for each in {each.attention: each for each in checkpoint.modules}.values()]
+    upcast = (each for each in checkpoint.modules if getattr(each.attention, "reorder_and_upcast_attn", False))
     return [(each, "_upcast_and_reordered_attn") for each in upcast]
 
 

@@ -137,9 +137,9 @@ def attention_known(checkpoint: Checkpoint, layer: int, values: Tensor) -> Itera
     def attended(*given: Tensor, **_: Any) -> tuple[Tensor, None]:
         if checkpoint.architecture.attention_adds_residual:
             return given[1] + of.o_proj(values), None
-        return of.o_proj(values) if of.output is of.pattern else values, None
+        return of.o_proj(values) if of.output is of.attention else values, None
 
-    with answering(of.pattern, attended):
+    with answering(of.attention, attended):
         yield
 
 

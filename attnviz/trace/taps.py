@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
-from attnviz.models.wording import counted
+from attnviz.wording import counted
 
 Key = TypeVar("Key")
 
@@ -43,10 +43,10 @@ def sites_of(
         at: dict[str, tuple[nn.Module, str]] = {
             "arguments": (of.block, "arguments"),
             "residual": (of.block, "input"),
-            "attention_input": (of.pattern, "input"),
-            "source": (of.pattern, "source"),
+            "attention_input": (of.attention, "input"),
+            "source": (of.attention, "source"),
             "concatenated": (of.o_proj, "input"),
-            "attended": (of.pattern, "output"),
+            "attended": (of.attention, "output"),
             "output": (of.output, "output"),
             "summed": (of.block, "output") if of.parallel else (entered, "input"),
             "normed": (entered, "input" if norm is None else "output"),

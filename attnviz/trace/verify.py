@@ -170,7 +170,7 @@ class VerifiedAttention:
         """What a layer's patterns are computed from, checked against its fingerprint."""
         kept, model = self._kept[layer], self.checkpoint
         x, source = kept.inputs
-        device = running_device(model.modules[layer].pattern)
+        device = running_device(model.modules[layer].attention)
         if (x.dtype, x.device) != (model.dtype, device):
             raise VerificationError(
                 f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {device}; "

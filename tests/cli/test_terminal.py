@@ -17,11 +17,11 @@ from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import print_results, progress
 from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.page import written
-from attnviz.models.wording import counted, percent, rounded, signed
 from attnviz.options import COMMANDS, Command
 from attnviz.present.documents import CAPTIONS, caption_files, csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, plain_text
+from attnviz.wording import counted, percent, rounded, signed
 from tests.support.captions import read_captions
 
 

@@ -93,7 +93,7 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
     other = save_checkpoint(sharp_bert(1), bert_tokenizer(), tmp_path / "other")
     analysis = attnviz.analyze(TEXT, model)
     head = analysis.head("L1H2")
-    (previous,) = [each for each in head.patterns if each.name == "previous-token"]
+    (previous,) = [each for each in head.verdicts if each.name == "previous-token"]
     by_distance = attnviz.compare(analysis, attnviz.analyze(TEXT, str(other))).heads
     far, nearest = by_distance[0], min(each.distance for each in by_distance)
     effect = attnviz.ablate([str(trees)], model, select=["L0H1"], curve=False).head("L0H1").damage["l2"]

@@ -79,7 +79,7 @@ def full(checkpoint: Checkpoint) -> list[tuple[int, Any, Any, Any, Any]]:
         query, key, value = (repeat_kv(each.weight.detach(), n).double().numpy() for each in
                              (parameters.query, parameters.key, parameters.value))  # fmt: skip
         if len(modules.projections) == 2:
-            query, key, value = of_latents(modules.pattern)
+            query, key, value = of_latents(modules.attention)
         before = norm_matrix(checkpoint, modules.attention_norm if checkpoint.architecture.pre_norm else None, d)
         after = norm_matrix(checkpoint, modules.attention_output_norm, d)
         norms = modules.head_norms or (None, None)

@@ -62,7 +62,7 @@ def labelled(analysis: Analysis, *names: str) -> Analysis:
     """The labels that heads would have, were the text longer."""
     heads = []
     for head, name in zip(analysis.heads, names, strict=True):
-        verdict = next((each for each in head.patterns if f"syntactic:{each.name}" == name), None)
+        verdict = next((each for each in head.verdicts if f"syntactic:{each.name}" == name), None)
         heads.append(replace(head, labelled=Label(name, () if verdict is None else (verdict,), 10)))
     return replace(analysis, heads=tuple(heads))
 
@@ -89,7 +89,7 @@ def test_found_is_where_a_word_attends_to_the_other_end_most_and_equals_the_verd
     assert [(pair.query, pair.key, pair.guess) for pair in found[1].pairs] == [(0, 2, 2), (4, 5, 3)]
     for named in ("nsubj", "nsubj:pass", "obj", "syntactic:amod", "det"):
         for each in relations_of(two(), two().heads, named):
-            verdict = next(verdict for verdict in each.head.patterns if verdict.name == each.name)
+            verdict = next(verdict for verdict in each.head.verdicts if verdict.name == each.name)
             assert (each.found / len(each.pairs), each.direction) == (verdict.score, verdict.direction)
     assert len(next(relations_of(two(), two().heads, "nsubj")).pairs) == 2  # a subtype counts for its base
 
@@ -173,7 +173,7 @@ def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_othe
         assert [bool(plan.outlines) for plan in view.plans(analysis, choices)] == [name[0] == "E" for name in ids]
         told = list(hints(analysis, choices, {"figures": []}))
         assert ["encoder alone" in message for message in told] == [True] * (select != ("E",))
-    kinds = {kind: {each.kind for head in analysis.select(kind) for each in head.patterns} for kind in "EDX"}
+    kinds = {kind: {each.kind for head in analysis.select(kind) for each in head.verdicts} for kind in "EDX"}
     assert ["syntactic" in kinds[kind] for kind in "EDX"] == [True, False, False]
     assert [part.parse is not None for part in analysis.parts] == [True, False, False]
     assert analysis.document(relation="own")["heads"][0]["relation"] is None  # no head has one as its label

@@ -13,8 +13,8 @@ from attnviz.commands.compare.views import root_norm, rounded_up
 from attnviz.commands.heads.measure import analyze
 from attnviz.figures.matrix import Labels, Outline
 from attnviz.figures.style import Style
-from attnviz.models.wording import signed
 from attnviz.present.view import ViewOptions
+from attnviz.wording import signed
 from tests.support.drawn import drawing_of
 from tests.support.models import bert_tokenizer, sharp_bert
 from tests.support.results import layer_differences

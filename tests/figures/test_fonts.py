@@ -10,8 +10,8 @@ from matplotlib.ft2font import FT2Font
 
 from attnviz.figures import fonts
 from attnviz.figures.fonts import DEFAULT_FAMILY, drawable, fitted_token, font_families, text_width, wrapped
-from attnviz.models.wording import isolated
 from attnviz.present.figure_context import FigureContext
+from attnviz.wording import isolated
 
 CAT = "猫"
 

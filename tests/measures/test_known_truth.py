@@ -54,7 +54,7 @@ def gpt2() -> Analysis:
 
 
 def named(analysis: Analysis, head: str) -> dict[str, Verdict]:
-    return {verdict.name: verdict for verdict in analysis.head(head).patterns}
+    return {verdict.name: verdict for verdict in analysis.head(head).verdicts}
 
 
 def claimed(analysis: Analysis, head: str) -> set[str]:
@@ -83,7 +83,7 @@ def test_a_uniform_head_scores_its_baselines(model: str, looks_at: Any, limit: f
     analysis: Analysis = request.getfixturevalue(model)
     head = analysis.head(places(looks_at, "broad")[0])
     assert head.statistics["entropy"] == pytest.approx(analysis.context.uniform["entropy"], abs=SHARP_32)
-    for verdict in head.patterns:
+    for verdict in head.verdicts:
         expected = 1 if verdict.kind == "broad" else verdict.baseline
         assert verdict.score == (None if expected is None else pytest.approx(expected, abs=limit)), verdict.name
 
@@ -145,5 +145,5 @@ def test_a_freshly_initialised_model_shows_nothing(model_class: Any, config: Any
     assert len(found.heads) == 12
     assert {head.label for head in found.heads} <= {"broad", "unnamed"}
     assert not any(
-        verdict.holds for head in found.heads for verdict in head.patterns if verdict.kind not in ("broad", "syntactic")
+        verdict.holds for head in found.heads for verdict in head.verdicts if verdict.kind not in ("broad", "syntactic")
     )

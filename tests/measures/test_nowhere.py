@@ -62,7 +62,7 @@ def test_statistics_and_files_have_it_and_shares_add_up(words, tmp_path):
         assert float(row[NOWHERE]) == pytest.approx(entry[NOWHERE])
         assert entry[NOWHERE] + entry["sink"] + float(on_content) == pytest.approx(1, abs=SUMS_32)
         assert entry["entropy"] == pytest.approx(float(torch.special.entr(outcomes).sum(-1).mean()), abs=SUMS_32)
-        sink, broad = (next(each for each in head.patterns if each.name == name) for name in ("sink", "broad"))
+        sink, broad = (next(each for each in head.verdicts if each.name == name) for name in ("sink", "broad"))
         assert sink.score == pytest.approx(entry[NOWHERE] + entry["sink"])
         assert broad.score <= 1 + 1e-6
     assert 0.05 < sum(entry[NOWHERE] for entry in document["heads"]) / len(rows) < 0.95

@@ -83,7 +83,7 @@ def test_a_gpt2_head_built_for_induction_gets_its_label():
     found = analyze(TWICE, model=hand_built_gpt2([heads]), tokenizer=gpt2_tokenizer(), syntax=False)
     assert len(found.tokens) == 16
     assert [head.label for head in found.heads] == ["induction", "duplicate-token", "previous-token", "broad"]
-    named = {verdict.name: verdict for verdict in found.heads[0].patterns}
+    named = {verdict.name: verdict for verdict in found.heads[0].verdicts}
     assert named["induction"].n == 7  # to GPT-2 "the" at the very beginning is another token than " the"
     assert named["induction"].on_repeats == pytest.approx(1, abs=0.01)
     assert named["duplicate-token"].on_repeats == pytest.approx(0, abs=0.01)

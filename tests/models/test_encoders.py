@@ -95,7 +95,7 @@ def test_scores_of_deberta_are_of_content_and_of_its_relative_positions_both_way
     checkpoint = checkpoint_of("deberta-v2", torch.float64)
     explained = attnviz.explain(TEXT, checkpoint, layer=0)
     assert step_of(explained, "scores").formula == "Q Kᵀ · 0.2041 + c2p + p2c"
-    (query, key), attention = explained.tensor("split")[:2], checkpoint.modules[0].pattern
+    (query, key), attention = explained.tensor("split")[:2], checkpoint.modules[0].attention
     positions = checkpoint.model.encoder.get_rel_pos(query)
     with torch.no_grad():
         table = checkpoint.model.encoder.get_rel_embedding()

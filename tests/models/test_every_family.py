@@ -225,7 +225,7 @@ def test_a_checkpoint_is_read_with_its_head_and_its_sizes_are_told(family, tmp_p
     }
     counted = sum(parameter.numel() for part in parts for parameter in part.parameters())
     if family in OF_LATENTS:  # their narrower vectors, too
-        parts = {layer.pattern for layer in checkpoint.modules}
+        parts = {layer.attention for layer in checkpoint.modules}
         counted = sum(parameter.numel() for part in parts for parameter in part.parameters())
     assert known.attention_parameters == counted + {"t5": 64, "mt5": 64, "gpt_oss": 8}.get(family, 0)  # biases, sinks
     assert known.positions in (None, checkpoint.positions)

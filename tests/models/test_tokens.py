@@ -24,8 +24,8 @@ from attnviz.models.tokens import (
     merge_subwords,
     sinks_in_words,
 )
-from attnviz.models.wording import visible
 from attnviz.models.words import vocabulary_labels, word_spans
+from attnviz.wording import visible
 from tests.support.llamas import sentencepiece_tokenizer
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.tolerances import SUMS_64

@@ -482,7 +482,7 @@ def test_cross_attention_that_reads_other_states_than_the_encoders_fails(family)
     def shuffled(_: Any, args: Any, kwargs: Any) -> Any:
         return args, {**kwargs, "key_value_states": kwargs["key_value_states"].flip(1)}
 
-    checkpoint.modules[wrong].pattern.register_forward_pre_hook(shuffled, with_kwargs=True)
+    checkpoint.modules[wrong].attention.register_forward_pre_hook(shuffled, with_kwargs=True)
     with pytest.raises(VerificationError, match=r"layer X1: the states .* are not the encoder's own output"):
         verified(checkpoint)
 

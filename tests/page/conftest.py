@@ -12,7 +12,7 @@ import attnviz
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.models.checkpoint import from_loaded
-from attnviz.models.wording import visible
+from attnviz.wording import visible
 from tests.conftest import SENTENCE
 from tests.support.browser import Page, chromium
 from tests.support.chats import MESSAGES, chat_model, chat_tokenizer

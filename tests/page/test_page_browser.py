@@ -14,7 +14,7 @@ from PIL import Image
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.models.wording import visible
+from attnviz.wording import visible
 from tests.conftest import SENTENCE
 from tests.page.conftest import IN_COMMANDS
 from tests.support.browser import Page, needs_browser

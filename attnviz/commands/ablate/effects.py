@@ -27,7 +27,6 @@ from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import SAMPLES, of_ratios
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import amount
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.texts.batches import EVERY, SampledAttention
@@ -37,6 +36,7 @@ from attnviz.trace.checks import Verification
 from attnviz.trace.logits import check_logits
 from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.verify import VerifiedRows
+from attnviz.wording import amount
 
 MORE, LESS, SAME = "more", "less", "no difference shown"
 """Verdicts on the tokens of a role; see :class:`RoleEffect`."""

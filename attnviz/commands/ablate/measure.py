@@ -48,13 +48,13 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.quantised import has_gradient
-from attnviz.models.wording import counted
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.texts.reading import unread_columns
 from attnviz.texts.tables import Columns
 from attnviz.trace.removal import Replacement
+from attnviz.wording import counted
 
 MANY = 2000
 """Inputs from which on a message gives their number."""

@@ -13,7 +13,6 @@ from attnviz.commands.ablate.measure import SATURATED, Ablation, is_sure
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import ERROR_RATE, texts_needed
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import about_needed, amount, bracketed, counted, error, percent, quoted, visible
 from attnviz.present.documents import layer_entry, model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
@@ -21,6 +20,7 @@ from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.wording import about_needed, amount, bracketed, counted, error, percent, quoted, visible
 
 REPLACEMENT_TEXT = {
     "zero": "a removed head outputs zeros (b_O stays)",

@@ -16,9 +16,9 @@ from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten
 from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.measures.intervals import ERROR_RATE
-from attnviz.models.wording import counted
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
+from attnviz.wording import counted
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}

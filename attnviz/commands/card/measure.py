@@ -23,7 +23,6 @@ from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import Result, TextResult
 from attnviz.profiles.examples import RoleExamples
@@ -33,6 +32,7 @@ from attnviz.progress import Progress, tell
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import open_corpus, read_texts
 from attnviz.trace.recorder import block_memory
+from attnviz.wording import counted
 
 SHOWN = 3
 """Hits, and failures, that a card shows."""

@@ -21,10 +21,10 @@ from attnviz.measures.patterns import (
     SINK,
 )
 from attnviz.models.head_ids import HeadId, is_of_source
-from attnviz.models.wording import counted, quoted, rounded, signed, visible
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.statistics import filled
 from attnviz.trace.paths import RUN
+from attnviz.wording import counted, quoted, rounded, signed, visible
 
 PROMOTED = 3
 """Tokens whose logits the head raises most, in the table."""

@@ -22,11 +22,11 @@ from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, frozen, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
-from attnviz.models.wording import right_to_left, rounded, visible
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.examples import Example, Part, parts_of_text
+from attnviz.wording import right_to_left, rounded, visible
 
 STACKED_BELOW = 5.0
 """Width of a page in inches below which there is one column."""

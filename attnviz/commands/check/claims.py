@@ -26,12 +26,12 @@ from attnviz.measures.names import NAME_DIRECTIONS
 from attnviz.measures.patterns import NAMES, RARE_WORD, ROLES_ON_REPEATS, SINK, WRITTEN
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.measures.tallies import OFFSETS
-from attnviz.models.wording import quoted, rounded, visible
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
 from attnviz.version import __version__
+from attnviz.wording import quoted, rounded, visible
 
 CLAIMS_FILE = "claims.toml"
 """The file of claims where none is named."""

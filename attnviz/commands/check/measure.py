@@ -35,7 +35,6 @@ from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, named_source, open_checkpoint
-from attnviz.models.wording import counted, rounded
 from attnviz.options import COMMANDS, checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
@@ -48,6 +47,7 @@ from attnviz.texts.reading import open_corpus, read_texts
 from attnviz.texts.runs import read_frequencies
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
+from attnviz.wording import counted, rounded
 
 _WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")  # roles that random tokens alone can show
 
@@ -440,7 +440,7 @@ def _is_same(stored: StoredProfile, checkpoint: Checkpoint, more: Any, name: str
 
 def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
     head, name = analysis.head(id), claim.what.rpartition(BOTH)[2]  # of a label its last part
-    named = {f"{SYNTACTIC * (each.kind == 'syntactic')}{each.name}": each for each in head.patterns}
+    named = {f"{SYNTACTIC * (each.kind == 'syntactic')}{each.name}": each for each in head.verdicts}
     verdict = named.get(name)
     n = analysis.context_of(id.layer).n_non_sink if verdict is None else verdict.n
     score, baseline = (head.statistics.get(name), None) if verdict is None else verdict.judged

@@ -10,7 +10,6 @@ from rich.console import RenderableType
 from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, VERDICTS, CheckedClaim
 from attnviz.commands.check.measure import Check
 from attnviz.measures.estimates import Interval
-from attnviz.models.wording import amount, counted, span
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.figure_context import capital
@@ -20,6 +19,7 @@ from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, cell, notes
 from attnviz.present.view import ViewOptions
 from attnviz.printable import one_line
+from attnviz.wording import amount, counted, span
 
 
 def _of_claim(name: str) -> Field[CheckedClaim]:

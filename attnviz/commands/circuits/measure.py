@@ -25,13 +25,13 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import LayerNorm, Norm, Projection, normed_heads, repeat_kv, upcast
 from attnviz.trace.contributions import without_gradients
 from attnviz.trace.recorder import refuse_not_finite
+from attnviz.wording import counted
 
 COMPOSITION_INPUTS = ("query", "key", "value")
 """What a later head makes of what an earlier one writes."""

@@ -8,13 +8,13 @@ from rich.text import Text
 
 from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, Circuits, HeadCopying, Pair
 from attnviz.commands.circuits.successors import MAJORITY
-from attnviz.models.wording import counted, rounded, signed, visible
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes
 from attnviz.present.view import ViewOptions
+from attnviz.wording import counted, rounded, signed, visible
 
 _HEADS: tuple[Field[HeadCopying], ...] = (
     *HEAD,

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from attnviz.measures.bootstrap import named_generator
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.wording import counted
 from attnviz.reference.attention import upcast
+from attnviz.wording import counted
 
 _NUMBERS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 _MONTHS = "January February March April May June July August September October November December".split()

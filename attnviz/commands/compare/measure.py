@@ -21,9 +21,9 @@ from attnviz.judge.verdicts import Label
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Positions, Tokens
-from attnviz.models.wording import counted
 from attnviz.options import checked
 from attnviz.present.result import OfHeads, Result
+from attnviz.wording import counted
 
 
 class LargestDifference(NamedTuple):

@@ -9,11 +9,11 @@ from attnviz.commands.compare.wording import side_lines, sides_in_words
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, signed
 from attnviz.page.page import ERROR, PackedPattern, colours_entry, families_entry, label_entry, pack, statistic_entry
 from attnviz.present.figure_context import caption_of
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.wording import counted, signed
 
 _OF_SIDES = ("entropy", "distance", "sink")
 

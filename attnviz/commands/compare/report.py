@@ -10,12 +10,12 @@ from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LargestDifference
 from attnviz.commands.compare.wording import answer, side_lines
-from attnviz.models.wording import rounded, signed, visible
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.wording import rounded, signed, visible
 
 THOUSANDTHS = partial(rounded, digits=3)
 """Writes a number with three decimals."""

@@ -8,7 +8,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.reproduced import config_in
 from attnviz.models.sources import Source
 from attnviz.models.tokens import merge_subwords
-from attnviz.models.wording import counted, quoted, visible
+from attnviz.wording import counted, quoted, visible
 
 
 def check_comparable(first: Analysis, second: Analysis) -> None:

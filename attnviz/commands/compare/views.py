@@ -15,9 +15,9 @@ from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, gr
 from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed_hundredths
 from attnviz.figures.style import Style
-from attnviz.models.wording import counted, shortened_token, signed
 from attnviz.present.figure_context import FigureContext, capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
+from attnviz.wording import counted, shortened_token, signed
 
 _COLOURS = "orange is more in B, blue more in A"
 _NOTHING = "no weight differs beyond rounding"

@@ -4,8 +4,8 @@ from attnviz.commands.compare.corpus.measure import CorpusComparison
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
 from attnviz.models.head_ids import layers_in_words
-from attnviz.models.wording import amount, counted, quoted, rounded, shortened_token
 from attnviz.present.figure_context import capital
+from attnviz.wording import amount, counted, quoted, rounded, shortened_token
 
 LONGEST_LABEL = 24
 """Most characters of a label in a sentence."""

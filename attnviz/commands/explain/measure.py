@@ -15,11 +15,11 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import find_positions, merge_subwords
-from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import HeadParameters
+from attnviz.wording import counted
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -13,10 +13,10 @@ from attnviz.commands.explain.report import check_line, verified_line
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import steps_of
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, right_to_left, visible
 from attnviz.page.page import colours_entry, packed_numbers
 from attnviz.present.view import ViewOptions
 from attnviz.reference.attention import BY_POSITION, upcast
+from attnviz.wording import counted, right_to_left, visible
 
 _MOST_TOKENS, _MOST_NUMBERS = 48, 512  # tokens on the page, and numbers of a vector in the residual stream
 

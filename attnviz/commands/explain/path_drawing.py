@@ -23,8 +23,8 @@ from attnviz.figures.fonts import text_width
 from attnviz.figures.matrix import Array, Labels, draw_matrix, label_pixels, label_size, named_every
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page
 from attnviz.figures.style import DPI, Style, figure_style
-from attnviz.models.wording import ordinal
 from attnviz.reference.attention import BY_POSITION
+from attnviz.wording import ordinal
 
 SQUARE = (*BY_POSITION, "scores", "capped", "mask", "pattern")
 """Steps whose columns are tokens, too."""

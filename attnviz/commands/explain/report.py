@@ -13,13 +13,13 @@ from attnviz.commands.explain.followed_row import MOST_KEYS
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of, steps_of
-from attnviz.models.wording import counted, error, rounded, visible
 from attnviz.present.documents import text_entry
 from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
+from attnviz.wording import counted, error, rounded, visible
 
 _FIRST, FEW_KEYS = 4, 12
 """Numbers of a vector that the table of the row has room for, and its rows unless every table is asked for."""

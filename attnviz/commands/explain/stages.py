@@ -17,11 +17,11 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules, heads_apart
 from attnviz.models.tokens import Tokens
-from attnviz.models.wording import counted
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.recorder import Observer, Rows, random_values, record_attention, refuse_not_finite
 from attnviz.trace.taps import Site, taps
+from attnviz.wording import counted
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Tolerances of an activation on the model's own input, by dtype; for others that of outputs."""
@@ -275,7 +275,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, 
     shown = _one_by_one(shown, steps, checkpoint.modules[layer], checkpoint.architecture.fused_by_head)
     if unused := set(shown) - set(steps):
         raise VerificationError(f"layer {layer}: the model shows {unused}, which nothing was compared to.")
-    where = _path_of(checkpoint, checkpoint.modules[layer].pattern)
+    where = _path_of(checkpoint, checkpoint.modules[layer].attention)
     compared = dict(steps)
     if pattern.weights is None:
         assert pattern.probe is not None  # the observer probes

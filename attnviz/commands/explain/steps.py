@@ -9,8 +9,8 @@ from typing import Any
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.reference import activation_named, layer_parameters
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.wording import counted, rounded, shortened_token, visible
 from attnviz.reference.attention import BY_POSITION, HeadParameters
+from attnviz.wording import counted, rounded, shortened_token, visible
 
 _FIRST, _LONGEST = 4, 16
 _NORMS = {"layer norm": "norm(x) = (x − mean) / √(var + ε) · γ + β", "RMS norm": "norm(x) = x / √(mean(x²) + ε) · γ"}

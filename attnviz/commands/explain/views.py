@@ -10,8 +10,8 @@ from attnviz.commands.explain.page_view import page_data
 from attnviz.commands.explain.path_drawing import SQUARE, Block, PathPlan, path_figure
 from attnviz.commands.explain.steps import Step, norm_kind, steps_of
 from attnviz.figures.matrix import Array, Labels, max_pool
-from attnviz.models.wording import error, quoted, visible
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
+from attnviz.wording import error, quoted, visible
 
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
 """Most rows and columns of a panel; beyond, tokens are pooled (their order matters), and dimensions thinned."""

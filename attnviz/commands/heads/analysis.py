@@ -21,7 +21,6 @@ from attnviz.models.chats import Chat
 from attnviz.models.head_ids import HeadId, Stack, ids_and_names
 from attnviz.models.sound import Frames
 from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
-from attnviz.models.wording import counted, quoted, visible
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.report import View
 from attnviz.present.result import OfHeads, TextResult
@@ -30,6 +29,7 @@ from attnviz.profiles.published import PublishedHead, published_heads
 from attnviz.profiles.store import StoredProfile
 from attnviz.trace.checks import Verification
 from attnviz.trace.verify import VerifiedAttention
+from attnviz.wording import counted, quoted, visible
 
 
 class PatternReader(Protocol):
@@ -334,7 +334,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         if head.role is None or (head.role.relation is not None and self.parse is None):
             return None
         name, is_relation = head.role.relation or head.role.role, head.role.relation is not None
-        instances = [each.n for each in head.patterns if (each.name, each.kind == "syntactic") == (name, is_relation)]
+        instances = [each.n for each in head.verdicts if (each.name, each.kind == "syntactic") == (name, is_relation)]
         return any(instances) if instances or is_relation else None
 
     def blocks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:

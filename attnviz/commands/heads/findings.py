@@ -13,8 +13,8 @@ from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, L
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.patterns import NAMES, RARE_WORD, RETRIEVAL, SINK, WRITTEN
 from attnviz.models.head_ids import FORMS, HeadId
-from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
+from attnviz.wording import visible
 
 _LABELS = ("coreference", "semantic", RETRIEVAL, RARE_WORD, *WRITTEN, DIAGONAL, UNNAMED, *NO_LABEL)
 """Labels and roles but patterns and relations, which other texts or corpora may have."""
@@ -26,7 +26,7 @@ class HeadFindings:
 
     Attributes:
         statistics: by name (:data:`attnviz.measures.statistics.SCALARS`); None where not measurable.
-        patterns: every verdict with its score, baseline and n.
+        verdicts: every verdict with its score, baseline and n.
         labelled: its label from this text alone, with the verdict behind it.
         roles: that it has over a corpus, by a stored profile of the model, as that orders them; None without one.
         alignment: of cross-attention, for each unit of the target its unit of the source of the largest weight.
@@ -34,7 +34,7 @@ class HeadFindings:
 
     id: HeadId
     statistics: dict[str, float | None]
-    patterns: tuple[Verdict, ...]
+    verdicts: tuple[Verdict, ...]
     labelled: Label
     roles: tuple[Role, ...] | None = None
     alignment: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ class HeadFindings:
     def strongest(self) -> Verdict | None:
         """The verdict of the label, else the positional one of the largest error reduction."""
         measured = [
-            verdict for verdict in self.patterns if verdict.kind == "positional" and verdict.error_reduction is not None
+            verdict for verdict in self.verdicts if verdict.kind == "positional" and verdict.error_reduction is not None
         ]
         return self.labelled.verdict or max(measured, key=lambda verdict: verdict.error_reduction or 0.0, default=None)
 

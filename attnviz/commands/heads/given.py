@@ -22,10 +22,10 @@ from attnviz.models.families.base import Architecture
 from attnviz.models.families.bert_gpt2 import Bert
 from attnviz.models.head_ids import HeadId, Stack, number_of, numbers_in_words
 from attnviz.models.tokens import Tokens, merge_subwords, tokens_of_labels, told_apart
-from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import LayerCheck, Verification
+from attnviz.wording import counted, visible
 
 if TYPE_CHECKING:
     from attnviz.present.fields import NamedTable

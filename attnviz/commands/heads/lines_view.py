@@ -19,8 +19,8 @@ from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
 from attnviz.models.tokens import find_positions, sinks_in_words, text_at
-from attnviz.models.wording import percent, shortened_token, visible
 from attnviz.present.view import Drawing, ViewOptions
+from attnviz.wording import percent, shortened_token, visible
 
 MOST_HEADS = 8
 """Most heads in one picture: as many as there are colours safe for colour blindness."""

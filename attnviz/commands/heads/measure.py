@@ -41,7 +41,6 @@ from attnviz.models.spans import (
     spans_by_name,
 )
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
-from attnviz.models.wording import visible
 from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress, tell
@@ -50,6 +49,7 @@ from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_
 from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedRows, verify_attention
+from attnviz.wording import visible
 
 _WARN = partial(warnings.warn, stacklevel=7)  # at the caller of analyze()
 

@@ -18,7 +18,6 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import Positions, Tokens, merge_subwords
-from attnviz.models.wording import counted
 from attnviz.options import COMMANDS
 from attnviz.page.page import (
     ERROR,
@@ -36,6 +35,7 @@ from attnviz.present.statistics import LOOKBACK
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS
+from attnviz.wording import counted
 
 Empty = Callable[[HeadId], PackedPattern]
 """Makes the empty pattern of a head, by id."""

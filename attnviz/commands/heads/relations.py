@@ -13,9 +13,9 @@ from attnviz.errors import UsageError
 from attnviz.language.syntax import DIRECTIONS, Parse
 from attnviz.measures.relations import RelatedWords, WordsOfLayer
 from attnviz.models.head_ids import is_of_source
-from attnviz.models.wording import visible
 from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
+from attnviz.wording import visible
 
 OWN = "own"
 """In place of a relation: that of each head's label or role."""
@@ -144,7 +144,7 @@ def positions_of(analysis: Analysis, word: int) -> list[int]:
 
 def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str, bool] | None:
     """Relation and direction of a head, and whether this is only the better one here; None without a relation here."""
-    verdicts = {each.name: each for each in head.patterns if each.kind == "syntactic"}
+    verdicts = {each.name: each for each in head.verdicts if each.kind == "syntactic"}
     label = head.labelled.verdict
     if label is not None and label.kind == "syntactic" and named is None:
         return label.name, str(label.direction), False

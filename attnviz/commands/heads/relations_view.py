@@ -21,8 +21,8 @@ from attnviz.figures.running_text import HIGHEST, Piece
 from attnviz.figures.style import Style
 from attnviz.language import syntax
 from attnviz.models.head_ids import is_of_source
-from attnviz.models.wording import visible
 from attnviz.present.view import Drawing, ViewOptions
+from attnviz.wording import visible
 
 _FOUND = "found (solid): the word attends to the other end more than to any other word; missed: dashed and crossed"
 _NO_RELATION = "no selected head has a relation of this text as its label or role"

@@ -21,12 +21,12 @@ from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import SHARES
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
 from attnviz.models.head_ids import LayerId, ids_and_names
-from attnviz.models.wording import quoted
 from attnviz.present.documents import target_entry, text_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, entry, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.view import ViewOptions
+from attnviz.wording import quoted
 
 _STORED_ROLE = plain(
     "role", "score", "baseline", "n", "interval", "holds", "passed", "direction", "untrained", "refuted"
@@ -90,7 +90,7 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
         *lookback_fields(analysis.spans),
         Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
         Field(value=baselines, name="baseline", csv={}),
-        Field(value=lambda head: [_verdict(verdict) for verdict in head.patterns], name="patterns", csv={}),
+        Field(value=lambda head: [_verdict(verdict) for verdict in head.verdicts], name="patterns", csv={}),
         *LABEL,
         Field(
             value=lambda head: _role_entry(head, parts[head.id]),

@@ -11,10 +11,10 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.measures.spans import SpanShare, SpanShares
 from attnviz.models.head_ids import HeadId
 from attnviz.models.spans import Span
-from attnviz.models.wording import rounded, visible
 from attnviz.page.page import short_float
 from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.tables import RowTable, glued, left_out, listed_of
+from attnviz.wording import rounded, visible
 
 _STRONGEST = 3  # heads that a row of the terminal's table names
 

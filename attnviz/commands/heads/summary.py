@@ -10,10 +10,10 @@ from attnviz.commands.heads.findings import HeadFindings, clearest_first, rank_v
 from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import UNNAMED, Verdict
-from attnviz.models.wording import visible
 from attnviz.present.documents import layer_entry
 from attnviz.present.fields import Field, entry, pick
 from attnviz.present.published import role_name, role_numbers
+from attnviz.wording import visible
 
 LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")
 """Kinds of labels, in the order of the summary."""

@@ -36,7 +36,6 @@ from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SINK
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, statistic_named
 from attnviz.models.head_ids import ids_and_names
-from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.fields import Field
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, role_name, score_and_baseline
@@ -53,6 +52,7 @@ from attnviz.present.tables import (
 )
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.parts import SYNTACTIC
+from attnviz.wording import counted, rounded, visible
 
 _STRONGEST, _RELATIONS, _MOST_LISTED = 5, 8, 12
 _FEW_PAIRS = _BESIDE_SPANS = 3
@@ -149,7 +149,7 @@ def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
     """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads show it."""
     by_name: dict[tuple[bool, str], list[_Entry]] = {}
     for head in heads:
-        for verdict in head.patterns:
+        for verdict in head.verdicts:
             by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
     relations = _relations_apart({name: entries for (syntactic, name), entries in by_name.items() if syntactic})
     others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]

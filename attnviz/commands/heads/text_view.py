@@ -17,9 +17,9 @@ from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.matrix import Array, scale_end
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
 from attnviz.models.tokens import Positions, Tokens
-from attnviz.models.wording import counted, percent, visible
 from attnviz.models.words import OTHERS, WORDPIECE
 from attnviz.present.view import Drawing, ViewOptions
+from attnviz.wording import counted, percent, visible
 
 _JOINER = "\u200d"
 _WIDE = 0x2E80

@@ -31,11 +31,11 @@ from attnviz.measures.statistics import NOWHERE
 from attnviz.models.head_ids import HeadId
 from attnviz.models.spans import REST
 from attnviz.models.tokens import Positions, sinks_in_words
-from attnviz.models.wording import visible
 from attnviz.present.figure_context import colours_in_words, norm_in_words
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
+from attnviz.wording import visible
 
 _FEW = 12  # most heads of an overview that names their tokens
 

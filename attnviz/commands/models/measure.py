@@ -382,7 +382,7 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
         model, origins["positions"] = replace(model, positions=config.max_position_embeddings - unused), "derived"
     layers = architecture.modules(architecture.base_model(empty))
     attending = [layer for layer in layers if layer.attends]
-    in_attention = torch.nn.ModuleList(part for layer in attending for part in (layer.pattern, layer.o_proj))
+    in_attention = torch.nn.ModuleList(part for layer in attending for part in (layer.attention, layer.o_proj))
     norms = torch.nn.ModuleList(layer.attention_norm for layer in layers if layer.attention_norm is not None)
     weights = set(in_attention.parameters()) - set(norms.parameters())  # ALBERT's attention has its norm inside
     try:

@@ -8,10 +8,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.models.measure import Configuration, paper_titles
-from attnviz.models.wording import abbreviated, visible
 from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, notes, spaced
+from attnviz.wording import abbreviated, visible
 
 _SIZES = {"Layers": "n_layers", "Heads": "n_heads", "d_model": "d_model", "d_head": "d_head", "Positions": "positions"}
 _LEVEL = (

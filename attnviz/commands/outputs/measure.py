@@ -23,7 +23,6 @@ from attnviz.models.head_ids import HeadId, Stack
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.spans import named_span
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
-from attnviz.models.wording import counted, quoted, rounded
 from attnviz.options import ModelOptions, checked
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
@@ -36,6 +35,7 @@ from attnviz.trace.recorder import block_memory
 from attnviz.trace.residual_parts import WrittenParts, recording_parts, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
+from attnviz.wording import counted, quoted, rounded
 
 _SPANS = "The head for question answering gives start and end of an answer: --answer-span (answer_span=...) names one."
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import percent
 from attnviz.trace.contributions import check_sum, layer_contributions, without_gradients
 from attnviz.trace.verify import VerifiedAttention
+from attnviz.wording import percent
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array, Labels, PooledPattern
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
-from attnviz.models.wording import percent, quoted, signed
 from attnviz.present.figure_context import STACK_LEGEND
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.trace.direct_effects import DirectEffects
+from attnviz.wording import percent, quoted, signed
 
 _TARGET = 2.6
 _NAMES = ("weight A[q, k]", "× ‖f(x)‖ of each key", "= norm ‖A[q, k] f(x)‖")

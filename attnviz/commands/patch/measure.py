@@ -42,7 +42,6 @@ from attnviz.measures.intervals import excludes_zero
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.wording import amount, counted
 from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
@@ -50,6 +49,7 @@ from attnviz.texts.batches import collate
 from attnviz.texts.tables import PromptPair
 from attnviz.trace.paths import FROZEN, Receiver, along_paths, receiver_named
 from attnviz.trace.removal import KeptPass, Replacement, final_states, run_and_keep, running
+from attnviz.wording import amount, counted
 
 DENOISE, NOISE = PATCH_DIRECTIONS
 

@@ -25,12 +25,12 @@ from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.spans import named_span, spans_by_name
 from attnviz.models.tokens import find_queries, merge_subwords
-from attnviz.models.wording import counted, quoted, visible
 from attnviz.options import PATCH_METRICS
 from attnviz.texts.batches import EncodedText, encode
 from attnviz.texts.reading import Text, unread_columns
 from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, open_pairs, table_files
 from attnviz.trace.direct_effects import named_ids
+from attnviz.wording import counted, quoted, visible
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
 UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}

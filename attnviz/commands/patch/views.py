@@ -8,9 +8,9 @@ from matplotlib.colors import Normalize
 from attnviz.commands.patch.measure import Patching
 from attnviz.commands.patch.report import direction_text, end_text, interval_text, metric_text, prompts_line
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.models.wording import counted
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
+from attnviz.wording import counted
 
 
 def _plan_effects(result: Patching, choices: ViewOptions) -> Iterator[HeadMapPlan]:

@@ -23,7 +23,6 @@ from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.opening import Model, refuse_words
-from attnviz.models.wording import counted, visible
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
@@ -35,6 +34,7 @@ from attnviz.texts.tables import Columns
 from attnviz.trace.checks import Verification
 from attnviz.trace.contributions import why_not_linear
 from attnviz.version import __version__
+from attnviz.wording import counted, visible
 
 PARTS = "", "untrained copy"
 """Parts of a profile's run: the model and its control."""

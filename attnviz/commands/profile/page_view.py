@@ -12,7 +12,6 @@ from attnviz.judge.roles import Role, role_key
 from attnviz.measures.chats import LOOKBACK, SHARE
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, select_heads
-from attnviz.models.wording import counted, visible
 from attnviz.page.page import colours_entry, families_entry, label_entry, short_float, statistic_entry
 from attnviz.present import statistics
 from attnviz.present.fields import pick
@@ -21,6 +20,7 @@ from attnviz.present.published import DESCRIBING, role_name, role_numbers
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
+from attnviz.wording import counted, visible
 
 
 def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:

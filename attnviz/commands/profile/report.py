@@ -20,7 +20,6 @@ from attnviz.measures.patterns import REGISTRY, RETRIEVAL
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS, StatisticsTally
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, pick, plain
 from attnviz.present.published import ARROWS, DESCRIBING, published_table, role_name, shown_baseline
@@ -31,6 +30,7 @@ from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
 from attnviz.texts.reading import LONGEST, SHORTEST
+from attnviz.wording import counted, rounded, span, visible
 
 ROLE_FIELDS: tuple[Field[Any], ...] = (
     Field(value=lambda role: str(role.id), name="id"),

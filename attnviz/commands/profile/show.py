@@ -12,7 +12,6 @@ from attnviz.arguments import relation_named
 from attnviz.errors import UsageError
 from attnviz.judge.roles import Role
 from attnviz.models.head_ids import select_heads
-from attnviz.models.wording import visible
 from attnviz.present.documents import paper_table
 from attnviz.present.fields import Field, NamedTable
 from attnviz.present.figure_context import capital
@@ -21,6 +20,7 @@ from attnviz.present.tables import RowTable, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
 from attnviz.profiles.store import StoredProfile
+from attnviz.wording import visible
 
 LONGEST = 60
 """Most words of a text shown."""

@@ -28,10 +28,10 @@ from attnviz.judge.rules import MARGIN as PASS_MARGIN
 from attnviz.judge.verdicts import ENOUGH
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.relations import RelationCount
-from attnviz.models.wording import counted, signed, visible
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import DESCRIBING
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
+from attnviz.wording import counted, signed, visible
 
 MOST_RELATIONS = 60
 """Most relations in one figure; the most frequent, of :data:`attnviz.judge.verdicts.ENOUGH` instances or more."""

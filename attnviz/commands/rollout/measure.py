@@ -19,7 +19,6 @@ from attnviz.errors import ArchitectureError, UsageError
 from attnviz.measures.patterns import allowed_units
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
 from attnviz.models.tokens import Positions, find_positions, merge_pattern, merge_subwords
-from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import TextResult
@@ -29,6 +28,7 @@ from attnviz.trace.contributions import check_sum, layer_contributions, without_
 from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
+from attnviz.wording import counted
 
 _SUMMARISED = ("attention", "rollout", "norm_rollout", "uniform", "uniform_rollout")
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
 from attnviz.models.tokens import text_at
-from attnviz.models.wording import error, shortened_token
 from attnviz.present.documents import text_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, by_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, notes, verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.wording import error, shortened_token
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
 """Display names of methods."""

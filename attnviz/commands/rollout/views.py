@@ -6,9 +6,9 @@ from attnviz.commands.rollout.measure import Rollout
 from attnviz.commands.rollout.report import last_layer, method_text, spread_sentence
 from attnviz.figures.matrix import Labels, max_pool, scale_of_means
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
-from attnviz.models.wording import counted
 from attnviz.present.figure_context import norm_in_words
 from attnviz.present.view import Drawing, ViewOptions
+from attnviz.wording import counted
 
 _TARGET = 2.0
 

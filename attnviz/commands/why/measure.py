@@ -14,7 +14,6 @@ from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
-from attnviz.models.wording import rounded, shortened_token
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress
@@ -23,6 +22,7 @@ from attnviz.trace.recorder import AttentionCall, block_memory
 from attnviz.trace.residual_parts import recording_parts, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
+from attnviz.wording import rounded, shortened_token
 
 _KEYS = 3  # keys that are explained where none is named
 

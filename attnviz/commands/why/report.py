@@ -14,7 +14,6 @@ from attnviz.commands.why.chain import ChainLink
 from attnviz.commands.why.measure import Account
 from attnviz.commands.why.scores import SIDES, KeyScore
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, error, percent, quoted, rounded, signed
 from attnviz.present.documents import text_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, entry
 from attnviz.present.report import CommandSpec
@@ -22,6 +21,7 @@ from attnviz.present.tables import RowTable, cell, first_rows, notes, verificati
 from attnviz.present.view import ViewOptions
 from attnviz.trace.direct_effects import DirectEffects
 from attnviz.trace.residual_parts import Source, source_name
+from attnviz.wording import counted, error, percent, quoted, rounded, signed
 
 MOST_PAIRS = 200
 """Pairs of sources in files; the others are one row."""

@@ -11,10 +11,10 @@ from attnviz.commands.why.measure import Account
 from attnviz.commands.why.report import REST, short_name
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure
 from attnviz.figures.matrix import Array, Labels, signed_hundredths
-from attnviz.models.wording import rounded, signed
 from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.trace.residual_parts import Source
+from attnviz.wording import rounded, signed
 
 _SIDE = 8  # sources of a side with a row or column of their own
 

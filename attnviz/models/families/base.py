@@ -54,7 +54,7 @@ class LayerModules:
         block: the whole layer, residual stream to residual stream [batch, n, d_model], returned alone or first.
         projections: linear maps to queries, keys and values [batch, n, d_model], three or one for all; or two, the
             second head by head to keys beside values (MLA).
-        pattern: takes the attention's input [batch, n, d_model], and of cross-attention ``key_value_states``; returns
+        attention: takes the attention's input [batch, n, d_model], and of cross-attention ``key_value_states``; returns
             the pattern [batch, n_heads, n_queries, n_keys] last (with eager attention).
         o_proj: W_O, b_O of the heads' weighted values side by side, [batch, n, n_heads * d_head].
         output: returns the attention's output after W_O [batch, n, d_model], alone or first, before the residual.
@@ -80,7 +80,7 @@ class LayerModules:
 
     block: nn.Module
     projections: tuple[nn.Module, ...]
-    pattern: nn.Module
+    attention: nn.Module
     o_proj: nn.Module
     output: nn.Module
     attention_norm: nn.Module | None
@@ -413,7 +413,7 @@ class Architecture:
         return LayerModules(
             block=layer,
             projections=tuple(projections),
-            pattern=attention,
+            attention=attention,
             o_proj=o_proj,
             output=attention,
             attention_norm=None if isinstance(norms[0], nn.Identity) else norms[0],
@@ -583,7 +583,7 @@ class Architecture:
             window=self.window(config, layer),
             cap=self.cap(config),
             position_bias=self.position_bias(base_model, layer),
-            sinks=parameter_of(modules.pattern, "sinks") if self.learned_sinks else None,
+            sinks=parameter_of(modules.attention, "sinks") if self.learned_sinks else None,
         )
 
 

@@ -53,7 +53,7 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     def layer_modules(self, layer: Any) -> LayerModules:
         """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
         modules = super().layer_modules(layer)
-        return replace(modules, pattern=layer.attention.self, output=modules.o_proj)
+        return replace(modules, attention=layer.attention.self, output=modules.o_proj)
 
 
 class Electra(Bert, name="electra", prefix="Electra"):

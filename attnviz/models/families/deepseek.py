@@ -43,7 +43,7 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
                 "LLM.int8() rounds what latent vectors are made of; load this model in 4 bits (nf4)."
             )
         query, both = (projection_of(self.weight(linear), None, n_heads) for linear in modules.projections)
-        of_query, latent = (self._latent(modules.pattern, *names) for names in self.latent_names)
+        of_query, latent = (self._latent(modules.attention, *names) for names in self.latent_names)
         rank, n_own = both.weight.shape[1], query.weight.shape[-1] - latent.n_apart
         key, value = pad(both.weight, (0, 0, 0, latent.n_apart)).tensor_split([n_own], -1)
         key = pad(key, (0, latent.n_apart))

@@ -126,7 +126,7 @@ class Bart(EncoderDecoder, name="bart", prefix="Bart"):
         return LayerModules(
             block=attention if across else layer,  # what cross-attention's output is added to is its own input
             projections=(attention.q_proj, attention.k_proj, attention.v_proj),
-            pattern=attention,
+            attention=attention,
             o_proj=attention.out_proj,
             output=attention,
             attention_norm=getattr(layer, f"{name}_layer_norm"),
@@ -237,7 +237,7 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
         return LayerModules(
             block=sublayer,
             projections=(attention.q, attention.k, attention.v),
-            pattern=attention,
+            attention=attention,
             o_proj=attention.o,
             output=attention,
             attention_norm=sublayer.layer_norm,
@@ -255,7 +255,7 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
         stack = self._stack(base_model.config, layer)
         if stack.letter == "X":
             return None
-        first: Any = self.modules_of(base_model, stack.first).pattern
+        first: Any = self.modules_of(base_model, stack.first).attention
         device = running_device(self.modules_of(base_model, layer).o_proj)
         table = parameter_of(first.relative_attention_bias, "weight").to(device)
         farthest = base_model.config.relative_attention_max_distance

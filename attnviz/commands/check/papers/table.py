@@ -20,13 +20,13 @@ from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.tallies import Tally, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted
 from attnviz.progress import named, report_once
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Process, Unfinished
 from attnviz.texts.reading import Corpus, Text, open_corpora, ready, rendered
 from attnviz.texts.runs import LongRun, RunSettings, read_frequencies, token_counts
 from attnviz.texts.tables import Columns
+from attnviz.wording import counted
 
 OF_TEXTS = ("limit", "text_column", "pair_column")
 """Options of :func:`attnviz.check` that say which texts of a corpus are read."""

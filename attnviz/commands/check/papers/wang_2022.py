@@ -18,7 +18,6 @@ from attnviz.measures.estimates import Interval, proportion_evidence
 from attnviz.measures.intervals import ERROR_RATE, Simultaneous
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, select_heads
-from attnviz.models.wording import counted
 from attnviz.profiles.published import heads_of_paper
 from attnviz.progress import tell
 from attnviz.reference import attention
@@ -28,6 +27,7 @@ from attnviz.texts.tables import PromptPair
 from attnviz.trace.contributions import without_gradients
 from attnviz.trace.paths import RUN, Receiver, why_no_paths
 from attnviz.trace.taps import sites_of, taps
+from attnviz.wording import counted
 
 PAPER = "wang-2022"
 

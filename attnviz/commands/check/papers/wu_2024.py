@@ -14,10 +14,10 @@ from attnviz.judge.roles import ENOUGH_SEQUENCES
 from attnviz.measures.estimates import share_evidence
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.wording import counted
 from attnviz.progress import tell
 from attnviz.texts.batches import SampledAttention, batch_of_ids, running_tokens
 from attnviz.trace.generation import drafted_greedily
+from attnviz.wording import counted
 
 NEEDLES = (
     ("What is the best thing to do in Lisbon?", "The best thing to do in Lisbon is",

@@ -22,7 +22,6 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, named_source, refuse_words
-from attnviz.models.wording import counted, visible
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, named, report_once
@@ -33,6 +32,7 @@ from attnviz.texts.runs import Additive, LongRun, RunSettings, open_for, text_no
 from attnviz.texts.tables import Columns
 from attnviz.trace.checks import Verification
 from attnviz.version import __version__
+from attnviz.wording import counted, visible
 
 _MOST_WEIGHTS = 1 << 26
 """Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""

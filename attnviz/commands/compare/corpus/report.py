@@ -13,13 +13,13 @@ from attnviz.commands.compare.wording import side_lines
 from attnviz.judge.roles import MIN_TEXTS_SHARES, Role
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT
-from attnviz.models.wording import bracketed, counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.wording import bracketed, counted, rounded, span, visible
 
 
 def headline(result: CorpusComparison) -> str:

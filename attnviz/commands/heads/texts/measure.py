@@ -26,7 +26,6 @@ from attnviz.measures.statistics import SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, number_of
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
-from attnviz.models.wording import counted, visible
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
@@ -36,6 +35,7 @@ from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read
 from attnviz.texts.tables import Columns
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
 from attnviz.trace.recorder import block_memory
+from attnviz.wording import counted, visible
 
 
 @dataclass(frozen=True)

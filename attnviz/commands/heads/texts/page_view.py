@@ -8,13 +8,13 @@ from attnviz.commands.heads.spans import spans_of_texts
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
 from attnviz.commands.heads.texts.tables import number_fields, text_fields
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, rounded, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import colours_entry, families_entry, label_entry, statistic_entry
 from attnviz.present.figure_context import caption_of
 from attnviz.present.statistics import described
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions, page_drawing
+from attnviz.wording import counted, rounded, visible
 
 
 def page_data(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:

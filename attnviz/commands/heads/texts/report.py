@@ -19,12 +19,12 @@ from attnviz.commands.heads.texts.tables import (
     uniform_row,
 )
 from attnviz.measures.alignments import ALIGNMENT
-from attnviz.models.wording import counted, rounded
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.wording import counted, rounded
 
 
 def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:

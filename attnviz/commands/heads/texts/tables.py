@@ -6,9 +6,9 @@ from functools import partial
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, TextsAnalysis
 from attnviz.measures.alignments import ALIGNMENT
-from attnviz.models.wording import counted, quoted, rounded, span, visible
 from attnviz.present.fields import Field, pick, plain
 from attnviz.present.statistics import statistic_field
+from attnviz.wording import counted, quoted, rounded, span, visible
 
 LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
 

@@ -20,7 +20,6 @@ from attnviz.measures.repeats import SEQUENCES, RepeatTally, repeated_tokens
 from attnviz.measures.writing import WritingTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import Model, named_source, open_checkpoint
-from attnviz.models.wording import counted
 from attnviz.options import checked
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.result import Result
@@ -32,6 +31,7 @@ from attnviz.texts.tables import Columns
 from attnviz.trace.logits import check_logits
 from attnviz.trace.removal import final_states, running
 from attnviz.version import __version__
+from attnviz.wording import counted
 
 EARLY, LATE = 50, 500
 """Tokens of a context whose losses are compared (Olsson et al. 2022)."""

@@ -7,11 +7,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.profile.training.measure import EARLY, LATE, Training, TrainingStep
-from attnviz.models.wording import counted, signed, span, visible
 from attnviz.present.fields import Field, NamedTable, entry, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, notes
 from attnviz.present.view import ViewOptions
+from attnviz.wording import counted, signed, span, visible
 
 _SHOWN: tuple[Field[TrainingStep], ...] = (
     Field("Step", name="step", write=visible),
