@@ -1,6 +1,6 @@
 """How often the intervals of a profile hold for 72 heads at once, in samples whose truth is known.
 
-Slow, so it has to be asked for: ``pytest -n0 --no-cov -m slow -s tests/measures/test_coverage.py`` prints the figures
+Slow, so it has to be asked for: ``pytest -n0 -m thorough -s tests/measures/test_coverage.py`` prints the figures
 that stand in :mod:`attnviz.measures.estimates`, but those of plain normal intervals. Samples are drawn as a corpus
 gives them: instances come in sentences, and attention in texts of varying length; what is of one text is alike.
 Bootstrap, errors, intervals: the product's.
@@ -28,7 +28,7 @@ from attnviz.measures.estimates import Interval, estimated
 from attnviz.measures.repeats import SEQUENCES, RepeatScores
 from attnviz.models.head_ids import HeadId
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 HEADS, TRIALS, LEAST = 72, 300, 0.85
 LENGTHS = np.array([5, 8, 11, 14, 18, 22, 28, 40])

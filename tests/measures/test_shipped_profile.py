@@ -151,7 +151,7 @@ def test_the_numbers_of_roles_are_not_rounded_before_they_are_shown():
 
 
 @needs_minilm
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not TREEBANK.exists(), reason="needs the treebank")
 def test_the_example_makes_the_same_file_twice(tmp_path):
     script = ROOT / "examples" / "make_shipped_profile.py"

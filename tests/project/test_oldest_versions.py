@@ -14,7 +14,7 @@ from tests.project.test_packaging import run
 from tests.support.families import model_of
 from tests.support.models import save_checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = ("adapters", "datasets", "demo", "large", "translation")
