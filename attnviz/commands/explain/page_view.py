@@ -10,7 +10,6 @@ from torch import Tensor
 from attnviz.commands.explain.followed_row import queries_and_keys
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.report import check_line, verified_line
-from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import steps_of
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import colours_entry, packed_numbers
@@ -32,6 +31,16 @@ def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
     first = min(max(0, result.token + 1 - n_kept), n - n_kept)
     rows = slice(first, first + n_kept)
     labels = [visible(label) for label in result.tokens.labels[rows]]
+    vectors = {}
+    for name, stage in stages.items():
+        if stage.tensor.ndim == 2 and name != "mask":
+            tensor = stage.wide[rows]
+            thinned = math.ceil(tensor.shape[1] / _MOST_NUMBERS) if name in _ALL_HEADS else 1
+            vectors[name] = {
+                "numbers": packed_numbers(tensor[:, ::thinned][:, :_MOST_NUMBERS]),
+                "lengths": packed_numbers(torch.linalg.vector_norm(tensor, dim=-1)),
+                "width": tensor.shape[1],
+            }
     return {
         "command": "explain",
         "title": f"Layer {result.layer} of {about.model} on {about.text_line}",
@@ -63,9 +72,7 @@ def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             for name, step in steps_of(result).items()
         ],
         "numbers": {name: packed_numbers(tensor) for name, tensor in _numbers(result, rows)},
-        "vectors": {
-            name: _vectors(stage, rows) for name, stage in stages.items() if stage.tensor.ndim == 2 and name != "mask"
-        },
+        "vectors": vectors,
         "sums": _sums(result),
         "scale": float(result.parameters.scale),
         "added": [name for name in BY_POSITION if name in stages],
@@ -95,15 +102,6 @@ def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
 
 def _plain(parameter: Tensor) -> Tensor:
     return upcast(parameter.detach()).cpu()
-
-
-def _vectors(stage: Stage, rows: slice) -> dict[str, Any]:
-    """Entry of a step with one vector for each token."""
-    tensor = stage.wide[rows]
-    lengths = torch.linalg.vector_norm(tensor, dim=-1)
-    thinned = math.ceil(tensor.shape[1] / _MOST_NUMBERS) if stage.name in _ALL_HEADS else 1
-    packed = packed_numbers(tensor[:, ::thinned][:, :_MOST_NUMBERS])
-    return {"numbers": packed, "lengths": packed_numbers(lengths), "width": tensor.shape[1]}
 
 
 def _sums(result: Explanation) -> dict[str, list[tuple[str, float]]]:

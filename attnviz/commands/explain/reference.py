@@ -201,10 +201,17 @@ def recompute_layer(
     else:
         steps["attention_residual"] = middle
         entered = normed("feed_forward_norm" if parameters.pre_norm else "attention_norm", middle)
-    if mixture is not None:
+    if parameters.up_proj is None or parameters.down_proj is None:
+        assert mixture is not None  # a layer without these maps has one
         steps["feed_forward_output"] = mixture
     else:
-        _feed_forward(entered, parameters, steps)
+        if parameters.gate is not None:
+            steps["gate"] = parameters.gate(entered)
+        steps["expanded"] = parameters.up_proj(entered)
+        passed = steps["activated"] = parameters.activation(steps["expanded" if parameters.gate is None else "gate"])
+        if parameters.gate is not None:
+            passed = steps["gated"] = passed * steps["expanded"]
+        steps["feed_forward_output"] = parameters.down_proj(passed)
     added = normed("feed_forward_output_norm", steps["feed_forward_output"]) * parameters.residual_multiplier
     if parameters.pre_norm:
         steps["output"] = middle + added
@@ -238,16 +245,3 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     steps["weighted"] = torch.matmul(pattern, attention.repeat_kv(split[2], heads.n_heads))
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
     steps["attention_output"] = attention.joined_output(steps["weighted"], heads)
-
-
-def _feed_forward(x: Tensor, parameters: LayerParameters, steps: dict[str, Tensor]) -> None:
-    """Add the steps of the network; with a gate, the activated gate multiplies the other map's output."""
-    assert parameters.up_proj is not None
-    assert parameters.down_proj is not None
-    if parameters.gate is not None:
-        steps["gate"] = parameters.gate(x)
-    steps["expanded"] = parameters.up_proj(x)
-    passed = steps["activated"] = parameters.activation(steps["expanded" if parameters.gate is None else "gate"])
-    if parameters.gate is not None:
-        passed = steps["gated"] = passed * steps["expanded"]
-    steps["feed_forward_output"] = parameters.down_proj(passed)

@@ -26,7 +26,19 @@ _FIRST, FEW_KEYS = 4, 12
 
 
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
-    checks, entry = result.stages.checks, text_entry(result)
+    checks, entry, row = result.stages.checks, text_entry(result), result.row
+    with_vectors = set(row.strongest(MOST_KEYS))
+    keys: list[dict[str, Any]] = []
+    for place, label in enumerate(result.tokens.labels):
+        key = {"position": place, "token": label}
+        key |= {name: getattr(row, name)[place].item() for name in ("product", "score", "allowed", "exponential")}
+        key |= {name: float(numbers[place]) for name, numbers in row.added.items()}
+        key["capped"] = None if row.capped is None else float(row.capped[place])
+        key["weight"] = float(row.weight[place])
+        if place in with_vectors:
+            key |= {"key": row.key[place].tolist(), "value": row.value[place].tolist()}
+            key["weighted_value"] = (row.weight[place] * row.value[place]).tolist()
+        keys.append(key)
     return {
         **entry,
         "model": {**entry["model"], "d_ff": result.d_ff, "activation": result.activation},
@@ -45,32 +57,14 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             "pattern_tolerance": checks["pattern"].tolerance,
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
         },
-        "followed": _followed(result),
-    }
-
-
-def _followed(result: Explanation) -> dict[str, Any]:
-    """Entry of the followed row; of a long text with the vectors of its strongest keys."""
-    row = result.row
-    with_vectors = set(row.strongest(MOST_KEYS))
-    keys: list[dict[str, Any]] = []
-    for place, label in enumerate(result.tokens.labels):
-        key = {"position": place, "token": label}
-        key |= {name: getattr(row, name)[place].item() for name in ("product", "score", "allowed", "exponential")}
-        key |= {name: float(numbers[place]) for name, numbers in row.added.items()}
-        key["capped"] = None if row.capped is None else float(row.capped[place])
-        key["weight"] = float(row.weight[place])
-        if place in with_vectors:
-            key |= {"key": row.key[place].tolist(), "value": row.value[place].tolist()}
-            key["weighted_value"] = (row.weight[place] * row.value[place]).tolist()
-        keys.append(key)
-    return {
-        "head": str(result.head),
-        "token": result.token,
-        "query": row.query.tolist(),
-        **{name: getattr(row, name) for name in ("scale", "largest", "sink", "total")},
-        "keys": keys,
-        "output": row.output.tolist(),
+        "followed": {
+            "head": str(result.head),
+            "token": result.token,
+            "query": row.query.tolist(),
+            **{name: getattr(row, name) for name in ("scale", "largest", "sink", "total")},
+            "keys": keys,
+            "output": row.output.tolist(),
+        },
     }
 
 
@@ -114,29 +108,25 @@ def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableTyp
         )
         yield Text.assemble((f"{title}{result.figure_context.quotes}", "bold"), sizes, norm_order(result))
         lines: list[RenderableType] = []
+        shown_token = f"‘{shortened_token(visible(tokens.labels[result.token]), 16)}’"
         for name, step in steps_of(result).items():
             stage = result.stages[name]
             shape = f"3 × {list(stage.shape[1:])}" if name == "split" else str(list(stage.shape))
             lines.append(Text.assemble(f"{step.number:2d}  ", (step.title, "bold"), (f"  {shape}", "cyan")))
-            words = step.formula, step.sentence, _numbers_of(result, name)
-            texts = [*map(Text, filter(None, words)), Text(*check_line(stage, step.unseen))]
-            lines += [Padding.indent(text, 4) for text in texts]
+            numbers = ""  # of one head: in the table of the row
+            if name == "mask":
+                n_allowed = int(stage.tensor[result.token].sum())
+                numbers = f"{shown_token} may attend to {n_allowed} of {counted(len(tokens), 'token')}"
+            elif stage.tensor.ndim == 2:
+                vector = stage.wide[result.token]
+                first = ", ".join(rounded(float(value)) for value in vector[:_FIRST])
+                more = ", …" if len(vector) > _FIRST else ""
+                numbers = f"{shown_token}: length {float(vector.norm()):.3g} [{first}{more}]"
+            texts = [Text(words) for words in (step.formula, step.sentence, numbers) if words]
+            lines += [Padding.indent(text, 4) for text in (*texts, Text(*check_line(stage, step.unseen)))]
         yield Group(*lines)
     yield row_table(result, MOST_KEYS if choices.verbose else FEW_KEYS)
     yield verified_line(result)
-
-
-def _numbers_of(result: Explanation, name: str) -> str:
-    """One line of a step's numbers, for the followed token."""
-    tensor = result.tensor(name)
-    token = f"‘{shortened_token(visible(result.tokens.labels[result.token]), 16)}’"
-    if name == "mask":
-        return f"{token} may attend to {int(tensor[result.token].sum())} of {counted(len(tensor), 'token')}"
-    if tensor.ndim == 2:
-        vector = tensor[result.token]
-        first = ", ".join(rounded(float(value)) for value in vector[:_FIRST])
-        return f"{token}: length {float(vector.norm()):.3g} [{first}{', …' if len(vector) > _FIRST else ''}]"
-    return ""  # of one head: in the table of the row
 
 
 def row_table(result: Explanation, most: int) -> RowTable[int]:

@@ -256,8 +256,10 @@ def short_name(source: Source) -> str:
     return name
 
 
-def _table(result: Account, _: ViewOptions) -> NamedTable[ScorePart]:
-    return NamedTable("", _PAIR_FIELDS, [*chain(*(chain(*parts_of(result, key, MOST_PAIRS)) for key in result.keys))])
-
-
-SPEC = CommandSpec[Account](content=_content, tables=_tables, table=_table)
+SPEC = CommandSpec[Account](
+    content=_content,
+    tables=_tables,
+    table=lambda result, _: NamedTable(
+        "", _PAIR_FIELDS, [part for key in result.keys for part in chain(*parts_of(result, key, MOST_PAIRS))]
+    ),
+)
