@@ -108,11 +108,6 @@ def circuits(
 
     >>> attnviz.circuits("tiny-gpt2").pairs(["L1H0"])[0]  # doctest: +SKIP
 
-    Args:
-        model: see :data:`attnviz.models.opening.Model`.
-        progress: callback for every layer.
-        opening: see :class:`attnviz.options.ModelOptions`.
-
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
     """
@@ -288,7 +283,7 @@ def _evenness(wide: Tensor) -> Tensor:
 
 
 def _copying(checkpoint: Checkpoint, layers: _Layers, head: _Unembedding) -> tuple[list[float], list[float]]:
-    """Copying of all heads, and that of random ones."""
+    """Of all heads, and of random ones."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
     words = upcast(tables.words)
     tied = words.data_ptr() == head.tokens.data_ptr()
@@ -324,7 +319,7 @@ def _copied(matrices: Tensor) -> list[float]:
 
 
 def successors(checkpoint: Checkpoint) -> Succession:
-    """Successor scores of all heads, from the weights alone; see :mod:`attnviz.commands.circuits.successors`."""
+    """Successor scores of all heads; see :mod:`attnviz.commands.circuits.successors`."""
     with without_gradients(checkpoint.device):
         return _succession(checkpoint, _Layers(checkpoint), _Unembedding.of(checkpoint))
 

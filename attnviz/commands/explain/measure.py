@@ -90,7 +90,6 @@ class Explanation(TextResult):
         return self.stages[name].wide
 
     def __repr__(self) -> str:
-        """One line: which layer, and how closely its output was reproduced."""
         return (
             f"<Explanation of layer {self.layer} of {self.checkpoint.short_name} on "
             f"{counted(len(self.tokens), 'token')}: {len(self.stages)} steps, output within {self.output.error:.1e}>"
@@ -115,16 +114,9 @@ def explain(
     >>> result = attnviz.explain("The cat that I saw ran away", layer=2)  # doctest: +SKIP
     >>> result.tensor("pattern").shape, result.stages["output"].check.error  # doctest: +SKIP
 
-    Args:
-        text: one text.
-        model: see :data:`attnviz.models.opening.Model`.
-        pair: a second segment (BERT).
-        layer: counted from 0; default that of ``head``, or the first.
-        head: to follow with numbers, as ``3``, ``L2H3`` or a HeadId; default the layer's first.
-        token: to follow, as figures show it, ``#3`` or 3; default the last of the text.
-        truncate: cut a text that is longer than the model.
-        progress: callback once the layer is verified.
-        opening: see :class:`attnviz.options.ModelOptions`.
+    ``layer`` counts from 0; default that of ``head``, or the first. ``head``: to follow with numbers, as ``3``,
+    ``L2H3`` or a HeadId; default the layer's first. ``token``: to follow, as figures show it, ``#3`` or 3; default the
+    last of the text. The other arguments are as of :func:`attnviz.head_outputs`.
 
     Raises:
         AttnvizError: VerificationError where a step differs from the model's own; UsageError for a layer, head or token

@@ -109,9 +109,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def output(self, head: str | HeadId) -> Tensor:
         """Output of a head in the residual stream, (A V) W_O, [n, d_model], on the CPU.
 
-        Raises:
-            UsageError: the model has no such head.
-            VerificationError: the model was changed since.
+        Raises UsageError where there is no such head, VerificationError where the model was changed since.
         """
         layer, number = self._written_by(head)
         return layer.outputs([number])[0].cpu()
@@ -139,10 +137,9 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         self, heads: Sequence[HeadContribution]
     ) -> Iterator[tuple[LayerContributions, list[HeadContribution]]]:
         """Group heads by layer, in the model's order."""
-        for number, of_layer in groupby(
-            sorted(self.all_own(heads), key=lambda head: head.id), lambda head: head.id.layer
-        ):
-            yield layer_contributions(self.attention, number), list(of_layer)
+        ordered = sorted(self.all_own(heads), key=lambda head: head.id)
+        for layer, of_layer in groupby(ordered, lambda head: head.id.layer):
+            yield layer_contributions(self.attention, layer), list(of_layer)
 
     @alone
     def effects_at(
@@ -150,34 +147,30 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     ) -> DirectEffects:
         """Direct effects at another position, or on another answer minus a foil; arguments as of :func:`head_outputs`.
 
-        Raises:
-            UsageError: there is no such position, token or class, or the model gives no logits.
-            VerificationError: the parts do not sum to the model's logits.
+        Raises UsageError where there is no such position, token or class, or the model gives no logits.
         """
         if self.written is None:
             raise UsageError(self.no_effects)
         if self.end_effects is not None:
             raise UsageError(f"effects_at is not for question answering. {_SPANS}")
-        ids = answer_ids(self.checkpoint, answer, foil)
-        return direct_effects(self.attention, self.written, _position(self.checkpoint, self.read, token), *ids)
+        position = _position(self.checkpoint, self.read, token)
+        return direct_effects(self.attention, self.written, position, *answer_ids(self.checkpoint, answer, foil))
 
     def promoted(self, head: str | HeadId, token: str | int | None = None) -> Promotion:
         """The tokens that a head's output promotes and suppresses, by default at the position of :attr:`effects`.
 
-        Raises:
-            UsageError: no such head or position, or a model or a head of which no logits are a linear map.
+        Raises UsageError for no such head or position, or a model or a head of which no logits are a linear map.
         """
         id = self.head(head).id
         effects = self.effects if token is None and self.effects is not None else self.effects_at(token)
-        promotions = effects.promotions
-        if not promotions:
+        if not effects.promotions:
             raise UsageError(NO_PROMOTIONS)
-        if id not in promotions:
+        if id not in effects.promotions:
             raise UsageError(
                 f"{id} writes into the encoder's residual stream, of which no logits are made; expected a head of "
                 "the decoder or of cross-attention."
             )
-        return promotions[id]
+        return effects.promotions[id]
 
     @cached_property
     def largest(self) -> float:

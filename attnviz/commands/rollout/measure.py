@@ -116,19 +116,10 @@ def rollout(
 
     >>> attnviz.rollout("The cat ran away", "minilm").weights[-1][0]  # of [CLS], over the inputs  # doctest: +SKIP
 
-    Args:
-        text: one text.
-        model: see :data:`attnviz.models.opening.Model`.
-        pair: a second segment (BERT).
-        words: merge word pieces, in what was rolled out over tokens: sum over inputs, mean over outputs.
-        layer: up to which to roll out, counted from 0; default the last.
-        residual: share of the identity in every layer, 0-1.
-        token: whose inputs to rank: a token, ``#3`` or 3; default the first ([CLS]), in a causal model the last.
-        truncate: cut a text that is longer than the model instead of raising.
-        memory: that a chunk of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
-            quarter of what is free.
-        progress: callback for every layer verified and rolled out.
-        opening: see :class:`attnviz.options.ModelOptions`.
+    ``words``: merge word pieces, in what was rolled out over tokens: sum over inputs, mean over outputs. ``layer``: up
+    to which to roll out, counted from 0; default the last. ``residual``: share of the identity in every layer, 0-1.
+    ``token``: whose inputs to rank: a token, ``#3`` or 3; default the first ([CLS]), in a causal model the last. The
+    other arguments are as of :func:`attnviz.head_outputs`.
 
     Raises:
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.

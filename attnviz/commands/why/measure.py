@@ -87,22 +87,10 @@ def why(
 
     >>> attnviz.why("The cat that I saw ran away", head="L2H8", query="saw").keys[0].difference  # doctest: +SKIP
 
-    Args:
-        text: one text.
-        model: see :data:`attnviz.models.opening.Model`.
-        head: ``"L2H8"``, ``"2.8"`` or a HeadId.
-        query: a token, ``#3`` or 3; of a word of several pieces the last; default the last that is not special.
-        key: likewise; default the keys with most attention.
-        answer: whose logit the head's output at the query moves: a token, as text or as its id in the vocabulary, or a
-            class; default the model's first choice.
-        foil: whose logit is subtracted; default the first of the model's other choices.
-        depth: how many heads the chain goes through.
-        pair: a second segment (BERT).
-        truncate: cut a text that is longer than the model instead of raising.
-        memory: that a chunk of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
-            quarter of what is free.
-        progress: callback for every layer verified.
-        opening: see :class:`attnviz.options.ModelOptions`.
+    ``query``: a token, ``#3`` or 3; of a word of several pieces the last; default the last that is not special.
+    ``key``: likewise; default the keys with most attention. ``answer``: whose logit the head's output at the query
+    moves, less that of ``foil``. ``depth``: how many heads the chain goes through. The other arguments are as of
+    :func:`attnviz.head_outputs`.
 
     Raises:
         AttnvizError: VerificationError where the heads do not reproduce the model, or the parts do not sum to its

@@ -159,9 +159,8 @@ class ScoreDecomposer:
     def decompose(self, query: int, key: int | None, most: int) -> QueryScores:
         """The scores of a query: of one key, or of the ``most`` strongest.
 
-        Raises:
-            UsageError: the query may attend to itself alone, or not to this key.
-            VerificationError: the parts do not sum to the model's own scores of all its keys.
+        Raises UsageError where the query may attend to itself alone, or not to this key; VerificationError where the
+        parts do not sum to the model's own scores of all its keys.
         """
         allowed = self.allowed(query)
         self._refuse_key(query, key, allowed.tolist())
