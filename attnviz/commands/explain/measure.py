@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
@@ -61,7 +61,7 @@ class Explanation(TextResult):
     @property
     def d_ff(self) -> int:
         """Width of the feed-forward network; of a mixture, of each expert."""
-        routed = self.checkpoint.modules[self.layer].routed
+        routed: Any = self.checkpoint.modules[self.layer].routed
         if routed is None:
             return self.stages["expanded"].shape[-1]
         return int(routed.experts.down_proj[0].numel() // self.checkpoint.d_model)

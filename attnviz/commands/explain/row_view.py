@@ -61,9 +61,8 @@ def row_figure(plan: RowPlan, style: Style, _vector: bool = False) -> Figure:
         ax.axis("off")
         for right, cells in zip(np.cumsum(widths), plan.columns, strict=False):
             for line, cell in enumerate(cells):
-                look = {"size": size, "color": style.greys.ink, "weight": "normal" if line else "bold"}
-                placed = {"ha": "right", "va": "center", "family": font_families([cell]), "parse_math": False}
-                ax.text(right, line + 0.5, cell, **look, **placed)
+                text = ax.text(right, line + 0.5, cell, ha="right", va="center", size=size, parse_math=False)
+                text.set(color=style.greys.ink, weight="normal" if line else "bold", family=font_families([cell]))
         ax.hlines([1, n_lines - 1], 0, sum(widths), color=style.greys.frame, linewidth=PIXEL)
         return page
 

@@ -52,7 +52,8 @@ def _words_of(result: Explanation) -> dict[str, object]:
     """What fills the braces of all steps, for this layer and model."""
     model = result.checkpoint
     layer = layer_parameters(model, result.layer)
-    heads, routed = layer.heads, model.modules[result.layer].routed
+    heads = layer.heads
+    routed: Any = model.modules[result.layer].routed
     x = "norm(x)" if result.pre_norm and "attention_norm" in result.stages else "x"
     h = "norm(h)" if not result.pre_norm or "feed_forward_norm" in result.stages else "h"
     biases = {"Q": heads.query.bias, "K": heads.key.bias, "V": heads.value.bias, "O": heads.output_bias}

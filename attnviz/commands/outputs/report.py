@@ -90,8 +90,8 @@ def _table(result: HeadOutputs, choices: ViewOptions) -> NamedTable[HeadContribu
     ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
 
     def promotion(head: HeadContribution) -> dict[str, Any] | None:
-        moved = effects and effects.promotions.get(head.id)
-        return moved and {name: list(tokens) for name, tokens in asdict(moved).items()}
+        moved = None if effects is None else effects.promotions.get(head.id)
+        return None if moved is None else {name: list(tokens) for name, tokens in asdict(moved).items()}
 
     fields: list[Field[HeadContribution]] = [
         *HEAD,
