@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from attnviz.commands.circuits.successors import Succession, nothing, succession
+from attnviz.commands.circuits.successors import Succession, succession
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
@@ -107,19 +107,16 @@ def circuits(
     Of an encoder-decoder the encoder alone is measured.
 
     >>> attnviz.circuits("tiny-gpt2").pairs(["L1H0"])[0]  # doctest: +SKIP
-
-    Raises:
-        AttnvizError: the checkpoint cannot be found, read or reproduced.
     """
     opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
+    scores, deviations = dict[str, Tensor](), dict[str, Tensor]()
     with without_gradients(checkpoint.device):
         layers = _Layers(checkpoint)
         squared, spread = layers.compositions(progress)
-        head = _Unembedding.of(checkpoint)
-        copying, untrained = ([], []) if isinstance(head, str) else _copying(checkpoint, layers, head)
+        head = _Unembedding(checkpoint)
+        copying, untrained = ([], []) if head.why_none else _copying(checkpoint, layers, head)
         following = _succession(checkpoint, layers, head)
-    scores, deviations = {}, {}
     for kind, of_kind, deviation in zip(COMPOSITION_INPUTS, squared, spread, strict=True):
         scores[kind] = of_kind.sqrt()
         deviations[kind] = (of_kind * layers.dimensions - 1) / deviation
@@ -135,9 +132,9 @@ def circuits(
         scores=scores,
         deviations=deviations,
         baseline=layers.dimensions**-0.5,
-        no_copying=head if isinstance(head, str) else "",
+        no_copying=head.why_none,
         succession=following,
-        linearised=not isinstance(head, str) and bool(head.dense),
+        linearised=bool(head.dense),
         rotary=layers.rotary,
     )
 
@@ -165,8 +162,18 @@ class _Layers:
         both = torch.full((2, len(COMPOSITION_INPUTS), sum(counts), sum(counts)), torch.nan, dtype=torch.float64)
         narrow: list[Tensor] = []
         for layer in range(len(self._modules)):
+            parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, layer)
+            self.rotary = self.rotary or parameters.rotary is not None
+            query = self._reads(layer, parameters, parameters.query, parameters.query_norm)
+            key = self._reads(layer, parameters, parameters.key, parameters.key_norm)
+            if (latent := parameters.key.latent) is not None:  # the scale of the rotated part differs by token
+                query, key = (weight[..., : weight.shape[-1] - latent.n_apart] for weight in (query, key))
             value, output = self.value_output(layer)
-            reads = self._reads(layer, value, output)
+            pairs = ((query, key), (key, query), (value, output.mT))
+            products = [weight @ torch.linalg.qr(other, mode="r").R.mT for weight, other in pairs]
+            width = max(product.shape[-1] for product in products)
+            # what the layer makes of its input, [3, n_heads, d_model, d_head], as narrow as a head
+            reads = torch.stack([pad(product, (0, width - product.shape[-1])) for product in products])
             sizes, evenness = _size(reads), _evenness(reads.mT)
             for earlier, (factor, written) in enumerate(zip(narrow, self.outputs, strict=True)):
                 writes = factor @ written
@@ -191,20 +198,7 @@ class _Layers:
             rows = _normed(self._checkpoint, norm, rows)
         return rows
 
-    def _reads(self, layer: int, value: Tensor, output: Tensor) -> Tensor:
-        """What a layer makes of its input, [3, n_heads, d_model, d_head], as narrow as a head."""
-        parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, layer)
-        self.rotary = self.rotary or parameters.rotary is not None
-        query = self._read_by(layer, parameters, parameters.query, parameters.query_norm)
-        key = self._read_by(layer, parameters, parameters.key, parameters.key_norm)
-        if (latent := parameters.key.latent) is not None:  # the scale of the rotated part is another at every token
-            query, key = (weight[..., : weight.shape[-1] - latent.n_apart] for weight in (query, key))
-        pairs = ((query, key), (key, query), (value, output.mT))
-        products = [weight @ torch.linalg.qr(other, mode="r").R.mT for weight, other in pairs]
-        width = max(product.shape[-1] for product in products)
-        return torch.stack([pad(product, (0, width - product.shape[-1])) for product in products])
-
-    def _read_by(
+    def _reads(
         self, layer: int, parameters: HeadParameters, projection: Projection, norm: Norm | None = None
     ) -> Tensor:
         """A linear map with the norms before and after it, of each query head, [n_heads, d_model, d_head]."""
@@ -216,40 +210,33 @@ class _Layers:
         """W_V', [n_heads, d_model, d_head], and W_O through the norm of the layer's output."""
         parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, layer)
         output, norm = _scaled(upcast(parameters.output_weight)), self._modules[layer].attention_output_norm
-        value = self._read_by(layer, parameters, parameters.value)
+        value = self._reads(layer, parameters, parameters.value)
         return value, _scaled(_normed(self._checkpoint, norm, output))
 
 
-@dataclass(frozen=True)
 class _Unembedding:
     """The way from the last layer to logits: the model's norm, then dense maps and norms of its language head."""
 
-    checkpoint: Checkpoint
-    last: Any
-    dense: list[Any]
-    norms: list[Any]
-    tokens: Tensor  # W_U, [vocabulary, d_model]
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "_Unembedding | str":
-        """Of a checkpoint; the reason why it has none."""
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.why_none, self.dense = "", list[nn.Module]()
         head: Any = None if checkpoint.encoder_only else checkpoint.language_head
         if head is None:
             kind = "encoder" if checkpoint.encoder_only else "checkpoint"
-            return f"this {kind} has no language head, so nothing maps what heads write to tokens"
+            self.why_none = f"this {kind} has no language head, so nothing maps what heads write to tokens"
+            return
         inner = [module for module in head.modules() if not [*module.children()] and hasattr(module, "weight")]
-        *dense, unembedding = [module for module in inner if parameter_of(module, "weight").ndim == 2]
-        norms = [module for module in inner if parameter_of(module, "weight").ndim == 1]
-        last = checkpoint.architecture.final_norm(checkpoint.model)
-        return cls(checkpoint, last, dense, norms, upcast(parameter_of(unembedding, "weight")))
+        *self.dense, unembedding = [module for module in inner if parameter_of(module, "weight").ndim == 2]
+        self._checkpoint, self._last = checkpoint, checkpoint.architecture.final_norm(checkpoint.model)
+        self._norms = [module for module in inner if parameter_of(module, "weight").ndim == 1]
+        self.tokens = upcast(parameter_of(unembedding, "weight"))  # W_U, [vocabulary, d_model]
 
     def __call__(self, rows: Tensor) -> Tensor:
         """What W_U reads of rows [.., d_model] after the last layer, their scale and the head's activation left out."""
-        rows = _normed(self.checkpoint, self.last, rows)
+        rows = _normed(self._checkpoint, self._last, rows)
         for linear in self.dense:
             rows = rows @ upcast(parameter_of(linear, "weight")).T
-        for norm in self.norms:
-            rows = _normed(self.checkpoint, norm, rows)
+        for norm in self._norms:
+            rows = _normed(self._checkpoint, norm, rows)
         return rows
 
 
@@ -273,7 +260,6 @@ def _scaled(matrices: Tensor) -> Tensor:
 
 
 def _size(matrices: Tensor) -> Tensor:
-    """Squared Frobenius norms of [.., m, n]."""
     return matrices.square().sum((-2, -1))
 
 
@@ -283,7 +269,6 @@ def _evenness(wide: Tensor) -> Tensor:
 
 
 def _copying(checkpoint: Checkpoint, layers: _Layers, head: _Unembedding) -> tuple[list[float], list[float]]:
-    """Of all heads, and of random ones."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
     words = upcast(tables.words)
     tied = words.data_ptr() == head.tokens.data_ptr()
@@ -321,20 +306,19 @@ def _copied(matrices: Tensor) -> list[float]:
 def successors(checkpoint: Checkpoint) -> Succession:
     """Successor scores of all heads; see :mod:`attnviz.commands.circuits.successors`."""
     with without_gradients(checkpoint.device):
-        return _succession(checkpoint, _Layers(checkpoint), _Unembedding.of(checkpoint))
+        return _succession(checkpoint, _Layers(checkpoint), _Unembedding(checkpoint))
 
 
-def _succession(checkpoint: Checkpoint, layers: _Layers, head: _Unembedding | str) -> Succession:
-    if isinstance(head, str):
-        return nothing(head)
-    last = range(checkpoint.n_layers)
+def _succession(checkpoint: Checkpoint, layers: _Layers, head: _Unembedding) -> Succession:
+    if head.why_none:
+        return Succession({}, torch.empty(0), head.why_none)
 
     def logits_of(rows: Tensor, ids: Tensor) -> Tensor:
         of_layers = []
-        for layer in last:
+        for layer in range(checkpoint.n_layers):
             value, output = layers.value_output(layer)
             written = rows @ value @ output
-            for later in last[layer:]:
+            for later in range(layer, checkpoint.n_layers):
                 written = layers.after(later, written)
             of_layers.append(head(written) @ head.tokens[ids].T)
             rows = layers.after(layer, rows)

@@ -72,11 +72,6 @@ class Succession:
         return torch.stack([right for right, _ in self.right.values()]).sum(0) / self.n
 
 
-def nothing(why: str) -> Succession:
-    """No scores, for this reason."""
-    return Succession({}, torch.empty(0), why)
-
-
 def ordinal_sequences(tokenizer: Any) -> list[OrdinalSequence]:
     """The sequences with a pair of single tokens that follow one another, in the spelling that has most of these."""
     sequences = []
@@ -135,7 +130,9 @@ def succession(checkpoint: Checkpoint, logits_of: Callable[[Tensor, Tensor], Ten
     sequences = ordinal_sequences(checkpoint.tokenizer)
     n_pairs = sum(len(sequence.pairs) for sequence in sequences)
     if n_pairs < FEWEST:
-        return nothing(f"the tokenizer has {counted(n_pairs, 'token')} with a successor, of {FEWEST} at least")
+        return Succession(
+            {}, torch.empty(0), f"the tokenizer has {counted(n_pairs, 'token')} with a successor, of {FEWEST} at least"
+        )
     right, shuffled = dict[str, tuple[Tensor, int]](), list[Tensor]()
     draw = named_generator("successors")
     for sequence in sequences:

@@ -17,7 +17,6 @@ _MOST_RULES = 12
 
 
 def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan the matrix of each kind, on one scale."""
     model, names = result.checkpoint.short_name, [str(head.id) for head in result.heads]
     top = max(float(scores.nan_to_num().max()) for scores in result.scores.values())
     pooled, _ = tile_pooling(names, 1, _INCHES, choices.style)

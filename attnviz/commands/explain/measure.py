@@ -72,7 +72,6 @@ class Explanation(TextResult):
 
     @property
     def output(self) -> StageCheck:
-        """Check of the layer's output against the model's next hidden state."""
         return self.stages.checks["output"]
 
     @property

@@ -119,7 +119,6 @@ def _sums(result: Explanation) -> dict[str, list[tuple[str, float]]]:
 
 
 def _notes(result: Explanation, n_kept: int) -> Iterator[str]:
-    """What is left out of the page, and how it is drawn."""
     n, width = len(result.tokens), max(result.checkpoint.d_model, result.d_ff)
     if n_kept < n:
         yield (

@@ -187,7 +187,6 @@ def recompute_layer(
     steps: dict[str, Tensor] = {}
 
     def normed(norm: str, of: Tensor, name: str = "") -> Tensor:
-        """Apply a norm that the layer may have, which is a step of its own."""
         parameter: Norm | None = getattr(parameters, norm)
         if parameter is not None:
             steps[name or norm] = parameter(of)
@@ -223,7 +222,6 @@ def recompute_layer(
 
 
 def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, Tensor]) -> None:
-    """Add the steps of attention, by :mod:`attnviz.reference.attention`."""
     projected: dict[str, tuple[Tensor, Tensor]] = {}
     query, key = attention.queries_and_keys(x, x, heads, projected)
     split = (*projected.pop("projected"), attention.project(x, heads.value))

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnviz.commands.explain.followed_row import MOST_KEYS
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import norm_order, steps_of
+from attnviz.commands.explain.steps import NORM_ORDERS, steps_of
 from attnviz.present.documents import text_entry
 from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.report import CommandSpec
@@ -106,7 +106,7 @@ def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableTyp
             f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} "
             f"‘{visible(tokens.labels[result.token])}’, head {result.head}.\n"
         )
-        yield Text.assemble((f"{title}{result.figure_context.quotes}", "bold"), sizes, norm_order(result))
+        yield Text.assemble((f"{title}{result.figure_context.quotes}", "bold"), sizes, NORM_ORDERS[result.norm_order])
         lines: list[RenderableType] = []
         shown_token = f"‘{shortened_token(visible(tokens.labels[result.token]), 16)}’"
         for name, step in steps_of(result).items():

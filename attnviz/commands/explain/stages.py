@@ -3,7 +3,7 @@
 One forward pass with taps on each layer gives the model's own steps.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -39,11 +39,10 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
     """
     architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules
     of, pre = modules[layer], architecture.pre_norm
-    of_latents = len(of.projections) == 2
-    maps = _named(of.projections[:1], "query") if of_latents else _named(of.projections, "query", "key", "value")
+    maps = {1: ["query+key+value"], 2: ["query"], 3: ["query", "key", "value"]}[len(of.projections)]
     probed: list[tuple[str, nn.Module | None, str]] = [
         ("input", of.block, "input"),
-        *((name, module, "output") for name, module in maps),
+        *((name, module, "output") for name, module in zip(maps, of.projections, strict=False)),
         *((f"head_norm.{number}", module, "output") for number, module in enumerate(of.head_norms)),
         ("concatenated", of.o_proj, "input"),
         ("attention_output", of.output, "output"),
@@ -52,9 +51,10 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
         ("attention_norm", of.attention_norm, "output"),
     ]
     if of.routed is None:
-        names = ["expanded"] if of.gate is None else ["gate", "expanded"]
-        first_maps = [module for module in dict.fromkeys((of.gate, of.up_proj)) if module is not None]
-        probed += [(name, module, "output") for name, module in _named(first_maps, *names)]
+        if of.gate is of.up_proj:
+            probed.append(("gate+expanded", of.gate, "output"))
+        else:
+            probed += [("gate", of.gate, "output"), ("expanded", of.up_proj, "output")]
         probed.append(("activated", of.activation, "output"))
         probed.append(("activated" if of.activation is None else "gated", of.down_proj, "input"))
     probed.append(("feed_forward_output", of.network_output, "output"))
@@ -74,13 +74,7 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
     return probes
 
 
-def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.Module]]:
-    """A name per module; joined by +, if one module gives several steps."""
-    return zip(["+".join(names)] if len(modules) == 1 else names, modules, strict=True)
-
-
 def _path_of(checkpoint: Checkpoint, module: nn.Module) -> str:
-    """Where a module is in the model, ``encoder.layer.0.attention``."""
     path = next(path for path, other in checkpoint.model.named_modules() if other is module)
     return path or "the model"
 
@@ -139,7 +133,6 @@ class StageCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether the step is reproduced; NaN is not."""
         return self.error <= self.tolerance
 
 
@@ -177,7 +170,6 @@ class VerifiedStages(dict[str, Stage]):
 
     @property
     def checks(self) -> dict[str, StageCheck]:
-        """Checks of the compared steps, by name."""
         return {name: stage.check for name, stage in self.items() if stage.check is not None}
 
 
@@ -279,7 +271,6 @@ def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, fused_
 def _check(
     name: str, tensor: Tensor, shown: tuple[str, Tensor], layer: int, checkpoint: Checkpoint, tokens: Tokens
 ) -> StageCheck:
-    """Compare one step; VerificationError if it differs."""
     (place, model_tensor), tolerance = shown, checkpoint.tolerance
     where = f"{name.replace('_', ' ')} of layer {layer} ({place})"
     if tensor.shape != model_tensor.shape:

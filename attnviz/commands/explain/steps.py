@@ -13,6 +13,9 @@ from attnviz.reference.attention import BY_POSITION
 _NORMS = {"layer norm": "norm(x) = (x − mean) / √(var + ε) · γ + β", "RMS norm": "norm(x) = x / √(mean(x²) + ε) · γ"}
 _TABLES = tomllib.loads((Path(__file__).parents[2] / "data" / "layer_steps.toml").read_text(encoding="utf-8"))
 
+NORM_ORDERS: dict[str, str] = _TABLES["norm_orders"]
+"""A sentence on each order of norms."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -43,13 +46,7 @@ def steps_of(result: Explanation) -> dict[str, Step]:
     }
 
 
-def norm_order(result: Explanation) -> str:
-    """Sentence on the order of norms."""
-    return str(_TABLES["norm_orders"][result.norm_order])
-
-
 def _words_of(result: Explanation) -> dict[str, object]:
-    """What fills the braces of all steps, for this layer and model."""
     model = result.checkpoint
     layer = layer_parameters(model, result.layer)
     heads = layer.heads
@@ -63,6 +60,25 @@ def _words_of(result: Explanation) -> dict[str, object]:
     bound = "" if heads.value.clip is None else f", between ±{heads.value.clip:g}"
     for name in "QKV" if heads.query_norm is None else "V":  # the others are bounded by their norms
         words[f"b_{name}"] += bound
+    source = f"output of layer {result.layer - 1}"
+    if not result.layer:  # the sum: norm(word + position + segment)
+        tables = model.architecture.embeddings(model.model)
+        factor, source = tables.scale_of(result.tokens.ids), "word"
+        if factor != 1:
+            by_root = abs(factor**2 / model.d_model - 1) < 1e-2  # as the dtype rounds it
+            source = "word · √d_model" if by_root else f"word · {factor:g}"
+        if tables.words_project is not None:
+            source += " W"
+        if tables.dropped in result.tokens.ids:
+            source += " (0 at masks)"
+        if tables.positions is not None:
+            source += " + position"
+        if tables.segments is not None:
+            source += " + segment"
+        if tables.norm is not None:
+            source = f"norm({source})"
+        if tables.project is not None:
+            source += " W + b"
     return {
         **words,
         "bound": bound,
@@ -80,34 +96,12 @@ def _words_of(result: Explanation) -> dict[str, object]:
         "of_KV": x if heads.key.latent is None else f"norm({x} W_DKV)",
         "shared": "" if heads.key.latent is None else f", beside {x} W_KR in all heads",
         "h": "norm(x)" if result.parallel else h,
-        "input": f"output of layer {result.layer - 1}" if result.layer else _embedding_formula(result),
+        "input": source,
         "masked_scores": "masked scores" if heads.sinks is None else "masked scores, learned sink",
         "cap": f"{heads.cap or 0:g}",
         **_attention_words(result, layer),
         **_norm_words(result, layer),
     }
-
-
-def _embedding_formula(result: Explanation) -> str:
-    """What the first layer's input is the sum of: ``norm(word + position + segment)``."""
-    model = result.checkpoint
-    tables = model.architecture.embeddings(model.model)
-    factor = tables.scale_of(result.tokens.ids)
-    words = "word"
-    if factor != 1:
-        by_root = abs(factor**2 / model.d_model - 1) < 1e-2  # as the dtype rounds it
-        words = "word · √d_model" if by_root else f"word · {factor:g}"
-    if tables.words_project is not None:
-        words += " W"
-    if tables.dropped in result.tokens.ids:
-        words += " (0 at masks)"
-    if tables.positions is not None:
-        words += " + position"
-    if tables.segments is not None:
-        words += " + segment"
-    if tables.norm is not None:
-        words = f"norm({words})"
-    return words if tables.project is None else f"{words} W + b"
 
 
 def _attention_words(result: Explanation, layer: LayerParameters) -> dict[str, str]:
@@ -136,7 +130,6 @@ def _attention_words(result: Explanation, layer: LayerParameters) -> dict[str, s
 
 
 def _norm_words(result: Explanation, layer: LayerParameters) -> dict[str, str]:
-    """Formulas of the norms, and of what is added to the residual stream."""
     norm_kind, heads = result.checkpoint.architecture.norm_kind, layer.heads
     kind = "layer norm" if norm_kind.startswith("layer") else "RMS norm"
     norm: Any = layer.attention_norm or layer.feed_forward_norm or layer.attention_output_norm

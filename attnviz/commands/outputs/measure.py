@@ -96,7 +96,6 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 
     @property
     def figure_context(self) -> FigureContext:
-        """Of a part, with its own texts."""
         about = super().figure_context
         letter = "X" if self.stack is None else self.stack.letter
         if self.target is None or letter == "E":
@@ -174,7 +173,6 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 
     @cached_property
     def largest(self) -> float:
-        """The largest ||A[q, k] f(x_k)|| of any head."""
         return max(head.largest for head in self.heads)
 
     def __repr__(self) -> str:

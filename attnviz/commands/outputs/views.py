@@ -93,13 +93,21 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
         value_norms = np.maximum.reduceat(norms, np.arange(0, len(norms), pooled))
         ends = [1.0, float(value_norms.max()), result.largest if style.scale == "shared" else head.largest]
         matrices = pattern, np.broadcast_to(value_norms, pattern.shape), weighted
+        amounts = "No share of the output is given: the text has no content tokens."
+        if head.projection_share is not None:
+            sinks = f"{percent(head.sink)} by weight, {percent(head.sink_by_norm)} by norm"
+            amounts = (
+                f"{percent(head.projection_share)} of the attention output’s norm in layer {head.id.layer!s} "
+                f"({percent(head.norm_share)} of its heads’ norms)"
+                f"{f'; on {result.sinks}: {sinks}' if result.sinks else ''}."
+            )
         largest = f"1 is a weight of 1, ‖f(x)‖ of {ends[1]:.2g} and ‖A f(x)‖ of {ends[2]:.2g}"
         yield TilesPlan(
             stem=f"outputs/{head.id.file_stem}",
             **about.caption_and_notes(
                 f"{about.subject}, head {head.id}: attention weights A[q, k], times ‖f(x_k)‖ of every key, are "
                 "norm-weighted attention ‖A[q, k] f(x_k)‖",
-                _amounts(result, head),
+                amounts,
                 "rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et "
                 f"al. 2020){f'; grey: {result.sinks}' if result.sinks else ''}",
                 largest if style.scale != "shared" else f"{largest}, which is the largest of all heads",
@@ -120,19 +128,7 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
         )
 
 
-def _amounts(result: HeadOutputs, head: HeadContribution) -> str:
-    """Sentence on the head's share of the output, and the share of sinks by weight and by norm."""
-    if head.projection_share is None:
-        return "No share of the output is given: the text has no content tokens."
-    sinks = f"{percent(head.sink)} by weight, {percent(head.sink_by_norm)} by norm"
-    return (
-        f"{percent(head.projection_share)} of the attention output’s norm in layer {head.id.layer!s} "
-        f"({percent(head.norm_share)} of its heads’ norms){f'; on {result.sinks}: {sinks}' if result.sinks else ''}."
-    )
-
-
 def _effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Plan the map of each head's direct effect on the answer minus the foil."""
     about = result.figure_context
     splits = [split for split in (result.effects, result.end_effects) if split is not None]
     of_what = " and ".join(map(versus, splits))
@@ -162,7 +158,6 @@ def _effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]
 
 
 def _effects_map(part: HeadOutputs, split: DirectEffects, style: Style) -> HeadMap:
-    """Map of effects of one kind of attention or of all, beside those of its layers' other parts."""
     layers = [layer.layer for layer in part.layers]
     values = np.array([split.heads[head] for head in sorted(split.heads) if head.layer in layers])
     values = values.reshape(len(layers), -1)

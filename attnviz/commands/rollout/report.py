@@ -1,7 +1,6 @@
 """JSON, CSV and tables of a rollout, and sentences shared with its figures."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
@@ -98,7 +97,6 @@ def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
     labels, noun = result.units.labels, result.units.name
 
     def ranked(name: str) -> Field[int]:
-        """The column of a method, ranked by itself."""
         row: Tensor = getattr(result.inputs, name)
         order = row.argsort(descending=True, stable=True).tolist()
 
@@ -116,14 +114,14 @@ def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
         yield notes(spread_sentence(result))
         return
     short = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
-    of_layers: list[Field[LayerShares]] = [
-        Field("Layer", lambda layer: layer.layer),
-        *(Field(f"Sinks: {title}", partial(_share, "sink", name)) for name, title in short.items()),
-        *(
-            Field(f"Rows: {title}", partial(_share, "rows_apart", name))
-            for name, title in short.items()
-            if name != "attention"
-        ),
+
+    def share(title: str, summary: str, name: str) -> Field[LayerShares]:
+        return Field(f"{title}: {short[name]}", lambda layer: getattr(layer, summary)[name])
+
+    of_layers = [
+        Field[LayerShares]("Layer", lambda layer: layer.layer),
+        *(share("Sinks", "sink", name) for name in short),
+        *(share("Rows", "rows_apart", name) for name in short if name != "attention"),
     ]
     yield RowTable("Layers (on sinks, and mean distance between two rows; 0–1)", of_layers, result.layers)
     yield notes(
@@ -134,11 +132,6 @@ def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
         f"Sinks: {result.sinks}." if result.sinks else "",
         spread_sentence(result),
     )
-
-
-def _share(summary: str, method: str, layer: LayerShares) -> float | None:
-    shares: dict[str, float | None] = getattr(layer, summary)
-    return shares[method]
 
 
 SPEC = CommandSpec[Rollout](content=_content, table=_inputs, tables=_tables)

@@ -14,7 +14,6 @@ _TARGET = 2.0
 
 
 def _plan(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan the mean attention of the layer shown and the rollouts up to it, on one scale for nearly all shares."""
     about, units, attention = result.figure_context, result.units, f"attention of layer {result.layer}"
     matrices = [
         (f"{attention} (mean of {counted(result.checkpoint.n_heads, 'head')})", (attention,), result.means[-1]),

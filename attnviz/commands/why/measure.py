@@ -46,12 +46,10 @@ class Account(TextResult):
 
     @property
     def query(self) -> int:
-        """Its position."""
         return self.scores.query
 
     @property
     def keys(self) -> tuple[KeyScore, ...]:
-        """The keys that are explained, the strongest first."""
         return self.scores.keys
 
     def label(self, position: int) -> str:

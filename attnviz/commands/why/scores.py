@@ -50,7 +50,6 @@ class KeyScore:
 
     @property
     def difference(self) -> float:
-        """Score less mean."""
         return self.score - self.mean
 
     def share(self, value: float | None) -> float | None:
@@ -109,7 +108,6 @@ class ScoreDecomposer:
 
     @cached_property
     def terms(self) -> dict[str, list[Term]]:
-        """The head's queries and keys, before rotary positions."""
         return {side: self._terms(side) for side in SIDES}
 
     def _terms(self, side: str) -> list[Term]:
@@ -153,7 +151,6 @@ class ScoreDecomposer:
 
     @property
     def factor(self) -> float:
-        """What products of queries and keys are multiplied by."""
         return self.parameters.scale * self.parameters.query_scale
 
     def decompose(self, query: int, key: int | None, most: int) -> QueryScores:

@@ -21,7 +21,6 @@ _SHORT = "FF: feed-forward network; b: bias, b_O: that of attention."
 
 
 def _plan_sources(result: Account, choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    """Plan the matrix of the first key's difference."""
     key, about = result.keys[0], result.figure_context
     differences, names = key.differences, []
     for sources in (result.scores.query_sources, result.scores.key_sources):
