@@ -97,10 +97,7 @@ class Circuits(Result, OfHeads[HeadCopying]):
 
 @checked
 def circuits(
-    model: Model | None = None,
-    *,
-    progress: Progress | None = None,
-    **opening: Unpack[ModelOptions],
+    model: Model | None = None, *, progress: Progress | None = None, **opening: Unpack[ModelOptions]
 ) -> Circuits:
     """Measure composition of every pair of heads and copying of every head, from the weights alone.
 
@@ -182,7 +179,7 @@ class _Layers:
                 parts = product.reshape(*writes.shape[:2], *reads.shape[:2], -1).square().sum((1, 4))
                 shares = parts / (_size(writes)[:, None, None] * sizes)  # [writers, kinds, readers]
                 spread = rotation_spread(_evenness(writes)[:, None, None], evenness, self.dimensions)
-                rows, columns = (slice(starts[at], starts[at] + counts[at]) for at in (layer, earlier))
+                rows, columns = (slice(starts[side], starts[side] + counts[side]) for side in (layer, earlier))
                 for matrices, values in zip(both, (shares, spread), strict=True):
                     matrices[:, rows, columns] = values.permute(1, 2, 0).to(matrices)
             narrow.append(torch.linalg.qr(value, mode="r").R)

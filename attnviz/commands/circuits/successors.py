@@ -80,9 +80,8 @@ def ordinal_sequences(tokenizer: Any) -> list[OrdinalSequence]:
         for before in (" ", ""):
             encoded = tokenizer([f"{before}{word}" for word in words], add_special_tokens=False)["input_ids"]
             single = {place: ids[0] for place, ids in enumerate(encoded) if len(ids) == 1}
-            counts = Counter(single.values())
-            special = tokenizer.all_special_ids
-            spellings.append({at: id for at, id in single.items() if id not in special and counts[id] == 1})
+            special, counts = tokenizer.all_special_ids, Counter(single.values())
+            spellings.append({place: id for place, id in single.items() if id not in special and counts[id] == 1})
         entries = max(spellings, key=len)  # of equal ones with the space
         places = {place: number for number, place in enumerate(entries)}
         following = [(place, (place + 1) % len(words)) for place in entries if cyclic or place + 1 < len(words)]

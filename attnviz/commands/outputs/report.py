@@ -30,11 +30,6 @@ _OF_LAYERS = {
     "norm bias": "biases of norms",
 }
 
-SHARES_IN_WORDS = (
-    "Share of ‖o‖: how far a head’s output reaches along o, the sum of all heads and b_O; below 0 it works against the "
-    "others. Share of Σ‖o_h‖: of the norms of the layer’s heads"
-)
-
 
 def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
     """The heads listed, and drawn one by one, the largest share first."""
@@ -133,7 +128,9 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
         more = "Promoted tokens: mean over the vocabulary removed; ~ continues a word."
         how = f"{how} {more if effects.promotions else NO_PROMOTIONS}"
     yield notes(
-        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES_IN_WORDS}.",
+        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: how far a head’s output "
+        "reaches along o, the sum of all heads and b_O; below 0 it works against the others. Share of Σ‖o_h‖: of the "
+        "norms of the layer’s heads.",
         f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
         "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes for a token.",
         how,

@@ -180,9 +180,6 @@ def _effects_map(part: HeadOutputs, split: DirectEffects, style: Style) -> HeadM
 
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
 EFFECTS = Drawing(
-    _effects,
-    head_map_figure,
-    draw_head_map,
-    missing=lambda result: str(result.no_effects).removesuffix("."),
+    _effects, head_map_figure, draw_head_map, missing=lambda result: str(result.no_effects).removesuffix(".")
 )
 HEADS = Drawing(_heads, tiles_figure, draw_last_tile)

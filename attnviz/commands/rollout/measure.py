@@ -7,13 +7,7 @@ from typing import ClassVar, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from attnviz.commands.rollout.matrices import (
-    mixed_with_identity,
-    norm_patterns,
-    rolled_out,
-    rows_apart,
-    summed_norms,
-)
+from attnviz.commands.rollout.matrices import mixed_with_identity, norm_patterns, rolled_out, rows_apart, summed_norms
 from attnviz.errors import ArchitectureError, UsageError
 from attnviz.measures.patterns import allowed_units
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
