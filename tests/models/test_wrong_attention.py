@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.integrations import sdpa_attention
 
 import attnviz
-from attnviz.commands.explain import reference
+from attnviz.commands.explain import reference, stages
 from attnviz.commands.explain.stages import verify_stages
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
@@ -456,8 +456,13 @@ def test_what_is_special_about_opt_350m_is_noticed(monkeypatch, name):
 
 
 def test_the_other_half_as_gate_is_noticed(monkeypatch):
-    checkpoint, right = checkpoint_of("modernbert"), reference._gate_and_expand
-    monkeypatch.setattr(reference, "_gate_and_expand", lambda modules: right(modules)[::-1])
+    checkpoint, right = checkpoint_of("modernbert"), reference.layer_parameters
+
+    def exchanged(*given):
+        parameters = right(*given)
+        return replace(parameters, gate=parameters.up_proj, up_proj=parameters.gate)
+
+    monkeypatch.setattr(stages, "layer_parameters", exchanged)
     with pytest.raises(VerificationError, match="gate of layer 1"):
         attnviz.explain(TEXT, checkpoint, layer=1)
 

@@ -13,14 +13,13 @@ so that all is computed from factors as narrow as a head.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from attnviz.commands.circuits.successors import Succession, nothing, succession
+from attnviz.commands.circuits.successors import Succession, succession
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
@@ -28,7 +27,7 @@ from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, tell
-from attnviz.reference.attention import LayerNorm, Norm, Projection, normed_heads, repeat_kv, upcast
+from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, normed_heads, repeat_kv, upcast
 from attnviz.trace.contributions import without_gradients
 from attnviz.trace.recorder import refuse_not_finite
 from attnviz.wording import counted
@@ -39,83 +38,58 @@ COMPOSITION_INPUTS = ("query", "key", "value")
 
 @dataclass(frozen=True)
 class HeadCopying:
-    """What a head writes of the tokens that it reads; None without a language head.
-
-    Attributes:
-        copying: -1 to 1, the sum of the eigenvalues of W_E W_V W_O W_U by the sum of their absolute values.
-        untrained: that of a head of this shape with weights drawn at random.
-        successor: 0-1, the share of tokens of ordinal sequences of which it writes the successor; None with too few.
-        shuffled: its best score where the sequences are in random order.
-    """
+    """What a head writes of the tokens that it reads; None without a language head."""
 
     id: HeadId
-    copying: float | None
-    untrained: float | None
-    successor: float | None = None
-    shuffled: float | None = None
+    copying: float | None  # -1 to 1, the sum of the eigenvalues of W_E W_V W_O W_U by the sum of their absolute values
+    untrained: float | None  # that of a head of this shape with weights drawn at random
+    successor: float | None = None  # 0-1, share of tokens of ordinal sequences of which it writes the successor
+    shuffled: float | None = None  # its best score where the sequences are in random order
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Composition of two heads.
+    """Composition of two heads."""
 
-    Attributes:
-        id: the later head, which reads.
-        writer: the earlier head.
-        kind: one of :data:`COMPOSITION_INPUTS`.
-        score: 0-1.
-        deviations: how many standard deviations the squared score is above that of random rotations.
-    """
-
-    id: HeadId
-    writer: HeadId
-    kind: str
-    score: float
-    deviations: float
+    id: HeadId  # the later head, which reads
+    writer: HeadId  # the earlier head
+    kind: str  # one of :data:`COMPOSITION_INPUTS`
+    score: float  # 0-1
+    deviations: float  # how many standard deviations the squared score is above that of random rotations
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Circuits(Result, OfHeads[HeadCopying]):
-    """What :func:`circuits` measured.
-
-    Attributes:
-        heads: in the model's order, which is that of the matrices, too.
-        scores: by kind, [n, n], row = the head that reads, column = the earlier one that writes; NaN elsewhere.
-        deviations: likewise, see :class:`Pair`.
-        baseline: root of the mean squared score of two matrices with these singular values, turned at random.
-        no_copying: reason why copying is None, or ''.
-        succession: successor scores by sequence.
-        linearised: whether copying leaves out the activation of a masked-language head.
-        rotary: whether queries and keys are rotated by positions, which is left out.
-    """
+    """What :func:`circuits` measured."""
 
     command: ClassVar[str] = "circuits"
 
     checkpoint: Checkpoint
-    heads: tuple[HeadCopying, ...]
-    scores: dict[str, Tensor]
-    deviations: dict[str, Tensor]
-    baseline: float
-    no_copying: str
-    succession: Succession
-    linearised: bool
-    rotary: bool
+    heads: tuple[HeadCopying, ...]  # in the model's order, which is that of the matrices, too
+    scores: dict[str, Tensor]  # by kind, [n, n], row = the head that reads, column = the earlier one; NaN elsewhere
+    deviations: dict[str, Tensor]  # likewise, see :class:`Pair`
+    baseline: float  # root of the mean squared score of two matrices with these singular values, turned at random
+    no_copying: str  # reason why copying is None, or ''
+    succession: Succession  # successor scores by sequence
+    linearised: bool  # whether copying leaves out the activation of a masked-language head
+    rotary: bool  # whether queries and keys are rotated by positions, which is left out
 
     def pairs(self, select: Sequence[str | HeadId] = ()) -> list[Pair]:
         """All pairs with a selected head on either side, the furthest above the baseline first.
 
         Raises UsageError for an unknown head.
         """
-        chosen, ids = {head.id for head in self.select(select)}, [head.id for head in self.heads]
+        chosen = {head.id for head in self.select(select)}
+        ids = [head.id for head in self.heads]
         wanted = torch.tensor([id in chosen for id in ids])
-        either = wanted[:, None] | wanted
-        found = [
-            Pair(ids[reader], ids[writer], kind, float(scores[reader, writer]), float(above[reader, writer]))
-            for kind in COMPOSITION_INPUTS
-            for scores, above in [(self.scores[kind], self.deviations[kind])]
-            for reader, writer in (either & ~scores.isnan()).nonzero().tolist()
-        ]
-        return sorted(found, key=lambda pair: -pair.deviations)
+        either, pairs = wanted[:, None] | wanted, list[Pair]()
+        for kind in COMPOSITION_INPUTS:
+            scores, above = self.scores[kind], self.deviations[kind]
+            pairs += [
+                Pair(ids[reader], ids[writer], kind, float(scores[reader, writer]), float(above[reader, writer]))
+                for reader, writer in (either & ~scores.isnan()).nonzero().tolist()
+            ]
+        return sorted(pairs, key=lambda pair: -pair.deviations)
 
     def __repr__(self) -> str:
         return f"<Circuits of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')}>"
@@ -123,52 +97,41 @@ class Circuits(Result, OfHeads[HeadCopying]):
 
 @checked
 def circuits(
-    model: Model | None = None,
-    *,
-    progress: Progress | None = None,
-    **opening: Unpack[ModelOptions],
+    model: Model | None = None, *, progress: Progress | None = None, **opening: Unpack[ModelOptions]
 ) -> Circuits:
     """Measure composition of every pair of heads and copying of every head, from the weights alone.
 
     Of an encoder-decoder the encoder alone is measured.
 
     >>> attnviz.circuits("tiny-gpt2").pairs(["L1H0"])[0]  # doctest: +SKIP
-
-    Args:
-        model: see :data:`attnviz.models.opening.Model`.
-        progress: callback for every layer.
-        opening: see :class:`attnviz.options.ModelOptions`.
-
-    Raises:
-        AttnvizError: the checkpoint cannot be found, read or reproduced.
     """
     opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
+    scores, deviations = dict[str, Tensor](), dict[str, Tensor]()
     with without_gradients(checkpoint.device):
         layers = _Layers(checkpoint)
         squared, spread = layers.compositions(progress)
-        head = _Unembedding.of(checkpoint)
-        copying, untrained = ([], []) if isinstance(head, str) else _copying(checkpoint, layers, head)
+        head = _Unembedding(checkpoint)
+        copying, untrained = ([], []) if head.why_none else _copying(checkpoint, layers, head)
         following = _succession(checkpoint, layers, head)
-    scores = {kind: squared[at].sqrt() for at, kind in enumerate(COMPOSITION_INPUTS)}
-    deviations = {
-        kind: (squared[at] * layers.dimensions - 1) / spread[at] for at, kind in enumerate(COMPOSITION_INPUTS)
-    }
+    for kind, of_kind, deviation in zip(COMPOSITION_INPUTS, squared, spread, strict=True):
+        scores[kind] = of_kind.sqrt()
+        deviations[kind] = (of_kind * layers.dimensions - 1) / deviation
     ids = [HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))]
     none: list[float | None] = [None] * len(ids)
-    followed = [none, none]
+    successor, shuffled = none, none
     if following.right:
-        followed = [[*map(float, each.flatten())] for each in (following.scores, following.shuffled)]
-    heads = zip(ids, copying or none, untrained or none, *followed, strict=True)
+        successor, shuffled = following.scores.flatten().tolist(), following.shuffled.flatten().tolist()
+    heads = zip(ids, copying or none, untrained or none, successor, shuffled, strict=True)
     return Circuits(
         checkpoint=checkpoint,
         heads=tuple(HeadCopying(*head) for head in heads),
         scores=scores,
         deviations=deviations,
         baseline=layers.dimensions**-0.5,
-        no_copying=head if isinstance(head, str) else "",
+        no_copying=head.why_none,
         succession=following,
-        linearised=not isinstance(head, str) and bool(head.dense),
+        linearised=bool(head.dense),
         rotary=layers.rotary,
     )
 
@@ -179,7 +142,7 @@ class _Layers:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint, self._modules = checkpoint, checkpoint.modules[: checkpoint.n_layers]
         self._pre_norm, self.rotary = checkpoint.architecture.pre_norm, False
-        before = [each.attention_norm if self._pre_norm else None for each in self._modules]
+        before = [modules.attention_norm if self._pre_norm else None for modules in self._modules]
         self._norms = [None if norm is None else checkpoint.norm(norm) for norm in before]
         self._centred = any(isinstance(norm, LayerNorm) for norm in self._norms)
         self.dimensions = checkpoint.d_model - self._centred  # of the space of what is written and what is read
@@ -187,28 +150,43 @@ class _Layers:
         self.values = list[Tensor]()  # W_V', [n_heads, d_model, d_head]
 
     def compositions(self, progress: Progress | None) -> tuple[Tensor, Tensor]:
-        """Squared scores and their spread by random rotation, relative to their mean, [3, n, n]; NaN where none is."""
+        """Squared scores and their spread by random rotation, relative to their mean, [3, n, n]; NaN where none is.
+
+        Keeps W_O and W_V' of all layers.
+        """
         counts = [self._checkpoint.n_heads_of(layer) for layer in range(len(self._modules))]
-        firsts = [sum(counts[:layer]) for layer in range(len(counts))]
-        found = torch.full((2, len(COMPOSITION_INPUTS), sum(counts), sum(counts)), torch.nan, dtype=torch.float64)
+        starts = [sum(counts[:layer]) for layer in range(len(counts))]
+        both = torch.full((2, len(COMPOSITION_INPUTS), sum(counts), sum(counts)), torch.nan, dtype=torch.float64)
         narrow: list[Tensor] = []
         for layer in range(len(self._modules)):
-            reads = self._read(layer)
+            parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, layer)
+            self.rotary = self.rotary or parameters.rotary is not None
+            query = self._reads(layer, parameters, parameters.query, parameters.query_norm)
+            key = self._reads(layer, parameters, parameters.key, parameters.key_norm)
+            if (latent := parameters.key.latent) is not None:  # the scale of the rotated part differs by token
+                query, key = (weight[..., : weight.shape[-1] - latent.n_apart] for weight in (query, key))
+            value, output = self.value_output(layer)
+            pairs = ((query, key), (key, query), (value, output.mT))
+            products = [weight @ torch.linalg.qr(other, mode="r").R.mT for weight, other in pairs]
+            width = max(product.shape[-1] for product in products)
+            # what the layer makes of its input, [3, n_heads, d_model, d_head], as narrow as a head
+            reads = torch.stack([pad(product, (0, width - product.shape[-1])) for product in products])
             sizes, evenness = _size(reads), _evenness(reads.mT)
-            for earlier, (factor, output) in enumerate(zip(narrow, self.outputs, strict=False)):
-                writes = factor @ output
+            for earlier, (factor, written) in enumerate(zip(narrow, self.outputs, strict=True)):
+                writes = factor @ written
                 writes = writes - writes.mean(-1, keepdim=True) if self._centred else writes
                 product = writes.flatten(0, 1) @ reads.permute(2, 0, 1, 3).flatten(1)
                 parts = product.reshape(*writes.shape[:2], *reads.shape[:2], -1).square().sum((1, 4))
                 shares = parts / (_size(writes)[:, None, None] * sizes)  # [writers, kinds, readers]
                 spread = rotation_spread(_evenness(writes)[:, None, None], evenness, self.dimensions)
-                rows, columns = (slice(firsts[at], firsts[at] + counts[at]) for at in (layer, earlier))
-                for to, values in zip(found, (shares, spread), strict=True):
-                    to[:, rows, columns] = values.permute(1, 2, 0).to(to)
-            narrow.append(torch.linalg.qr(self.values[layer], mode="r").R)
-            self.outputs = [_scaled(self.after(layer, output)) for output in self.outputs]
+                rows, columns = (slice(starts[side], starts[side] + counts[side]) for side in (layer, earlier))
+                for matrices, values in zip(both, (shares, spread), strict=True):
+                    matrices[:, rows, columns] = values.permute(1, 2, 0).to(matrices)
+            narrow.append(torch.linalg.qr(value, mode="r").R)
+            self.values.append(value)
+            self.outputs = [_scaled(self.after(layer, written)) for written in (*self.outputs, output)]
             tell(progress, "composing", layer + 1, len(self._modules))
-        return found[0], found[1]
+        return both[0], both[1]
 
     def after(self, layer: int, rows: Tensor) -> Tensor:
         """Rows of the residual stream, [.., d_model], through the norms of a layer that stand after."""
@@ -217,27 +195,11 @@ class _Layers:
             rows = _normed(self._checkpoint, norm, rows)
         return rows
 
-    def _read(self, layer: int) -> Tensor:
-        """What a layer makes of its input, [3, n_heads, d_model, d_head], as narrow as a head; keeps W_O and W_V'."""
-        checkpoint = self._checkpoint
-        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-        query = self._reads(layer, parameters.query, parameters.query_norm)
-        key = self._reads(layer, parameters.key, parameters.key_norm)
-        if (latent := parameters.key.latent) is not None:  # the scale of the rotated part is another at every token
-            query, key = (each[..., : each.shape[-1] - latent.n_apart] for each in (query, key))
-        value, output = self.value_output(layer)
-        self.rotary = self.rotary or parameters.rotary is not None
-        self.values.append(value)
-        self.outputs.append(output)
-        factors = (torch.linalg.qr(each, mode="r").R for each in (key, query, output.mT))
-        products = [each @ factor.mT for each, factor in zip((query, key, value), factors, strict=True)]
-        width = max(each.shape[-1] for each in products)
-        return torch.stack([pad(each, (0, width - each.shape[-1])) for each in products])
-
-    def _reads(self, layer: int, projection: Projection, norm: Norm | None = None) -> Tensor:
+    def _reads(
+        self, layer: int, parameters: HeadParameters, projection: Projection, norm: Norm | None = None
+    ) -> Tensor:
         """A linear map with the norms before and after it, of each query head, [n_heads, d_model, d_head]."""
-        parameters, before = self._checkpoint.architecture.parameters(self._checkpoint.model, layer), self._norms[layer]
-        weight = _scaled(upcast(projection.linear_part().weight))
+        before, weight = self._norms[layer], _scaled(upcast(projection.linear_part().weight))
         weight = normed_heads(weight if before is None else before.read_by(weight), norm, linearly=True)
         return _scaled(repeat_kv(weight, parameters.n_heads))
 
@@ -245,39 +207,33 @@ class _Layers:
         """W_V', [n_heads, d_model, d_head], and W_O through the norm of the layer's output."""
         parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, layer)
         output, norm = _scaled(upcast(parameters.output_weight)), self._modules[layer].attention_output_norm
-        return self._reads(layer, parameters.value), _scaled(_normed(self._checkpoint, norm, output))
+        value = self._reads(layer, parameters, parameters.value)
+        return value, _scaled(_normed(self._checkpoint, norm, output))
 
 
-@dataclass(frozen=True)
 class _Unembedding:
     """The way from the last layer to logits: the model's norm, then dense maps and norms of its language head."""
 
-    checkpoint: Checkpoint
-    last: Any
-    dense: list[Any]
-    norms: list[Any]
-    tokens: Tensor  # W_U, [vocabulary, d_model]
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "_Unembedding | str":
-        """Of a checkpoint; the reason why it has none."""
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.why_none, self.dense = "", list[nn.Module]()
         head: Any = None if checkpoint.encoder_only else checkpoint.language_head
         if head is None:
             kind = "encoder" if checkpoint.encoder_only else "checkpoint"
-            return f"this {kind} has no language head, so nothing maps what heads write to tokens"
-        inner = [each for each in head.modules() if not [*each.children()] and hasattr(each, "weight")]
-        *dense, unembedding = [each for each in inner if parameter_of(each, "weight").ndim == 2]
-        norms = [each for each in inner if parameter_of(each, "weight").ndim == 1]
-        last = checkpoint.architecture.final_norm(checkpoint.model)
-        return cls(checkpoint, last, dense, norms, upcast(parameter_of(unembedding, "weight")))
+            self.why_none = f"this {kind} has no language head, so nothing maps what heads write to tokens"
+            return
+        inner = [module for module in head.modules() if not [*module.children()] and hasattr(module, "weight")]
+        *self.dense, unembedding = [module for module in inner if parameter_of(module, "weight").ndim == 2]
+        self._checkpoint, self._last = checkpoint, checkpoint.architecture.final_norm(checkpoint.model)
+        self._norms = [module for module in inner if parameter_of(module, "weight").ndim == 1]
+        self.tokens = upcast(parameter_of(unembedding, "weight"))  # W_U, [vocabulary, d_model]
 
     def __call__(self, rows: Tensor) -> Tensor:
         """What W_U reads of rows [.., d_model] after the last layer, their scale and the head's activation left out."""
-        rows = _normed(self.checkpoint, self.last, rows)
-        for each in self.dense:
-            rows = rows @ upcast(parameter_of(each, "weight")).T
-        for each in self.norms:
-            rows = _normed(self.checkpoint, each, rows)
+        rows = _normed(self._checkpoint, self._last, rows)
+        for linear in self.dense:
+            rows = rows @ upcast(parameter_of(linear, "weight")).T
+        for norm in self._norms:
+            rows = _normed(self._checkpoint, norm, rows)
         return rows
 
 
@@ -301,7 +257,6 @@ def _scaled(matrices: Tensor) -> Tensor:
 
 
 def _size(matrices: Tensor) -> Tensor:
-    """Squared Frobenius norms of [.., m, n]."""
     return matrices.square().sum((-2, -1))
 
 
@@ -311,32 +266,30 @@ def _evenness(wide: Tensor) -> Tensor:
 
 
 def _copying(checkpoint: Checkpoint, layers: _Layers, head: _Unembedding) -> tuple[list[float], list[float]]:
-    """Copying of all heads, and that of random ones."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
     words = upcast(tables.words)
     tied = words.data_ptr() == head.tokens.data_ptr()
     across = _normed(checkpoint, tables.norm, head.tokens.T @ words)  # [d_model, d_model]: W_U W_E
     if tables.project is not None:
         across = across @ upcast(parameter_of(tables.project, "weight")).T
-    own = []
+    of_model: list[float] = []
     for layer, (output, value) in enumerate(zip(layers.outputs, layers.values, strict=True)):
-        own.append(_copied(head(output) @ across @ value))
+        of_model += _copied(head(output) @ across @ value)
         across = layers.after(layer, across)
     draw = torch.Generator().manual_seed(0)
 
     def fresh(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=draw).to(words)
 
-    some = fresh(*words.shape)
-    across = (some.T if tied and not head.dense else fresh(checkpoint.d_model, words.shape[0])) @ some
+    table = fresh(*words.shape)
+    across = (table.T if tied and not head.dense else fresh(checkpoint.d_model, words.shape[0])) @ table
+    del table
     if tables.project is not None:
         across = across @ fresh(words.shape[1], checkpoint.d_model)
-    del some
-    random = [
-        _copied(fresh(*each.shape) @ across @ fresh(*value.shape))
-        for each, value in zip(layers.outputs, layers.values, strict=True)
-    ]
-    return [*chain(*own)], [*chain(*random)]
+    random: list[float] = []
+    for output, value in zip(layers.outputs, layers.values, strict=True):
+        random += _copied(fresh(*output.shape) @ across @ fresh(*value.shape))
+    return of_model, random
 
 
 def _copied(matrices: Tensor) -> list[float]:
@@ -348,22 +301,21 @@ def _copied(matrices: Tensor) -> list[float]:
 
 
 def successors(checkpoint: Checkpoint) -> Succession:
-    """Successor scores of all heads, from the weights alone; see :mod:`attnviz.commands.circuits.successors`."""
+    """Successor scores of all heads; see :mod:`attnviz.commands.circuits.successors`."""
     with without_gradients(checkpoint.device):
-        return _succession(checkpoint, _Layers(checkpoint), _Unembedding.of(checkpoint))
+        return _succession(checkpoint, _Layers(checkpoint), _Unembedding(checkpoint))
 
 
-def _succession(checkpoint: Checkpoint, layers: _Layers, head: _Unembedding | str) -> Succession:
-    if isinstance(head, str):
-        return nothing(head)
-    last = range(checkpoint.n_layers)
+def _succession(checkpoint: Checkpoint, layers: _Layers, head: _Unembedding) -> Succession:
+    if head.why_none:
+        return Succession({}, torch.empty(0), head.why_none)
 
     def logits_of(rows: Tensor, ids: Tensor) -> Tensor:
         of_layers = []
-        for layer in last:
+        for layer in range(checkpoint.n_layers):
             value, output = layers.value_output(layer)
             written = rows @ value @ output
-            for later in last[layer:]:
+            for later in range(layer, checkpoint.n_layers):
                 written = layers.after(later, written)
             of_layers.append(head(written) @ head.tokens[ids].T)
             rows = layers.after(layer, rows)

@@ -32,12 +32,6 @@ _PAIRS: tuple[Field[Pair], ...] = (
 )
 
 
-def untrained_range(result: Circuits) -> tuple[float, float]:
-    """The smallest and the largest copying of a random head."""
-    values = [head.untrained or 0.0 for head in result.heads]
-    return min(values), max(values)
-
-
 def left_out(result: Circuits) -> str:
     """Sentence on what weights alone cannot say."""
     of_latents = len(result.checkpoint.modules[0].projections) == 2  # MLA
@@ -78,29 +72,31 @@ def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
         f"{counted(len(result.heads), 'head')} of {visible(model.name)} ({model.runs_as}), from the weights alone."
     )
     pairs = result.pairs(choices.select)
+    of_kinds = {"Composition": pairs}
+    if choices.verbose:
+        of_kinds = {
+            f"{capital(kind)} composition": [pair for pair in pairs if pair.kind == kind] for kind in COMPOSITION_INPUTS
+        }
     order = f"the furthest above the baseline, {result.baseline:.3f}, first"
-    if pairs and not choices.verbose:
-        ranked = sorted(pairs, key=lambda pair: -pair.deviations)
-        yield first_rows("Composition", _PAIRS, ranked, choices.rows(6), "circuits.csv", noun="pair", order=order)
-    for kind in COMPOSITION_INPUTS if choices.verbose else ():
-        of_kind = [pair for pair in pairs if pair.kind == kind]
+    for title, of_kind in of_kinds.items():
         if of_kind:
-            title = f"{capital(kind)} composition"
-            yield first_rows(title, _PAIRS, of_kind, choices.top, "circuits.csv", noun="pair", order=order)
+            top = choices.rows(6)
+            yield first_rows(title, _PAIRS, of_kind, top, "circuits.csv", noun="pair", order=order)
     if not pairs:
         yield notes("No pairs: composition takes two layers.")
+    order = "the largest first"
     if not result.no_copying:
         copying = sorted(heads, key=lambda head: -abs(head.copying or 0.0))
         columns = pick(_HEADS, "id", "copying", "untrained")
-        order = "the largest first"
         yield first_rows("Copying", columns, copying, choices.rows(3), "circuits.json", order=order)
     following = sorted((head for head in heads if head.successor is not None), key=lambda head: -(head.successor or 0))
     if following and (choices.verbose or (following[0].successor or 0) >= MAJORITY):
-        columns, order = pick(_HEADS, "id", "successor", "shuffled"), "the largest first"
+        columns = pick(_HEADS, "id", "successor", "shuffled")
         yield first_rows("Successors", columns, following, choices.rows(3), "circuits.json", order=order)
     if not choices.verbose:
         return
-    low, high = untrained_range(result)
+    untrained = [head.untrained or 0.0 for head in result.heads]
+    low, high = signed(min(untrained)), signed(max(untrained))
     yield notes(
         "Composition (Elhage et al. 2021): ‖A B‖ / (‖A‖ ‖B‖) in Frobenius norms, A what the earlier head writes, B "
         "what the later one makes of it for its queries, keys or values, norms folded in. Baseline: root mean square "
@@ -108,7 +104,7 @@ def _tables(result: Circuits, choices: ViewOptions) -> Iterator[RenderableType]:
         f"Copying: no value, {result.no_copying}."
         if result.no_copying
         else "Copying: Σλ / Σ|λ| of W_E W_V W_O W_U (Elhage et al. 2021); 1: a head raises the tokens it attends to, "
-        f"−1: lowers them. Untrained: weights drawn at random, here {signed(low)} to {signed(high)}.",
+        f"−1: lowers them. Untrained: weights drawn at random, here {low} to {high}.",
         f"Successors: no value, {result.succession.why_none}."
         if result.succession.why_none
         else "Successors: share of the tokens of ordinal sequences (numbers, days, letters) of which a head writes the "

@@ -6,6 +6,7 @@ sequence are compared: the score is the share of tokens at which the largest is 
 """
 
 import string
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,32 +46,20 @@ MAJORITY = 0.5
 
 @dataclass(frozen=True)
 class OrdinalSequence:
-    """The words of a sequence that are single tokens.
+    """The words of a sequence that are single tokens."""
 
-    Attributes:
-        name: of :data:`SEQUENCES`.
-        ids: vocabulary entries, [n].
-        pairs: indices of a token and of its successor among these, [n_pairs, 2].
-    """
-
-    name: str
-    ids: Tensor
-    pairs: Tensor
+    name: str  # of :data:`SEQUENCES`
+    ids: Tensor  # vocabulary entries, [n]
+    pairs: Tensor  # indices of a token and of its successor among these, [n_pairs, 2]
 
 
 @dataclass(frozen=True)
 class Succession:
-    """Successor scores of all heads.
+    """Successor scores of all heads."""
 
-    Attributes:
-        right: by sequence, the number of right successors, [n_layers, n_heads], and of tokens with a successor.
-        shuffled: the best score of each head on random orders, [n_layers, n_heads].
-        why_none: why nothing was measured, or ''.
-    """
-
-    right: dict[str, tuple[Tensor, int]]
-    shuffled: Tensor
-    why_none: str = ""
+    right: dict[str, tuple[Tensor, int]]  # by sequence, right successors, [n_layers, n_heads], and tokens that have one
+    shuffled: Tensor  # the best score of each head on random orders, [n_layers, n_heads]
+    why_none: str = ""  # why nothing was measured
 
     @property
     def n(self) -> int:
@@ -83,62 +72,52 @@ class Succession:
         return torch.stack([right for right, _ in self.right.values()]).sum(0) / self.n
 
 
-def nothing(why: str) -> Succession:
-    """No scores, for this reason."""
-    return Succession({}, torch.empty(0), why)
-
-
 def ordinal_sequences(tokenizer: Any) -> list[OrdinalSequence]:
     """The sequences with a pair of single tokens that follow one another, in the spelling that has most of these."""
-    found = []
+    sequences = []
     for name, (cyclic, words) in SEQUENCES.items():
-        spellings = [_single_tokens(tokenizer, [f"{before}{word}" for word in words]) for before in (" ", "")]
-        at = max(spellings, key=len)  # of equal ones with the space
-        places = {place: number for number, place in enumerate(at)}
-        following = [(place, (place + 1) % len(words)) for place in at if cyclic or place + 1 < len(words)]
+        spellings: list[dict[int, int]] = []  # the vocabulary entry of each word that is a token of its own, by place
+        for before in (" ", ""):
+            encoded = tokenizer([f"{before}{word}" for word in words], add_special_tokens=False)["input_ids"]
+            single = {place: ids[0] for place, ids in enumerate(encoded) if len(ids) == 1}
+            special, counts = tokenizer.all_special_ids, Counter(single.values())
+            spellings.append({place: id for place, id in single.items() if id not in special and counts[id] == 1})
+        entries = max(spellings, key=len)  # of equal ones with the space
+        places = {place: number for number, place in enumerate(entries)}
+        following = [(place, (place + 1) % len(words)) for place in entries if cyclic or place + 1 < len(words)]
         pairs = [[places[one], places[two]] for one, two in following if two in places]
         if pairs:
-            found.append(OrdinalSequence(name, torch.tensor([*at.values()]), torch.tensor(pairs)))
-    return found
-
-
-def _single_tokens(tokenizer: Any, words: list[str]) -> dict[int, int]:
-    """The vocabulary entry of each word that is a token of its own, by the word's place."""
-    encoded = tokenizer(words, add_special_tokens=False)["input_ids"]
-    single = {place: ids[0] for place, ids in enumerate(encoded) if len(ids) == 1}
-    entries = [*single.values()]
-    return {place: id for place, id in single.items() if id not in tokenizer.all_special_ids and entries.count(id) == 1}
+            sequences.append(OrdinalSequence(name, torch.tensor([*entries.values()]), torch.tensor(pairs)))
+    return sequences
 
 
 def effective_embeddings(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
     """What the first layer's network makes of the embeddings of tokens, [n, d_model], in float32 at least."""
-    tables, modules = (
-        checkpoint.architecture.embeddings(checkpoint.model),
-        checkpoint.modules[checkpoint.every_layer[0]],
-    )
+    from transformers.activations import ACT2FN
+
+    architecture = checkpoint.architecture
+    tables = architecture.embeddings(checkpoint.model)
+    modules = checkpoint.modules[checkpoint.every_layer[0]]
     rows = tables.of_words(ids.to(tables.words.device))
-    for module in (tables.norm, tables.project, modules.after_attention(checkpoint.architecture.pre_norm)):
+    for module in (tables.norm, tables.project, modules.after_attention(architecture.pre_norm)):
         rows = rows if module is None else module(rows)
     if modules.routed is not None:
         output = modules.routed.network(rows[None])
         rows = (output[0] if isinstance(output, tuple) else output)[0]
     elif modules.up_proj is not None and modules.down_proj is not None:
-        rows = modules.down_proj(_activated(checkpoint, modules, rows))
+        name = architecture.activation(checkpoint.config)
+        activation: Any = ACT2FN[name] if isinstance(name, str) else name
+        expanded = modules.up_proj(rows)
+        if modules.gate is None:
+            expanded = activation(expanded)
+        elif modules.gate is modules.up_proj:
+            gate, expanded = expanded.chunk(2, -1)
+            expanded = activation(gate) * expanded
+        else:
+            expanded = activation(modules.gate(rows)) * expanded
+        rows = modules.down_proj(expanded)
     after = modules.feed_forward_output_norm
     return upcast(rows if after is None else after(rows))
-
-
-def _activated(checkpoint: Checkpoint, modules: Any, rows: Tensor) -> Tensor:
-    """The input of the network's second map."""
-    from transformers.activations import ACT2FN
-
-    name = checkpoint.architecture.activation(checkpoint.config)
-    activation: Callable[[Tensor], Tensor] = ACT2FN[name] if isinstance(name, str) else name  # type: ignore[assignment]
-    expanded: Tensor = modules.up_proj(rows)
-    if modules.gate is None:
-        return activation(expanded)
-    gate, expanded = expanded.chunk(2, -1) if modules.gate is modules.up_proj else (modules.gate(rows), expanded)
-    return activation(gate) * expanded
 
 
 def succession(checkpoint: Checkpoint, logits_of: Callable[[Tensor, Tensor], Tensor]) -> Succession:
@@ -148,15 +127,18 @@ def succession(checkpoint: Checkpoint, logits_of: Callable[[Tensor, Tensor], Ten
     writes of each row, [n_layers, n_heads, n, n].
     """
     sequences = ordinal_sequences(checkpoint.tokenizer)
-    n_pairs = sum(len(each.pairs) for each in sequences)
+    n_pairs = sum(len(sequence.pairs) for sequence in sequences)
     if n_pairs < FEWEST:
-        return nothing(f"the tokenizer has {counted(n_pairs, 'token')} with a successor, of {FEWEST} at least")
-    right, draw, shuffled = dict[str, tuple[Tensor, int]](), named_generator("successors"), list[Tensor]()
-    for each in sequences:
-        logits = logits_of(effective_embeddings(checkpoint, each.ids), each.ids)
-        first, second = each.pairs.T
+        return Succession(
+            {}, torch.empty(0), f"the tokenizer has {counted(n_pairs, 'token')} with a successor, of {FEWEST} at least"
+        )
+    right, shuffled = dict[str, tuple[Tensor, int]](), list[Tensor]()
+    draw = named_generator("successors")
+    for sequence in sequences:
+        logits = logits_of(effective_embeddings(checkpoint, sequence.ids), sequence.ids)
+        first, second = sequence.pairs.T
         chosen = logits.argmax(-1).cpu()[..., first]
-        right[each.name] = (chosen == second).sum(-1), len(first)
-        orders = [torch.randperm(len(each.ids), generator=draw) for _ in range(SHUFFLES)]
+        right[sequence.name] = (chosen == second).sum(-1), len(first)
+        orders = [torch.randperm(len(sequence.ids), generator=draw) for _ in range(SHUFFLES)]
         shuffled.append(torch.stack([(chosen == order[second]).sum(-1) for order in orders]))
     return Succession(right, (torch.stack(shuffled).sum(0) / n_pairs).amax(0))

@@ -17,12 +17,11 @@ _MOST_RULES = 12
 
 
 def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan the matrix of each kind, on one scale."""
     model, names = result.checkpoint.short_name, [str(head.id) for head in result.heads]
     top = max(float(scores.nan_to_num().max()) for scores in result.scores.values())
     pooled, _ = tile_pooling(names, 1, _INCHES, choices.style)
     layers = [head.id.layer for head in result.heads]
-    rules = [at for at in range(1, len(layers)) if layers[at] != layers[at - 1]]
+    rules = [number for number in range(1, len(layers)) if layers[number] != layers[number - 1]]
     for kind in COMPOSITION_INPUTS:
         values = max_pool(result.scores[kind].nan_to_num().numpy().astype(np.float32), pooled)
         shown = f"cells: the largest of {pooled} × {pooled}" if pooled > 1 else ""

@@ -11,7 +11,6 @@ from attnviz.arguments import is_whole
 from attnviz.commands.explain.followed_row import FollowedRow, row_of
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import ArchitectureError, UsageError
-from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import find_positions, merge_subwords
@@ -34,7 +33,6 @@ class Explanation(TextResult):
 
     @property
     def layer(self) -> int:
-        """The explained layer."""
         return self.stages.layer
 
     @property
@@ -56,33 +54,28 @@ class Explanation(TextResult):
         return self.checkpoint.modules[self.layer].parallel
 
     @property
-    def d_ff(self) -> int:
-        """Width of the feed-forward network; of experts, of each of them."""
-        routed: Any = self.checkpoint.modules[self.layer].routed
-        down = None if routed is None else routed.experts.down_proj
-        return self.stages["expanded"].shape[-1] if down is None else int(down[0].numel() // self.checkpoint.d_model)
+    def mixture(self) -> bool:
+        """Whether the feed-forward network is a mixture of experts, which is one step: the model's own output."""
+        return self.checkpoint.modules[self.layer].routed is not None
 
-    def experts_of(self, token: int) -> dict[int, float]:
-        """Weights of the experts that a token takes, the largest first; empty in a layer without experts."""
-        if "experts" not in self.stages:
-            return {}
-        weights = self.stages["experts"].wide[token]
-        taken = [expert for expert in weights.argsort(descending=True, stable=True).tolist() if weights[expert] > 0]
-        return {expert: float(weights[expert]) for expert in taken}
+    @property
+    def d_ff(self) -> int:
+        """Width of the feed-forward network; of a mixture, of each expert."""
+        routed: Any = self.checkpoint.modules[self.layer].routed
+        if routed is None:
+            return self.stages["expanded"].shape[-1]
+        return int(routed.experts.down_proj[0].numel() // self.checkpoint.d_model)
 
     @property
     def activation(self) -> str:
-        """Name of its activation."""
         return str(self.checkpoint.architecture.activation(self.checkpoint.config))
 
     @property
     def output(self) -> StageCheck:
-        """Check of the layer's output against the model's next hidden state."""
         return self.stages.checks["output"]
 
     @property
     def parameters(self) -> HeadParameters:
-        """The parameters of the layer's attention."""
         return self.checkpoint.architecture.parameters(self.checkpoint.model, self.layer)
 
     @cached_property
@@ -96,7 +89,6 @@ class Explanation(TextResult):
         return self.stages[name].wide
 
     def __repr__(self) -> str:
-        """One line: which layer, and how closely its output was reproduced."""
         return (
             f"<Explanation of layer {self.layer} of {self.checkpoint.short_name} on "
             f"{counted(len(self.tokens), 'token')}: {len(self.stages)} steps, output within {self.output.error:.1e}>"
@@ -121,16 +113,9 @@ def explain(
     >>> result = attnviz.explain("The cat that I saw ran away", layer=2)  # doctest: +SKIP
     >>> result.tensor("pattern").shape, result.stages["output"].check.error  # doctest: +SKIP
 
-    Args:
-        text: one text.
-        model: see :data:`attnviz.models.opening.Model`.
-        pair: a second segment (BERT).
-        layer: counted from 0; default that of ``head``, or the first.
-        head: to follow with numbers, as ``3``, ``L2H3`` or a HeadId; default the layer's first.
-        token: to follow, as figures show it, ``#3`` or 3; default the last of the text.
-        truncate: cut a text that is longer than the model.
-        progress: callback once the layer is verified.
-        opening: see :class:`attnviz.options.ModelOptions`.
+    ``layer`` counts from 0; default that of ``head``, or the first. ``head``: to follow with numbers, as ``3``,
+    ``L2H3`` or a HeadId; default the layer's first. ``token``: to follow, as figures show it, ``#3`` or 3; default the
+    last of the text. The other arguments are as of :func:`attnviz.head_outputs`.
 
     Raises:
         AttnvizError: VerificationError where a step differs from the model's own; UsageError for a layer, head or token
@@ -142,10 +127,18 @@ def explain(
         raise ArchitectureError(
             f"explain recomputes whole layers, but not those of {family!r}; attnviz heads takes it."
         )
-    followed = _followed(layer, head, checkpoint)
+    if layer is not None:
+        checkpoint.layer_of(layer)
+    if isinstance(head, str) and re.fullmatch(r"\s*[0-9]{1,6}\s*", head):
+        head = int(head)
+    if head is None or is_whole(head):
+        head = HeadId(layer or 0, int(head or 0))
+    followed = head_named(head, checkpoint.kinds, "the number of a head, such as 3, or")
+    if layer is not None and followed.layer != layer:
+        raise UsageError(f"--head {followed} is not in the layer that --layer names, {layer}; leave one of them out.")
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one
-    last = max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
+    last = max((place for place, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
     # of a word of several pieces the last
     position = last if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]
     kept: list[VerifiedStages] = []
@@ -153,17 +146,3 @@ def explain(
     tell(progress, "verifying", 1, 1)
     (stages,) = kept
     return Explanation(text, pair, checkpoint, tokens, followed, position, stages)
-
-
-def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
-    """The layer to explain and the head to follow; default the first of each."""
-    if layer is not None:
-        checkpoint.layer_of(layer)
-    if isinstance(head, str) and re.fullmatch(r"\s*[0-9]{1,6}\s*", head):
-        head = int(head)
-    if head is None or is_whole(head):
-        head = HeadId(layer or 0, int(head or 0))
-    named = head_named(head, checkpoint.kinds, "the number of a head, such as 3, or")
-    if layer is not None and named.layer != layer:
-        raise UsageError(f"--head {named} is not in the layer that --layer names, {layer}; leave one of them out.")
-    return named

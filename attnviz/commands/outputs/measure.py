@@ -47,31 +47,19 @@ NO_PROMOTIONS = (
 
 @dataclass(frozen=True, repr=False, eq=False)
 class HeadOutputs(TextResult, OfHeads[HeadContribution]):
-    """Result of :func:`head_outputs`; nothing in it comes from an unverified head.
-
-    Attributes:
-        attention: the verified heads, from which tensors are recomputed on demand.
-        layers: first layer first.
-        heads: by share of the output's norm, the largest first.
-        written: the residual stream in parts, for direct effects; None where there are none.
-        effects: the logit of an answer minus that of a foil at one position, decomposed: of two tokens, or of two
-            classes of the text or of a token; None if ``no_effects`` gives a reason.
-        end_effects: in question answering the logit of the answer's end; ``effects`` is then that of its start.
-        target: of an encoder-decoder, what its decoder reads.
-        stack: of a part of one (:attr:`parts`), which kind of attention that is.
-    """
+    """Result of :func:`head_outputs`; nothing in it comes from an unverified head."""
 
     command: ClassVar[str] = "outputs"
 
-    attention: VerifiedAttention
-    layers: tuple[OutputShares, ...]
-    heads: tuple[HeadContribution, ...]
-    written: WrittenParts | None
-    effects: DirectEffects | None
-    no_effects: str
-    target: TargetTokens | None = None
-    stack: Stack | None = None
-    end_effects: DirectEffects | None = None
+    attention: VerifiedAttention  # the verified heads, from which tensors are recomputed on demand
+    layers: tuple[OutputShares, ...]  # first layer first
+    heads: tuple[HeadContribution, ...]  # by share of the output's norm, the largest first
+    written: WrittenParts | None  # the residual stream in parts, for direct effects; None where there are none
+    effects: DirectEffects | None  # of heads on an answer minus a foil: two tokens, or classes of the text or a token
+    no_effects: str  # why there are none, or ''
+    target: TargetTokens | None = None  # of an encoder-decoder, what its decoder reads
+    stack: Stack | None = None  # of a part of one (:attr:`parts`), which kind of attention that is
+    end_effects: DirectEffects | None = None  # on the end of an answer in question answering; ``effects``: its start
 
     @property
     def parts(self) -> "tuple[HeadOutputs, ...]":
@@ -95,12 +83,10 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 
     @property
     def queries(self) -> Tokens:
-        """Tokens of the queries."""
         return self.attention.tokens_of(self.layers[0].layer)[0]
 
     @property
     def keys(self) -> Tokens:
-        """Tokens of the keys."""
         return self.attention.tokens_of(self.layers[0].layer)[1]
 
     @property
@@ -110,8 +96,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 
     @property
     def figure_context(self) -> FigureContext:
-        """Text, model and unit, for figures, captions and tables; of a part, its own texts."""
-        about, letter = super().figure_context, "X" if self.stack is None else self.stack.letter
+        about = super().figure_context
+        letter = "X" if self.stack is None else self.stack.letter
         if self.target is None or letter == "E":
             return about
         if letter == "D":
@@ -122,9 +108,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def output(self, head: str | HeadId) -> Tensor:
         """Output of a head in the residual stream, (A V) W_O, [n, d_model], on the CPU.
 
-        Raises:
-            UsageError: the model has no such head.
-            VerificationError: the model was changed since.
+        Raises UsageError where there is no such head, VerificationError where the model was changed since.
         """
         layer, number = self._written_by(head)
         return layer.outputs([number])[0].cpu()
@@ -152,10 +136,9 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         self, heads: Sequence[HeadContribution]
     ) -> Iterator[tuple[LayerContributions, list[HeadContribution]]]:
         """Group heads by layer, in the model's order."""
-        for number, of_layer in groupby(
-            sorted(self.all_own(heads), key=lambda head: head.id), lambda head: head.id.layer
-        ):
-            yield layer_contributions(self.attention, number), list(of_layer)
+        ordered = sorted(self.all_own(heads), key=lambda head: head.id)
+        for layer, of_layer in groupby(ordered, lambda head: head.id.layer):
+            yield layer_contributions(self.attention, layer), list(of_layer)
 
     @alone
     def effects_at(
@@ -163,37 +146,33 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     ) -> DirectEffects:
         """Direct effects at another position, or on another answer minus a foil; arguments as of :func:`head_outputs`.
 
-        Raises:
-            UsageError: there is no such position, token or class, or the model gives no logits.
-            VerificationError: the parts do not sum to the model's logits.
+        Raises UsageError where there is no such position, token or class, or the model gives no logits.
         """
         if self.written is None:
             raise UsageError(self.no_effects)
         if self.end_effects is not None:
             raise UsageError(f"effects_at is not for question answering. {_SPANS}")
-        position, ids = _position(self.checkpoint, self.read, token), answer_ids(self.checkpoint, answer, foil)
-        return direct_effects(self.attention, self.written, position, *ids)
+        position = _position(self.checkpoint, self.read, token)
+        return direct_effects(self.attention, self.written, position, *answer_ids(self.checkpoint, answer, foil))
 
     def promoted(self, head: str | HeadId, token: str | int | None = None) -> Promotion:
         """The tokens that a head's output promotes and suppresses, by default at the position of :attr:`effects`.
 
-        Raises:
-            UsageError: no such head or position, or a model or a head of which no logits are a linear map.
+        Raises UsageError for no such head or position, or a model or a head of which no logits are a linear map.
         """
-        id, here = self.head(head).id, self.effects if token is None else None
-        promotions = (here or self.effects_at(token)).promotions
-        if not promotions:
+        id = self.head(head).id
+        effects = self.effects if token is None and self.effects is not None else self.effects_at(token)
+        if not effects.promotions:
             raise UsageError(NO_PROMOTIONS)
-        if id not in promotions:
+        if id not in effects.promotions:
             raise UsageError(
                 f"{id} writes into the encoder's residual stream, of which no logits are made; expected a head of "
                 "the decoder or of cross-attention."
             )
-        return promotions[id]
+        return effects.promotions[id]
 
     @cached_property
     def largest(self) -> float:
-        """The largest ||A[q, k] f(x_k)|| of any head."""
         return max(head.largest for head in self.heads)
 
     def __repr__(self) -> str:
@@ -243,7 +222,7 @@ def head_outputs(
             context.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
+        memory: that a chunk of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
             quarter of what is free.
         progress: callback for every layer verified and measured.
         opening: see :class:`attnviz.options.ModelOptions`.
@@ -252,10 +231,10 @@ def head_outputs(
         AttnvizError: VerificationError where the heads do not reproduce the model, do not sum to its attention outputs,
             or the parts of its logits do not sum to these; UsageError for what the model or text lacks.
     """
-    of_block = block_memory(memory)
+    of_chunk = block_memory(memory)
     checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
-    n_layers, why_not = checkpoint.n_layers, why_no_effects(checkpoint)
+    why_not = why_no_effects(checkpoint)
     if token is not None and (why_not or checkpoint.classifier):
         why = why_not or "A classifier reads the final state of one token, the first or the last."
         raise UsageError(f"leave out --token (token=...), where direct effects are read. {why}")
@@ -269,42 +248,50 @@ def head_outputs(
         )
     ids = answer_ids(checkpoint, answer, foil)
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
-    read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
-    reading = tokens if read is None else read.tokens
-    position = _position(checkpoint, reading, token)
-    span = None if answer_span is None else _named_answer(text, pair, answer_span, tokens)
-    with recording_parts(checkpoint, reading) if not why_not else nullcontext() as written:
-        verified = verify_attention(checkpoint, tokens, progress=progress, target=read and read.tokens, memory=of_block)
+    decoded = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
+    read = tokens if decoded is None else decoded.tokens
+    position = _position(checkpoint, read, token)
+    span: Sequence[int] = ()
+    if answer_span is not None:
+        texts = [text] if pair is None else ["", pair]
+        span = named_span("", answer_span, texts, tokens, merge_subwords(tokens, words=False)).tokens
+        context = _context(tokens)
+        if not {*span} <= {*context}:
+            raise UsageError(
+                f"--answer-span (answer_span=...) is {answer_span!r}: expected positions of the context, "
+                f"#{context[0]} to #{context[-1]}."
+            )
+    with recording_parts(checkpoint, read) if not why_not else nullcontext() as written:
+        verified = verify_attention(
+            checkpoint, tokens, progress=progress, target=decoded and decoded.tokens, memory=of_chunk
+        )
     layers, heads = [], []
     for layer in checkpoint.layers:
-        shares, of_heads = measure_contributions(verified, layer)
+        shares, of_layer = measure_contributions(verified, layer)
         layers.append(shares)
-        heads += of_heads
-        tell(progress, "measuring", layer + 1, n_layers)
-    ranked = tuple(sorted(heads, key=lambda head: (-(head.projection_share or 0.0), head.id)))
+        heads += of_layer
+        tell(progress, "measuring", layer + 1, checkpoint.n_layers)
     effects, end = None, None
     if written is not None and of_span:
-        first, last = span or _best_answer(checkpoint, written, tokens)
-        effects, end = (direct_effects(verified, written, at, which) for which, at in enumerate((first, last)))
+        first, last = (span[0], span[-1]) if span else _best_answer(checkpoint, written, tokens)
+        effects = direct_effects(verified, written, first, 0)
+        end = direct_effects(verified, written, last, 1)
     elif written is not None:
         effects = direct_effects(verified, written, position, *ids)
     return HeadOutputs(
-        text, pair, checkpoint, tokens, verified, tuple(layers), ranked, written, effects, why_not, read,
+        text=text,
+        pair=pair,
+        checkpoint=checkpoint,
+        tokens=tokens,
+        attention=verified,
+        layers=tuple(layers),
+        heads=tuple(sorted(heads, key=lambda head: (-(head.projection_share or 0.0), head.id))),
+        written=written,
+        effects=effects,
+        no_effects=why_not,
+        target=decoded,
         end_effects=end,
-    )  # fmt: skip
-
-
-def _named_answer(text: str, pair: str | None, answer: str, tokens: Tokens) -> tuple[int, int]:
-    """First and last token of a stretch of the context, which is the pair."""
-    texts = [text] if pair is None else ["", pair]
-    found = named_span("", answer, texts, tokens, merge_subwords(tokens, words=False)).tokens
-    context = _context(tokens)
-    if not {*found} <= {*context}:
-        raise UsageError(
-            f"--answer-span (answer_span=...) is {answer!r}: expected positions of the context, #{context[0]} to "
-            f"#{context[-1]}."
-        )
-    return found[0], found[-1]
+    )
 
 
 def _context(tokens: Tokens) -> list[int]:

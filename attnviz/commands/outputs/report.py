@@ -1,6 +1,6 @@
 """JSON, CSV, tensors and tables of head outputs, and sentences shared with figures."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +15,7 @@ from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.trace.direct_effects import NOT_LINEAR, DirectEffects, Promotion, TokenLogit
+from attnviz.trace.direct_effects import NOT_LINEAR, DirectEffects, TokenLogit
 from attnviz.wording import error, percent, quoted, rounded, shortened_token, signed
 
 _CSV = "outputs.csv"
@@ -29,12 +29,6 @@ _OF_LAYERS = {
     "mixer": "mixers of layers that do not attend",
     "norm bias": "biases of norms",
 }
-
-
-SHARES_IN_WORDS = (
-    "Share of ‖o‖: how far a head’s output reaches along o, the sum of all heads and b_O; below 0 it works against the "
-    "others. Share of Σ‖o_h‖: of the norms of the layer’s heads"
-)
 
 
 def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
@@ -67,13 +61,9 @@ def _effects_entry(effects: DirectEffects) -> dict[str, Any]:
         **{name: asdict(getattr(effects, name)) for name in ("answer", "predicted")},
         "foil": effects.foil and asdict(effects.foil),
         "actual": effects.actual and asdict(effects.actual),
-        "classes": [asdict(each) for each in effects.classes],
+        "classes": [asdict(choice) for choice in effects.classes],
         "parts": [asdict(part) | layer_entry(part.layer) for part in effects.parts],
     }
-
-
-def _promotion(promotion: Promotion | None) -> dict[str, Any] | None:
-    return None if promotion is None else {name: list(tokens) for name, tokens in asdict(promotion).items()}
 
 
 _FIELDS: tuple[Field[HeadContribution], ...] = (
@@ -91,19 +81,22 @@ _LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm valu
 
 
 def _table(result: HeadOutputs, choices: ViewOptions) -> NamedTable[HeadContribution]:
-    effects = result.effects
+    effects, end = result.effects, result.end_effects
     ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
-    fields = (
+
+    def promotion(head: HeadContribution) -> dict[str, Any] | None:
+        moved = None if effects is None else effects.promotions.get(head.id)
+        return None if moved is None else {name: list(tokens) for name, tokens in asdict(moved).items()}
+
+    fields: list[Field[HeadContribution]] = [
         *HEAD,
-        Field[HeadContribution](value=lambda head: ranks[head.id], name="rank"),
+        Field(value=lambda head: ranks[head.id], name="rank"),
         *_FIELDS,
-        Field[HeadContribution](value=lambda head: effects and effects.heads.get(head.id), name="direct_effect"),
-        Field[HeadContribution](
-            value=lambda head: effects and _promotion(effects.promotions.get(head.id)), name="promotion", csv={}
-        ),
-    )
-    if (end := result.end_effects) is not None:
-        fields += (Field[HeadContribution](value=lambda head: end.heads.get(head.id), name="direct_effect_on_end"),)
+        Field(value=lambda head: effects and effects.heads.get(head.id), name="direct_effect"),
+        Field(value=promotion, name="promotion", csv={}),
+    ]
+    if end is not None:
+        fields.append(Field(value=lambda head: end.heads.get(head.id), name="direct_effect_on_end"))
     return NamedTable("heads", fields, result.select(choices.select))
 
 
@@ -130,23 +123,21 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
         yield _effects_text(result, result.end_effects)
     if not choices.verbose:
         return
+    how = "" if effects is None else how_it_is_read(result, effects)
+    if effects is not None and not effects.classes and not effects.boundary:
+        more = "Promoted tokens: mean over the vocabulary removed; ~ continues a word."
+        how = f"{how} {more if effects.promotions else NO_PROMOTIONS}"
     yield notes(
-        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES_IN_WORDS}.",
+        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: how far a head’s output "
+        "reaches along o, the sum of all heads and b_O; below 0 it works against the others. Share of Σ‖o_h‖: of the "
+        "norms of the layer’s heads.",
         f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
         "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes for a token.",
-        "" if effects is None else f"{how_it_is_read(result, effects)} {_promoted_note(effects)}".strip(),
+        how,
         f"{target_note(result.target.text, result.target.generated)} X: keys, and so f(x) and sinks, are of the source."
         if result.target
         else "",
     )
-
-
-def _promoted_note(effects: DirectEffects) -> str:
-    if effects.classes or effects.boundary:
-        return ""
-    if not effects.promotions:
-        return NO_PROMOTIONS
-    return "Promoted tokens: mean over the vocabulary removed; ~ continues a word."
 
 
 def _effects_table(
@@ -190,31 +181,25 @@ def versus(effects: DirectEffects) -> str:
     return f"{quoted(effects.answer.text)} minus {quoted(effects.foil.text)}"
 
 
-def _listed_parts(total: float, parts: Iterable[tuple[str, float]]) -> str:
-    """Sum of heads, and all other parts with layers summed, so that the reader can add up."""
-    sums = {"heads": total}
-    for name, value in parts:
-        whole = _OF_LAYERS.get(name) or (
-            f"what is not linear in the {name.removesuffix(NOT_LINEAR)}" if name.endswith(NOT_LINEAR) else name
-        )
-        sums[whole] = sums.get(whole, 0.0) + value
-    return ", ".join(f"{name} {signed(value)}" for name, value in sums.items())
-
-
 def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
     predicted, token = effects.predicted, result.read.labels[effects.position]
-    follows = (
-        ""
-        if effects.actual is None
-        else (f"; next in the text: ‘{effects.actual.text}’ (probability {rounded(effects.actual.probability)})")
-    )
-    parts = _listed_parts(sum(effects.heads.values()), ((part.name, part.direct_effect) for part in effects.parts))
+    sums: dict[str, float] = {"heads": sum(effects.heads.values())}  # and the others, so that the reader can add up
+    for part in effects.parts:
+        name = _OF_LAYERS.get(part.name, part.name)
+        if name.endswith(NOT_LINEAR):
+            name = f"what is not linear in the {name.removesuffix(NOT_LINEAR)}"
+        sums[name] = sums.get(name, 0.0) + part.direct_effect
+    parts = ", ".join(f"{name} {signed(value)}" for name, value in sums.items())
     if effects.boundary:
         return Text(
             f"The answer’s {effects.boundary} at #{effects.position} (‘{token}’) has probability "
             f"{rounded(effects.answer.probability)}; the model’s first choice is #{predicted.id} (‘{predicted.text}’, "
             f"{rounded(predicted.probability)}). Its logit: {signed(effects.difference)}, of which {parts}."
         )
+    follows = ""
+    if effects.actual is not None:
+        probability = rounded(effects.actual.probability)
+        follows = f"; next in the text: ‘{effects.actual.text}’ (probability {probability})"
     return Text(
         f"At #{effects.position} (‘{token}’) the model {'decides for' if effects.classes else 'predicts'} "
         f"{quoted(predicted.text)} (probability {rounded(predicted.probability)}){follows}. The logit of "
@@ -237,9 +222,4 @@ def how_it_is_read(result: HeadOutputs, effects: DirectEffects) -> str:
     )
 
 
-SPEC = CommandSpec(
-    content=_content,
-    tables=_tables,
-    table=_table,
-    all_selected=True,
-)
+SPEC = CommandSpec(content=_content, tables=_tables, table=_table, all_selected=True)

@@ -19,27 +19,19 @@ from attnviz.wording import percent
 class HeadContribution:
     """Norms and shares of one head's output; None without content positions.
 
-    Attributes:
-        norm: mean over q in C of ||o_h(q)||, in the units of the residual stream.
-        norm_share: sum over q in C of ||o_h(q)||, over the same sum of all heads of the layer; 0-1, sums to 1.
-        projection_share: sum over q in C of the length of o_h(q) along o(q), over that of ||o(q)||; with the share of
-            b_O it sums to 1 over the layer; negative if the head opposes the others.
-        sink: mean over q in C of sum over k in S of A[q, k], 0-1, as in ``heads.json``; None without sinks.
-        sink_by_norm: the same of A[q, k] ||f(x_k)||, each query's divided by their sum over all k.
-        value_norm: mean over k in C of ||f(x_k)||.
-        value_norm_of_sinks: mean over k in S of ||f(x_k)||; None without sinks.
-        largest: the largest ||A[q, k] f(x_k)|| over all q and k.
+    ``projection_share``: sum over q in C of the length of o_h(q) along o(q), over that of ||o(q)||; with the share of
+    b_O it sums to 1 over the layer; negative if the head opposes the others.
     """
 
     id: HeadId
-    norm: float | None
-    norm_share: float | None
+    norm: float | None  # mean over q in C of ||o_h(q)||, in the units of the residual stream
+    norm_share: float | None  # sum over q in C of ||o_h(q)||, over that of all heads of the layer; 0-1, sums to 1
     projection_share: float | None
-    sink: float | None
-    sink_by_norm: float | None
-    value_norm: float | None
-    value_norm_of_sinks: float | None
-    largest: float
+    sink: float | None  # mean over q in C of sum over k in S of A[q, k], 0-1, as in heads.json; None without sinks
+    sink_by_norm: float | None  # the same of A[q, k] ||f(x_k)||, each query's divided by their sum over all k
+    value_norm: float | None  # mean over k in C of ||f(x_k)||
+    value_norm_of_sinks: float | None  # mean over k in S of ||f(x_k)||; None without sinks
+    largest: float  # ||A[q, k] f(x_k)|| over all q and k
 
     def __repr__(self) -> str:
         return f"<HeadContribution of {self.id}: {percent(self.norm_share)} of its layer's output>"
@@ -60,26 +52,27 @@ class OutputShares:
 def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
     """Measure norms and shares of every head of a layer, and verify that heads and bias sum to the model's output.
 
-    One head's output of a block of rows is in memory at a time.
+    One head's output of a chunk of rows is in memory at a time.
 
     Raises:
         VerificationError: the heads and the bias do not sum to the model's own attention output.
     """
     writing = layer_contributions(verified, layer)
     with without_gradients(verified.checkpoint.device):
-        own = verified.model_output(layer)[0].to(writing.value.dtype)
-        lengths, bias = own.norm(dim=-1), writing.output_bias
-        direction = own / lengths[:, None].clamp_min(torch.finfo(own.dtype).tiny)
+        model_output = verified.model_output(layer)[0].to(writing.value.dtype)
+        lengths, bias = model_output.norm(dim=-1), writing.output_bias
+        direction = model_output / lengths[:, None].clamp_min(torch.finfo(model_output.dtype).tiny)
         content, keys = (
-            ~torch.tensor(tokens.sink, dtype=torch.bool, device=own.device) for tokens in verified.tokens_of(layer)
+            ~torch.tensor(tokens.sink, dtype=torch.bool, device=bias.device) for tokens in verified.tokens_of(layer)
         )
         values = torch.stack(list(map(writing.value_norms, range(writing.n_heads))))
-        total, largest = bias.expand_as(own).clone(), own.new_zeros(writing.n_heads)
-        norms, along, by_weight, by_norm = own.new_empty(4, writing.n_heads, len(own))
-        for first, block in writing.rows():
-            rows, on_sinks = slice(first, first + block.shape[1]), ~keys[: block.shape[2]]
-            for head, pattern in enumerate(block):
-                output, weighted = writing.added(head, pattern), pattern * values[head, : block.shape[2]]
+        total, largest = bias.expand_as(model_output).clone(), bias.new_zeros(writing.n_heads)
+        norms, along, by_weight, by_norm = bias.new_empty(4, writing.n_heads, len(model_output))
+        for first, patterns in writing.rows():
+            n_keys = patterns.shape[2]
+            rows, on_sinks = slice(first, first + patterns.shape[1]), ~keys[:n_keys]
+            for head, pattern in enumerate(patterns):
+                output, weighted = writing.added(head, pattern), pattern * values[head, :n_keys]
                 total[rows] += output
                 norms[head, rows] = output.norm(dim=-1)
                 along[head, rows] = (output * direction[rows]).sum(-1)
@@ -89,9 +82,15 @@ def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[Outp
         parts = f"the outputs of the {writing.n_heads} heads of layer {layer} and the bias b_O do not sum"
         error, scale = check_sum(verified, layer, total, parts)
         lengths, of_bias = lengths[content], (direction @ bias)[content]
-        norms, along, by_weight, by_norm = (each[:, content] for each in (norms, along, by_weight, by_norm))
-        bias_share = _number(of_bias.sum() / lengths.sum())
-        shares = OutputShares(layer, _number(lengths.mean()), float(bias.norm()), bias_share, error, scale)
+        norms, along, by_weight, by_norm = (of_rows[:, content] for of_rows in (norms, along, by_weight, by_norm))
+        shares = OutputShares(
+            layer=layer,
+            norm=_number(lengths.mean()),
+            bias_norm=float(bias.norm()),
+            bias_projection_share=_number(of_bias.sum() / lengths.sum()),
+            sum_error=error,
+            output_scale=scale,
+        )
         heads = [
             HeadContribution(
                 id=HeadId(layer, head),

@@ -17,7 +17,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-_AT_ONCE = 1 << 23  # numbers in the vectors of one block of queries: 32 MiB in float32
+_AT_ONCE = 1 << 23  # numbers in the vectors of one chunk of queries: 32 MiB in float32
 
 
 def mixed_with_identity(patterns: Tensor, residual: float = 0.5, learned_sinks: bool = False) -> Tensor:
@@ -42,18 +42,16 @@ def rolled_out(mixed: Iterable[Tensor]) -> Iterator[Tensor]:
 def summed_norms(pattern: Tensor, transformed: Tensor, at_once: int = _AT_ONCE) -> tuple[Tensor, Tensor]:
     """Norms of weighted values, heads summed, [rows, n], query by key; and the output without b_O, [rows, d_model].
 
-    Args:
-        pattern: rows of it, [n_heads, rows, n], axes head, query, key.
-        transformed: f_h(x_k), [n_heads, n, d_model], axes head, key.
-        at_once: numbers in memory at once; queries are taken in blocks, so that memory does not grow with n².
+    ``pattern``: rows of it, [n_heads, rows, n]; ``transformed``: f_h(x_k), [n_heads, n, d_model]. A chunk of queries
+    has ``at_once`` numbers in memory, which does not grow with n².
     """
     n, d_model = transformed.shape[1:]
     n_queries = pattern.shape[1]
     weights, vectors = pattern.permute(2, 1, 0), transformed.transpose(0, 1)  # [key, query, head], [key, head, d_model]
     norms, totals = pattern.new_empty(n_queries, n), pattern.new_empty(n_queries, d_model)
-    block = max(1, at_once // (n * d_model))
-    for first in range(0, n_queries, block):
-        queries = slice(first, first + block)
+    chunk = max(1, at_once // (n * d_model))
+    for first in range(0, n_queries, chunk):
+        queries = slice(first, first + chunk)
         added = torch.bmm(weights[:, queries], vectors)  # [key, query, d_model]
         norms[queries] = added.norm(dim=-1).T
         totals[queries] = added.sum(0)
@@ -71,11 +69,10 @@ def norm_patterns(norms: Tensor) -> Tensor:
 
 
 def rows_apart(matrix: Tensor) -> float | None:
-    """Mean total variation distance over all pairs of rows, which sum to 1; 0-1.
+    """Mean total variation distance over all pairs of rows, which sum to 1; 0-1, None for a single row.
 
-    Half the sum of absolute differences: 0 where all rows are alike, 1 where no two have a column in common; None where
-    there is only one row. The sum over pairs is taken column by column over sorted values, so that it takes no
-    [n, n, n].
+    0 where all rows are alike, 1 where no two have a column in common. The sum over pairs is taken column by column
+    over sorted values, so that it takes no [n, n, n].
     """
     n = len(matrix)
     if n < 2:

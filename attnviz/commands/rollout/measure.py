@@ -1,6 +1,5 @@
 """Measure attention rollout on one text, from verified layers."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Unpack
@@ -8,13 +7,7 @@ from typing import ClassVar, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from attnviz.commands.rollout.matrices import (
-    mixed_with_identity,
-    norm_patterns,
-    rolled_out,
-    rows_apart,
-    summed_norms,
-)
+from attnviz.commands.rollout.matrices import mixed_with_identity, norm_patterns, rolled_out, rows_apart, summed_norms
 from attnviz.errors import ArchitectureError, UsageError
 from attnviz.measures.patterns import allowed_units
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
@@ -29,8 +22,6 @@ from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
 from attnviz.wording import counted
-
-_SUMMARISED = ("attention", "rollout", "norm_rollout", "uniform", "uniform_rollout")
 
 METHODS = ("attention", "rollout", "norm_rollout")
 """The ways to share an output token's attention among the input tokens; each is a field of :class:`InputShares`."""
@@ -48,20 +39,12 @@ class InputShares(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerShares:
-    """Summary of the rollout up to one layer, by method and for uniform attention.
-
-    Attributes:
-        layer: counted from 0.
-        sink: mean share of sinks over content positions, 0-1; None without content.
-        rows_apart: mean total variation distance between two rows, 0-1; None for a single row.
-        parts_error: largest difference of the summed weighted values from the model's own attention output, as a
-            share of the layer's largest.
-    """
+    """Summary of the rollout up to one layer, by method and for uniform attention."""
 
     layer: int
-    sink: dict[str, float | None]
-    rows_apart: dict[str, float | None]
-    parts_error: float
+    sink: dict[str, float | None]  # mean share of sinks over content positions, 0-1; None without content
+    rows_apart: dict[str, float | None]  # mean total variation distance of two rows, 0-1; None for a single row
+    parts_error: float  # of the summed weighted values, as a share of the layer's largest attention output
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -69,38 +52,24 @@ class Rollout(TextResult):
     """What :func:`rollout` measured; nothing in it comes from an unverified head.
 
     Matrices are [n, n] over :attr:`units`: row = position at a layer's output, column = input token; rows sum to 1.
-
-    Attributes:
-        units: tokens, or words.
-        attention: the verified heads.
-        residual: share of the identity in every layer, 0-1.
-        means: [n_layers, n, n], the mean pattern of the heads of each layer.
-        norm_means: [n_layers, n, n], norms of weighted values, rows divided by their sum.
-        weights: [n_layers, n, n], rollout up to each layer from the mean patterns.
-        norms: [n_layers, n, n], the same from the norms.
-        uniform: [n, n], uniform attention in the layer shown.
-        uniform_rollout: [n, n], the rollout of uniform attention up to the layer shown.
-        layers: one entry per layer, like all of the above up to the chosen one.
-        positions: of the output token whose inputs are ranked; several where it occurs more than once.
     """
 
     command: ClassVar[str] = "rollout"
 
-    units: Positions
-    attention: VerifiedAttention
-    residual: float
-    means: Tensor
-    norm_means: Tensor
-    weights: Tensor
-    norms: Tensor
-    uniform: Tensor
-    uniform_rollout: Tensor
-    layers: tuple[LayerShares, ...]
-    positions: tuple[int, ...]
+    units: Positions  # tokens, or words
+    attention: VerifiedAttention  # the verified heads
+    residual: float  # share of the identity in every layer, 0-1
+    means: Tensor  # [n_layers, n, n], the mean pattern of the heads of each layer
+    norm_means: Tensor  # [n_layers, n, n], norms of weighted values, rows divided by their sum
+    weights: Tensor  # [n_layers, n, n], rollout up to each layer from the mean patterns
+    norms: Tensor  # [n_layers, n, n], the same from the norms
+    uniform: Tensor  # [n, n], uniform attention in the layer shown
+    uniform_rollout: Tensor  # [n, n], the rollout of uniform attention up to the layer shown
+    layers: tuple[LayerShares, ...]  # one entry per layer, like all of the above up to the chosen one
+    positions: tuple[int, ...]  # of the output token whose inputs are ranked; several where it occurs more than once
 
     @property
     def figure_context(self) -> FigureContext:
-        """Text, model and unit, for figures, captions and tables."""
         return replace(super().figure_context, n=len(self.units), unit=self.units.name)
 
     @property
@@ -141,24 +110,15 @@ def rollout(
 
     >>> attnviz.rollout("The cat ran away", "minilm").weights[-1][0]  # of [CLS], over the inputs  # doctest: +SKIP
 
-    Args:
-        text: one text.
-        model: see :data:`attnviz.models.opening.Model`.
-        pair: a second segment (BERT).
-        words: merge word pieces, in what was rolled out over tokens: sum over inputs, mean over outputs.
-        layer: up to which to roll out, counted from 0; default the last.
-        residual: share of the identity in every layer, 0-1.
-        token: whose inputs to rank: a token, ``#3`` or 3; default the first ([CLS]), in a causal model the last.
-        truncate: cut a text that is longer than the model instead of raising.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
-            quarter of what is free.
-        progress: callback for every layer verified and rolled out.
-        opening: see :class:`attnviz.options.ModelOptions`.
+    ``words``: merge word pieces, in what was rolled out over tokens: sum over inputs, mean over outputs. ``layer``: up
+    to which to roll out, counted from 0; default the last. ``residual``: share of the identity in every layer, 0-1.
+    ``token``: whose inputs to rank: a token, ``#3`` or 3; default the first ([CLS]), in a causal model the last. The
+    other arguments are as of :func:`attnviz.head_outputs`.
 
     Raises:
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
     """
-    of_block = block_memory(memory)
+    of_chunk = block_memory(memory)
     opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
     refuse_words(checkpoint, words=words)
@@ -172,16 +132,32 @@ def rollout(
     units, causal = merge_subwords(tokens, words), checkpoint.architecture.causal
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
     positions = default if token is None else find_positions(units, token)
-    n = len(tokens)
-    attention = verify_attention(checkpoint, tokens, progress=progress, memory=of_block)
+    attention = verify_attention(checkpoint, tokens, progress=progress, memory=of_chunk)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
-    learned = checkpoint.architecture.learned_sinks
-    weights, norms = (_rollout(patterns, units, residual, learned) for patterns in (means, norm_means))
-    means, norm_means = merge_pattern(means, units.members), merge_pattern(norm_means, units.members)
+    weights = _rolled_out(means, units, residual, checkpoint.architecture.learned_sinks)
+    norms = _rolled_out(norm_means, units, residual, checkpoint.architecture.learned_sinks)
+    means = merge_pattern(means, units.members)
+    norm_means = merge_pattern(norm_means, units.members)
     windows = checkpoint.windows[:n_layers]
-    uniform_by_window = {window: uniform_pattern(allowed_units(n, causal, window)) for window in set(windows)}
-    uniform = [uniform_by_window[window] for window in windows]
-    layers, uniform_rollout = _summaries(units, uniform, residual, errors, (means, weights, norms))
+    uniform_by_window = {window: uniform_pattern(allowed_units(len(tokens), causal, window)) for window in set(windows)}
+    layers, sink = [], torch.tensor(units.sink)
+    rolled_uniform = rolled_out(mixed_with_identity(uniform_by_window[window], residual) for window in windows)
+    for number, (window, matrix, error) in enumerate(zip(windows, rolled_uniform, errors, strict=True)):
+        uniform = merge_pattern(uniform_by_window[window], units.members)
+        uniform_rollout = merge_pattern(matrix, units.members)
+        matrices = {
+            "attention": means[number],
+            "rollout": weights[number],
+            "norm_rollout": norms[number],
+            "uniform": uniform,
+            "uniform_rollout": uniform_rollout,
+        }
+        on_sinks = {
+            name: None if sink.all() else float(rows[~sink][:, sink].double().sum(1).mean())
+            for name, rows in matrices.items()
+        }
+        apart = {name: rows_apart(rows) for name, rows in matrices.items()}
+        layers.append(LayerShares(number, on_sinks, apart, error))
     return Rollout(
         text=text,
         pair=pair,
@@ -194,9 +170,9 @@ def rollout(
         norm_means=norm_means,
         weights=weights,
         norms=norms,
-        uniform=merge_pattern(uniform[-1], units.members),
+        uniform=uniform,
         uniform_rollout=uniform_rollout,
-        layers=layers,
+        layers=tuple(layers),
         positions=positions,
     )
 
@@ -207,7 +183,7 @@ def _patterns(
     """Mean patterns and norms as patterns, [n_layers, n, n] each, and the errors of the summed parts."""
     n, errors = len(attention.tokens), list[float]()
     dtype = torch.promote_types(attention.checkpoint.dtype, torch.float32)
-    means, norms = (torch.zeros(n_layers, n, n, dtype=dtype) for _ in range(2))
+    means, norms = torch.zeros(2, n_layers, n, n, dtype=dtype)
     for layer in range(n_layers):
         writing = layer_contributions(attention, layer)
         with without_gradients(writing.value.device):
@@ -226,28 +202,10 @@ def _patterns(
     return means, norms, errors
 
 
-def _rollout(patterns: Tensor, units: Positions, residual: float, learned_sinks: bool) -> Tensor:
+def _rolled_out(patterns: Tensor, units: Positions, residual: float, learned_sinks: bool) -> Tensor:
     """Roll out over tokens, then merge into units, in the patterns' dtype."""
     mixed = (mixed_with_identity(pattern.double(), residual, learned_sinks) for pattern in patterns)
     rolled = patterns.new_empty(len(patterns), len(units), len(units))
     for layer, matrix in enumerate(rolled_out(mixed)):
         rolled[layer] = merge_pattern(matrix, units.members)
     return rolled
-
-
-def _summaries(
-    units: Positions, uniform: Sequence[Tensor], residual: float, errors: Sequence[float], stacks: Sequence[Tensor]
-) -> tuple[tuple[LayerShares, ...], Tensor]:
-    """Summaries of all layers, and the rollout of uniform attention, [n, n], up to the last."""
-    rolled = rolled_out(mixed_with_identity(pattern, residual) for pattern in uniform)
-    layers, sink = [], torch.tensor(units.sink)
-    for layer, (matrix, error) in enumerate(zip(rolled, errors, strict=True)):
-        own, merged = merge_pattern(uniform[layer], units.members), merge_pattern(matrix, units.members)
-        named = dict(zip(_SUMMARISED, (*(stack[layer] for stack in stacks), own, merged), strict=True))
-        sinks = {
-            name: None if sink.all() else float(of_method[~sink][:, sink].double().sum(1).mean())
-            for name, of_method in named.items()
-        }
-        apart = {name: rows_apart(of_method) for name, of_method in named.items()}
-        layers.append(LayerShares(layer, sinks, apart, error))
-    return tuple(layers), merged

@@ -40,8 +40,9 @@ def last_layer(result: Rollout) -> str:
 def method_text(result: Rollout) -> str:
     """Sentence on the layers multiplied and the share of the residual."""
     share = result.residual
-    layers, each = (f"layers 0 to {result.layer}", " in every layer") if result.layer else ("layer 0", "")
-    return f"through {layers}, {1 - share:g} attention + {share:g} identity{each}"
+    layers = f"layers 0 to {result.layer}" if result.layer else "layer 0"
+    everywhere = " in every layer" if result.layer else ""
+    return f"through {layers}, {1 - share:g} attention + {share:g} identity{everywhere}"
 
 
 def spread_sentence(result: Rollout) -> str:
@@ -60,7 +61,7 @@ def spread_sentence(result: Rollout) -> str:
 
 def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
     units, positions = result.units, list(result.positions)
-    parts = {of.layer: of.parts_error for of in result.layers}
+    parts = {layer.layer: layer.parts_error for layer in result.layers}
     return {
         **text_entry(result),
         "options": {
@@ -75,7 +76,9 @@ def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
             result.attention.verification, lambda check: {"parts_error": parts.get(check.layer)}
         ),
         "from": {"text": units.labels[positions[0]], "positions": positions},
-        "layers": [{"layer": of.layer, "sink": of.sink, "rows_apart": of.rows_apart} for of in result.layers],
+        "layers": [
+            {"layer": layer.layer, "sink": layer.sink, "rows_apart": layer.rows_apart} for layer in result.layers
+        ],
     }
 
 
@@ -88,16 +91,39 @@ def _inputs(result: Rollout, _: ViewOptions) -> NamedTable[dict[str, Any]]:
 
 
 def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
-    worst = max(of.parts_error for of in result.layers)
+    worst = max(layer.parts_error for layer in result.layers)
     parts = f", the sum of what attention adds from each token by at most {error(worst)}"
     yield verification_line(result.attention.verification, result.checkpoint, parts if choices.verbose else "")
+    labels, noun = result.units.labels, result.units.name
+
+    def ranked(name: str) -> Field[int]:
+        row: Tensor = getattr(result.inputs, name)
+        order = row.argsort(descending=True, stable=True).tolist()
+
+        def at_rank(rank: int) -> Text:
+            position = order[rank]
+            return glued([f"{row[position]:.3f} #{position} {shortened_token(labels[position], _LONGEST_LABEL)}"])
+
+        return Field(METHOD_NAMES[name].capitalize(), at_rank)
+
     title = f"Inputs of {chosen(result)} at the output of {last_layer(result)}"
-    fields, ranks, noun = _ranked_inputs(result), range(len(result.units)), result.units.name
-    yield first_rows(title, fields, ranks, choices.rows(9), "rollout.csv", noun=noun, order="ranked")
+    columns = [Field[int]("Rank", lambda rank: rank + 1), *map(ranked, METHODS)]
+    ranks = range(len(labels))
+    yield first_rows(title, columns, ranks, choices.rows(9), "rollout.csv", noun=noun, order="ranked")
     if not choices.verbose:
         yield notes(spread_sentence(result))
         return
-    yield RowTable("Layers (on sinks, and mean distance between two rows; 0–1)", _layer_columns(), result.layers)
+    short = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
+
+    def share(title: str, summary: str, name: str) -> Field[LayerShares]:
+        return Field(f"{title}: {short[name]}", lambda layer: getattr(layer, summary)[name])
+
+    of_layers = [
+        Field[LayerShares]("Layer", lambda layer: layer.layer),
+        *(share("Sinks", "sink", name) for name in short),
+        *(share("Rows", "rows_apart", name) for name in short if name != "attention"),
+    ]
+    yield RowTable("Layers (on sinks, and mean distance between two rows; 0–1)", of_layers, result.layers)
     yield notes(
         f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {method_text(result)}"
         f"{', layers multiplied' if result.layer else ''}; norm "
@@ -108,34 +134,4 @@ def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
     )
 
 
-def _ranked_inputs(result: Rollout) -> list[Field[int]]:
-    """Columns of the chosen token's inputs by rank, one a method, each ranked by itself."""
-    labels = result.units.labels
-
-    def column(name: str, row: Tensor) -> Field[int]:
-        order = row.argsort(descending=True, stable=True).tolist()
-
-        def ranked(rank: int) -> Text:
-            at = order[rank]
-            return glued([f"{row[at]:.3f} #{at} {shortened_token(labels[at], _LONGEST_LABEL)}"])
-
-        return Field(METHOD_NAMES[name].capitalize(), ranked)
-
-    return [Field("Rank", lambda rank: rank + 1), *(column(name, getattr(result.inputs, name)) for name in METHODS)]
-
-
-def _layer_columns() -> list[Field[LayerShares]]:
-    short = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
-    columns: list[Field[LayerShares]] = [Field("Layer", lambda of: of.layer)]
-    for name, title in short.items():
-        columns.append(Field(f"Sinks: {title}", lambda of, name=name: of.sink[name]))  # type: ignore[misc]
-    for name in [name for name in short if name != "attention"]:
-        columns.append(Field(f"Rows: {short[name]}", lambda of, name=name: of.rows_apart[name]))  # type: ignore[misc]
-    return columns
-
-
-SPEC = CommandSpec[Rollout](
-    content=_content,
-    table=_inputs,
-    tables=_tables,
-)
+SPEC = CommandSpec[Rollout](content=_content, table=_inputs, tables=_tables)

@@ -14,8 +14,7 @@ _TARGET = 2.0
 
 
 def _plan(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan the mean attention of the layer shown and the rollouts up to it, on one scale for nearly all shares."""
-    of, units, attention = result.figure_context, result.units, f"attention of layer {result.layer}"
+    about, units, attention = result.figure_context, result.units, f"attention of layer {result.layer}"
     matrices = [
         (f"{attention} (mean of {counted(result.checkpoint.n_heads, 'head')})", (attention,), result.means[-1]),
         ("rollout", (), result.weights[-1]),
@@ -28,19 +27,16 @@ def _plan(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
     larger = f" (larger ones, up to {largest:.2g}, look the same)" if cut else ""
     yield TilesPlan(
         stem="rollout",
-        **of.caption_and_notes(
+        **about.caption_and_notes(
             f"What comes to each position at the output of {last_layer(result)}: the mean attention of that layer "
-            f"alone, its rollout, and its rollout by norms, of {of.model} on {of.text_line}",
+            f"alone, its rollout, and its rollout by norms, of {about.model} on {about.text_line}",
             "rows: positions at the layer's output; columns: input",
             spread_sentence(result),
             f"cells: the largest of {pooled} × {pooled}" if pooled > 1 else "",
             choices.style.why_log(len(units)),
-            alone=(
-                method_text(result),
-                f"{norm_in_words(norm)}{larger}",
-            ),
+            alone=(method_text(result), f"{norm_in_words(norm)}{larger}"),
         ),
-        title=f"{of.model}: rollout to layer {result.layer}",
+        title=f"{about.model}: rollout to layer {result.layer}",
         tiles=tiles,
         labels=Labels(units.labels, units.sink),
         norm=norm,

@@ -27,7 +27,7 @@ from attnviz.trace.recorder import AttentionCall
 from attnviz.trace.residual_parts import Source, Term, WrittenParts, constant_term, parts_at
 from attnviz.trace.verify import VerifiedAttention
 
-_KEYS = 256  # keys per block, so that the parts of all keys are never in memory
+_KEYS = 256  # keys per chunk, so that the parts of all keys are never in memory
 
 SIDES = ("query", "key")
 
@@ -37,32 +37,24 @@ LEAST_OF_PARTS = 0.1
 
 @dataclass(frozen=True, eq=False)
 class KeyScore:
-    """The score of one key, of a query and a head.
+    """The score of one key, of a query and a head."""
 
-    Attributes:
-        key: position, counted from 0.
-        weight: attention to it, 0-1.
-        score: the model's own, after position bias and cap.
-        mean: the model's own mean over the keys that the query may attend to.
-        pairs: [query sources, key sources], parts of the score.
-        differences: the same of the score less the mean.
-        extras: what is no product of two parts, such as ``position bias``: part of the score, and of the difference.
-        against: [d_head], the key less the mean key.
-    """
-
-    key: int
-    weight: float
-    score: float
-    mean: float
-    pairs: Tensor
-    differences: Tensor
-    extras: dict[str, tuple[float, float]]
-    against: Tensor
+    key: int  # position, counted from 0
+    weight: float  # attention to it, 0-1
+    score: float  # the model's own, after position bias and cap
+    mean: float  # the model's own mean over the keys that the query may attend to
+    pairs: Tensor  # [query sources, key sources], parts of the score
+    differences: Tensor  # the same of the score less the mean
+    extras: dict[str, tuple[float, float]]  # no products, such as position bias: part of score and of difference
+    against: Tensor  # [d_head], the key less the mean key
 
     @property
     def difference(self) -> float:
-        """Score less mean."""
         return self.score - self.mean
+
+    def share(self, value: float | None) -> float | None:
+        """A part of the difference as a share of it; None where parts cancel (:data:`LEAST_OF_PARTS`)."""
+        return value / self.difference if value is not None and self._divides else None
 
     @cached_property
     def _divides(self) -> bool:
@@ -70,59 +62,40 @@ class KeyScore:
         largest = max(float(self.differences.sum(axis).abs().max()) for axis in (0, 1))
         return abs(self.difference) > LEAST_OF_PARTS * largest
 
-    def share(self, value: float | None) -> float | None:
-        """A part of the difference as a share of it; None where parts cancel (:data:`LEAST_OF_PARTS`)."""
-        return value / self.difference if value is not None and self._divides else None
-
 
 @dataclass(frozen=True, eq=False)
 class QueryScores:
-    """The strongest keys of a query in a head, or one key that was asked for.
-
-    Attributes:
-        n_keys: that the query may attend to.
-        query_sources, key_sources: names of the parts.
-        keys: by attention, the strongest first.
-        error: largest difference of the sums from the model's own scores, over all of these keys, divided by ``scale``.
-        scale: the largest absolute score of the query.
-        tolerance: that applied to ``error``.
-        vector: [d_head], the query.
-    """
+    """The strongest keys of a query in a head, or one key that was asked for."""
 
     head: HeadId
     query: int
-    n_keys: int
+    n_keys: int  # that the query may attend to
     query_sources: tuple[Source, ...]
     key_sources: tuple[Source, ...]
-    keys: tuple[KeyScore, ...]
-    error: float
-    scale: float
-    tolerance: float
-    vector: Tensor
+    keys: tuple[KeyScore, ...]  # by attention, the strongest first
+    error: float  # largest difference of the sums from the model's own scores of all its keys, as a share of the scale
+    scale: float  # the largest absolute score of the query
+    tolerance: float  # of the error
+    vector: Tensor  # [d_head], the query
 
     def totals(self, side: str, key: KeyScore) -> list[tuple[Source, float]]:
         """Parts of the difference by source of one side, the furthest from 0 first."""
         sources, axis = (self.query_sources, 1) if side == "query" else (self.key_sources, 0)
         values = zip(sources, key.differences.sum(axis).tolist(), strict=True)
-        return sorted(values, key=lambda each: -abs(each[1]))
+        return sorted(values, key=lambda part: -abs(part[1]))
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreDecomposer:
-    """Takes the scores of one head apart; of a pass whose attention was verified.
-
-    Attributes:
-        call: what the model itself handed to the attention of this layer.
-    """
+    """Takes the scores of one head apart; of a pass whose attention was verified."""
 
     verified: VerifiedAttention
     written: WrittenParts
-    call: AttentionCall
+    call: AttentionCall  # what the model itself handed to the attention of this layer
     head: HeadId
 
     @cached_property
     def parameters(self) -> HeadParameters:
-        """Those of the layer."""
         checkpoint = self.verified.checkpoint
         return checkpoint.architecture.parameters(checkpoint.model, self.head.layer)
 
@@ -135,35 +108,32 @@ class ScoreDecomposer:
 
     @cached_property
     def terms(self) -> dict[str, list[Term]]:
-        """The head's queries and keys, before rotary positions."""
         return {side: self._terms(side) for side in SIDES}
 
     def _terms(self, side: str) -> list[Term]:
         projection = getattr(self.parameters, side)
         norm: Norm | None = getattr(self.parameters, f"{side}_norm")
-        n_own = len(projection.weight)
-        own = self.head.head // (self.parameters.n_heads // n_own)
+        n_projected = len(projection.weight)  # fewer keys than heads where several share them
+        number = self.head.head // (self.parameters.n_heads // n_projected)
         x = self.verified.keys_input(self.head.layer)[0]
-        linear = replace(projection, clip=None)
-        projected = upcast(attention.project(x, linear))  # [n_own, n, d_head]
-        scale = _norm_scale(norm, projected)[own].reciprocal().expand(len(x), 1)
+        projected = upcast(attention.project(x, replace(projection, clip=None)))  # [n_projected, n, d_head]
+        scale = _norm_scale(norm, projected)[number].reciprocal().expand(len(x), 1)
         if projection.latent is not None:
             scale = scale / projection.latent.scale(x, projected.shape[-1])
         projection = projection.linear_part()
-        weight = normed_heads(upcast(projection.weight), norm, linearly=True)[own]
+        weight = normed_heads(upcast(projection.weight), norm, linearly=True)[number]
         terms = [replace(term, scale=term.scale * scale) for term in self.written.terms(weight, self.head.layer)]
         linearly = upcast(x) @ weight * scale
         if projection.bias is not None:
-            bias = normed_heads(upcast(projection.bias)[:, None], norm, linearly=True)[own, 0]
+            bias = normed_heads(upcast(projection.bias)[:, None], norm, linearly=True)[number, 0]
             terms.append(constant_term((f"{side} bias", self.head.layer), bias, scale))
             linearly = linearly + bias * scale
         if norm is not None and norm.bias is not None:
-            terms.append(
-                constant_term((f"{side} norm bias", self.head.layer), upcast(norm.bias), torch.ones_like(scale))
-            )
-            linearly = linearly + upcast(norm.bias)
+            bias = upcast(norm.bias)
+            terms.append(constant_term((f"{side} norm bias", self.head.layer), bias, torch.ones_like(scale)))
+            linearly = linearly + bias
         if projection.clip is not None or getattr(norm, "clip", None) is not None:
-            bounded = upcast(normed_heads(attention.project(x, projection), norm)[own])
+            bounded = upcast(normed_heads(attention.project(x, projection), norm)[number])
             identity = torch.eye(bounded.shape[-1]).to(bounded)
             source = (f"bound of {side}", self.head.layer)
             terms.append(Term((source,), (bounded - linearly)[:, None], identity[None], torch.ones_like(scale)))
@@ -181,65 +151,66 @@ class ScoreDecomposer:
 
     @property
     def factor(self) -> float:
-        """What products of queries and keys are multiplied by."""
         return self.parameters.scale * self.parameters.query_scale
 
     def decompose(self, query: int, key: int | None, most: int) -> QueryScores:
         """The scores of a query: of one key, or of the ``most`` strongest.
 
-        Raises:
-            UsageError: the query may attend to itself alone, or not to this key.
-            VerificationError: the parts do not sum to the model's own scores of all its keys.
+        Raises UsageError where the query may attend to itself alone, or not to this key; VerificationError where the
+        parts do not sum to the model's own scores of all its keys.
         """
         allowed = self.allowed(query)
         self._refuse_key(query, key, allowed.tolist())
         row = self.pattern_row(query)
         ranked = allowed[row[allowed].argsort(descending=True, stable=True)]  # their weights may round to 0, too
         chosen = [key] if key is not None else ranked[:most].tolist()
-        at = torch.searchsorted(allowed, allowed.new_tensor(chosen))
+        places = torch.searchsorted(allowed, allowed.new_tensor(chosen))
         with without_gradients(self.call.key.device):
             query_sources, parts = self.parts("query", allowed.new_tensor([query]))
             of_query = parts[:, 0]
-            products, key_mean = self._products(of_query.sum(0), allowed)
+            vector = of_query.sum(0)
+            products, means = [], []
+            for chunk in torch.split(allowed, _KEYS):
+                _, parts = self.parts("key", chunk)
+                products.append(self.factor * (parts.sum(0) @ vector))
+                means.append(parts.sum(1) / len(allowed))
             extra, cap = self._added(query, allowed), self.parameters.cap
-            total = products + sum(extra.values())
+            total = torch.cat(products) + sum(extra.values())
             if cap is not None:
                 extra["soft cap"] = softcap(total, cap) - total
                 total = total + extra["soft cap"]
             key_sources, parts = self.parts("key", allowed.new_tensor(chosen))
             of_keys = parts.transpose(0, 1)  # [n_chosen, n_sources, d_head]
-            against = of_keys - key_mean
-            pairs, differences = (self.factor * (of_query @ each.mT) for each in (of_keys, against))
-            extras = {name: torch.stack([each, each - each.mean()])[:, at] for name, each in extra.items()}
+            against = of_keys - torch.stack(means).sum(0)
+            pairs, differences = (self.factor * (of_query @ keys.mT) for keys in (of_keys, against))
+            extras = {name: torch.stack([part, part - part.mean()])[:, places] for name, part in extra.items()}
             sums = torch.stack([pairs.sum((1, 2)), differences.sum((1, 2))]) + sum(extras.values())
-            own = self._own(query, allowed)
-            own_sums = torch.cat([own, own[at], own[at] - own.mean()])
-        labels, places = self.verified.tokens.labels, [*allowed.tolist(), *chosen, *chosen]
-        what = f"the parts of the scores of {self.head} do not sum to the model's own, of query #{query}"
-        error, scale = check_total(
-            self.verified.checkpoint, torch.cat([total, sums.flatten()]), own_sums, f"{what} ({labels[query]!r})",
-            lambda worst: f"at key #{places[worst]} ({labels[places[worst]]!r})", largest="the largest score",
-        )  # fmt: skip
+            scores, error, scale = self._check_sums(query, allowed, places, torch.cat([total, sums.flatten()]))
         keys = [
             KeyScore(
-                key, float(row[key]), float(own[place]), float(own.mean()), pairs[i].cpu(), differences[i].cpu(),
-                {name: (float(each[0, i]), float(each[1, i])) for name, each in extras.items()}, against[i].sum(0),
+                key=key,
+                weight=float(row[key]),
+                score=float(scores[place]),
+                mean=float(scores.mean()),
+                pairs=pairs[number].cpu(),
+                differences=differences[number].cpu(),
+                extras={name: (float(part[0, number]), float(part[1, number])) for name, part in extras.items()},
+                against=against[number].sum(0),
             )
-            for i, (key, place) in enumerate(zip(chosen, at.tolist(), strict=True))
-        ]  # fmt: skip
+            for number, (key, place) in enumerate(zip(chosen, places.tolist(), strict=True))
+        ]
         return QueryScores(
-            self.head, query, len(allowed), tuple(query_sources), tuple(key_sources), tuple(keys), error, scale,
-            self.verified.checkpoint.tolerance.output, of_query.sum(0),
-        )  # fmt: skip
-
-    def _products(self, query: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
-        """Scaled products of a query with all its keys, and the mean parts of these, [n_sources, d_head]."""
-        products, means = [], []
-        for block in torch.split(allowed, _KEYS):
-            _, parts = self.parts("key", block)
-            products.append(self.factor * (parts.sum(0) @ query))
-            means.append(parts.sum(1) / len(allowed))
-        return torch.cat(products), torch.stack(means).sum(0)
+            head=self.head,
+            query=query,
+            n_keys=len(allowed),
+            query_sources=tuple(query_sources),
+            key_sources=tuple(key_sources),
+            keys=tuple(keys),
+            error=error,
+            scale=scale,
+            tolerance=self.verified.checkpoint.tolerance.output,
+            vector=vector,
+        )
 
     def attribute_to_source(self, scores: QueryScores, side: str, source: HeadId) -> Tensor:
         """What an earlier head's part of the first key's difference took from each of that head's keys, [n_keys].
@@ -254,11 +225,10 @@ class ScoreDecomposer:
         with without_gradients(row.device):
             by_key = term.by_key(self.verified, source, position)
             rotated = self._rotated(by_key, torch.full((len(by_key),), position, device=row.device))
-            each = self.factor * (rotated @ (key.against if side == "query" else scores.vector))
-            if side == "key":
-                at = scores.key_sources.index(source)
-                each = each - row * float((key.pairs - key.differences)[:, at].sum()) / row.sum()
-            return each
+            if side == "query":
+                return self.factor * (rotated @ key.against)
+            mean = float((key.pairs - key.differences)[:, scores.key_sources.index(source)].sum())
+            return self.factor * (rotated @ scores.vector) - row * mean / row.sum()
 
     def _refuse_key(self, query: int, key: int | None, allowed: Sequence[int]) -> None:
         labels = self.verified.tokens.labels
@@ -276,19 +246,35 @@ class ScoreDecomposer:
                 f"#{last}{window}."
             )
 
-    def _own(self, query: int, allowed: Tensor) -> Tensor:
-        """The model's own scores of the allowed keys, from the queries and keys that it handed to its attention."""
+    def _check_sums(self, query: int, allowed: Tensor, places: Tensor, sums: Tensor) -> tuple[Tensor, float, float]:
+        """Compare sums of parts with the model's own scores, from the queries and keys that it handed to its attention.
+
+        Of the allowed keys, of those at ``places`` among them, and of these less the mean. Returns the model's own
+        scores of the allowed keys, the largest difference as a share of the largest score, and this.
+        """
         group = self.head.head // (self.call.query.shape[1] // self.call.key.shape[1])
-        keys, one = upcast(self.call.key[0, group, allowed]), upcast(self.call.query[0, self.head.head, query])
-        scores = (keys @ one) * self.call.scale + sum(self._added(query, allowed).values())
-        return scores if self.call.cap is None else softcap(scores, self.call.cap)
+        keys = upcast(self.call.key[0, group, allowed])
+        scores = (keys @ upcast(self.call.query[0, self.head.head, query])) * self.call.scale
+        scores = scores + sum(self._added(query, allowed).values())
+        scores = scores if self.call.cap is None else softcap(scores, self.call.cap)
+        labels, positions = self.verified.tokens.labels, torch.cat([allowed, allowed[places], allowed[places]]).tolist()
+        error, scale = check_total(
+            self.verified.checkpoint,
+            sums,
+            torch.cat([scores, scores[places], scores[places] - scores.mean()]),
+            f"the parts of the scores of {self.head} do not sum to the model's own, of query #{query} "
+            f"({labels[query]!r})",
+            lambda worst: f"at key #{positions[worst]} ({labels[positions[worst]]!r})",
+            largest="the largest score",
+        )
+        return scores, error, scale
 
     def _added(self, query: int, allowed: Tensor) -> dict[str, Tensor]:
         """What the scores of the allowed keys have by position, as the verified pattern has it."""
-        one, keys = upcast(self.call.query[0, :, query : query + 1]), upcast(self.call.key[0])
+        queries, keys = upcast(self.call.query[0, :, query : query + 1]), upcast(self.call.key[0])
         keys = attention.repeat_kv(keys, self.parameters.n_heads)
-        added = attention.added_by_position(one, keys, self.parameters, query)
-        return {name.replace("_", " "): upcast(each[self.head.head, 0, allowed]) for name, each in added.items()}
+        added = attention.added_by_position(queries, keys, self.parameters, query)
+        return {name.replace("_", " "): upcast(part[self.head.head, 0, allowed]) for name, part in added.items()}
 
     def pattern_row(self, query: int, head: HeadId | None = None) -> Tensor:
         """The verified attention of a query in this or another head, [n_keys that it sees]."""
@@ -298,7 +284,7 @@ class ScoreDecomposer:
 
 
 def _norm_scale(norm: Norm | None, projected: Tensor) -> Tensor:
-    """What a norm divides queries or keys [n_own, n, d_head] by, [n_own, n, 1]."""
+    """What a norm divides queries or keys [n_projected, n, d_head] by, [n_projected, n, 1]."""
     if norm is None:
         return torch.ones_like(projected[..., :1])
     if of_all_heads(norm, projected.shape[-1]):
