@@ -72,7 +72,8 @@ def save_small(picture: Path, target: Path) -> None:
     """Save a picture with a palette, which no eye tells from the whole."""
     target.parent.mkdir(parents=True, exist_ok=True)
     image = Image.open(picture).convert("RGB")
-    image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(target, "png", optimize=True)
+    image = image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
+    image.save(target, "png", optimize=True)
 
 
 def captions_of(file: Path) -> dict[str, str]:
