@@ -58,7 +58,7 @@ def _linked() -> Iterator[Path]:
 
 def _gallery_page() -> str:
     """Every folder of the gallery with its pictures; those of single heads stay in their folder."""
-    lines = ["# Gallery", "", "Each folder has the captions of its pictures as `captions.md`."]
+    lines = ["# Gallery", "", "The captions of all pictures are in `captions.md`."]
     for folder in sorted(path for path in GALLERY.iterdir() if path.is_dir()):
         lines += ["", f"## {folder.name}", ""]
         for picture in sorted(folder.glob("*.png")):

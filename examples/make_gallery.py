@@ -1,13 +1,14 @@
-"""Regenerates examples/gallery: ``python examples/make_gallery.py TREEBANK`` (needs the extra "demo").
+"""Regenerates examples/gallery, an example of every view: ``python examples/make_gallery.py TREEBANK`` (extra "demo").
 
-TREEBANK is the dev part of UD English EWT (en_ewt-ud-dev.conllu), for the pictures of a profile and of ablations;
-without it those are left as they are.
+TREEBANK is the dev part of UD English EWT (en_ewt-ud-dev.conllu), for the pictures of a profile, of ablations and of
+a card; without it those are left as they are, as all but one part is with ``--only PART``.
 
-The files are byte-identical from run to run with the versions of .ci/constraints.txt.
+Pictures have 256 colours. The files are byte-identical from run to run with the versions of .ci/constraints.txt.
 """
 
 import contextlib
 import copy
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from PIL import Image
 
 import attnviz
 from attnviz.figures import Style
@@ -46,111 +48,130 @@ PAGE = (
     "down a very deep well. Either the well was very deep, or she fell very slowly, for she had plenty of time as she "
     "went down to look about her and to wonder what was going to happen next."
 )
-HALF_A_PAGE = PAGE[len(PARAGRAPH) + 1 : len(PARAGRAPH) + 640].rpartition(" ")[0]
-
 PETS = "The boy ate an apple, the girl read a very old book and the dog quickly chased the big cat"
 
 COUNTING = "one two three four five one two three four five"
 
-# model, text, heads that have pictures of their own; the folder is named by model and tokens
-VIEWS = (
-    ("minilm", SENTENCE, ["L0H2", "L1H8"]),
-    ("minilm", PARAGRAPH, ["L1H8", "L2H0"]),
-    ("minilm", PAGE, ["L1H8", "L2H0"]),
-    ("tiny-gpt2", COUNTING, ["L0H2", "L1H0"]),
-    ("tiny-gpt2", PARAGRAPH, ["L0H2", "L1H0"]),
-    ("tiny-gpt2", PARAGRAPH + " " + HALF_A_PAGE, ["L0H2", "L1H0"]),  # as much as its 256 positions hold
-)
+SWAP = {
+    "clean": "one two three four five one two three",
+    "corrupt": "one two three five four one two three",
+    "answer": " four",
+    "foil": " five",
+}
 
-# folder, text, options of analyze(), of save()
-STYLES = (
-    ("words", "Unbelievably, the antidisestablishmentarians agreed", {"words": True}, {}),
-    ("dark", SENTENCE, {}, {"style": Style("dark")}),
-    ("log", SENTENCE, {}, {"style": Style(scale="log"), "drop_special": True}),
-    ("column", SENTENCE, {}, {"style": Style(width=3.3)}),
-)
+# name, what is seen; of the page of the paragraph, a comparison, a layer and a profile
+SEEN = {
+    "page": "head=L1H4&tokens=8",
+    "page-compare": "tokens=2",
+    "page-explain": "head=L0H4&token=7",
+    "page-profile": "left=scatter&x=sink&y=entropy",
+}
 
 
-def draw(name: str, result: Any, *more: dict[str, Any], **choices: Any) -> None:
-    """The pictures of a result in a new folder, with captions and without its numbers; of ``more`` runs, too."""
-    folder, captions = GALLERY / name, ["# Captions"]
-    shutil.rmtree(folder, ignore_errors=True)
-    for each in (choices, *more):
-        with tempfile.TemporaryDirectory() as scratch:
-            run = Path(scratch) / "run"
-            for picture in result.save(run, **each)["figures"]:
-                (folder / picture).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(run / picture, folder / picture)
-            if (run / "captions.md").exists():  # a page alone has none
-                captions += (run / "captions.md").read_text(encoding="utf-8").strip().split("\n\n")[1:]
-    if len(captions) > 1:
-        (folder / "captions.md").write_text("\n\n".join(captions) + "\n", encoding="utf-8")
+def save_small(picture: Path, target: Path) -> None:
+    """Save a picture with a palette, which no eye tells from the whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.open(picture).convert("RGB")
+    image = image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
+    image.save(target, "png", optimize=True)
 
 
-def draw_views() -> None:
-    for model, text, heads in VIEWS:
-        analysis = attnviz.analyze(text, model, device="cpu")
-        name, of_heads = f"{model}-{len(analysis.tokens)}", {"select": heads, "figures": ["heads", "lines"]}
-        draw(name, analysis, of_heads, figures=["overview", "map", "mean"], maps=["entropy", "sink"])
-        print(name)
+def captions_of(file: Path) -> dict[str, str]:
+    """Captions by picture, each with its details."""
+    return dict(re.findall(r"^\*\*(\S+?)\*\*: (.*?)\s*(?=^\*\*\S+?\*\*: |\Z)", file.read_text("utf-8"), re.M | re.S))
 
 
-def draw_styles() -> None:
-    for name, text, options, style in STYLES:
-        analysis = attnviz.analyze(text, "minilm", device="cpu", **options)
-        draw(name, analysis, {"figures": ["overview"], **style}, select=["L1H8"], figures=["heads", "lines"], **style)
-    pets = attnviz.analyze(PETS, "minilm", device="cpu")
-    draw("relations", pets, select=["L2H0", "L2H8"], figures=["relations", "heads"], relation="own")
-    long = attnviz.analyze(PAGE, "minilm", device="cpu")
-    draw("text", long, select=["L2H8", "L1H8"], figures=["text"])
-    before, after = (
-        attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog"))
-    )
-    draw("compare", attnviz.compare(before, after), top=3)
+def draw(folder: str, result: Any, *pictures: str, note: str = "", **choices: Any) -> None:
+    """Keep these pictures of a result, and their captions."""
+    with tempfile.TemporaryDirectory() as scratch:
+        run = Path(scratch) / "run"
+        result.save(run, **choices)
+        told = captions_of(GALLERY / "captions.md")
+        for picture in pictures:
+            save_small(run / picture, GALLERY / folder / picture)
+            told[f"{folder}/{picture}"] = captions_of(run / "captions.md")[picture] + note
+    text = "\n\n".join(["# Captions", *(f"**{picture}**: {told[picture]}" for picture in sorted(told))])
+    (GALLERY / "captions.md").write_text(f"{text}\n", encoding="utf-8")
+    print(folder)
 
 
-def draw_corpus_comparison(treebank: Path) -> None:
-    """What rounding the weights of minilm to 4 bits changes, over a treebank."""
-    before = attnviz.analyze(SENTENCE, "minilm", device="cpu").checkpoint
-    model = copy.deepcopy(before.model)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.dim() == 2 and "embeddings" not in name:
-                step = weight.abs().amax(1, keepdim=True) / 7  # of each output, from -7 to 7
-                weight.copy_((weight / step).round() * step)
-    after = replace(before, model=model, name="minilm, weights rounded to 4 bits", weights_hash=None)
-    found = attnviz.compare_corpus(before, after, treebank, limit=200)
-    draw("compare-corpus", found)
-    (GALLERY / "compare-corpus" / "tables.txt").write_text(found.report(width=100), encoding="utf-8")
-    print("compare-corpus")
+def screenshot(html: str, name: str, width: int = 1200, height: int = 900) -> None:
+    """A page as Chromium shows it; without Chromium the picture is left as it is."""
+    if (chromium := shutil.which("chromium")) is None:
+        print(f"{name}: no chromium, its screenshot is left as it is")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        page, picture = Path(scratch) / "page.html", Path(scratch) / "page.png"
+        page.write_text(html, encoding="utf-8")
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--virtual-time-budget=8000"]
+        options += [f"--window-size={width},{height}", f"--screenshot={picture}"]
+        subprocess.run([chromium, *options, f"file://{page}#{SEEN[name]}"], check=True, capture_output=True)
+        save_small(picture, GALLERY / "page" / f"{name}.png")
+    print(name)
 
 
-def draw_llama() -> None:
-    """Four layers of smollm2, if it is installed; else they are left as they are."""
+def draw_minilm_9() -> None:
+    analysis = attnviz.analyze(SENTENCE, "minilm", device="cpu")
+    draw("minilm-9", analysis, "overview.png", "mean.png", "map-entropy.png", figures=["overview", "map", "mean"])
+    draw("minilm-9", analysis, "heads/L01H08.png", select="L1H8", figures=["heads"])
+    draw("minilm-9", analysis, "lines.png", select=["L0H2", "L1H8"], figures=["lines"])
+    draw("dark", analysis, "overview.png", figures=["overview"], style=Style("dark"))
+
+
+def draw_long_texts() -> None:
+    draw("minilm-50", attnviz.analyze(PARAGRAPH, "minilm", device="cpu"), "overview.png", figures=["overview"])
+    analysis = attnviz.analyze(PAGE, "minilm", device="cpu")
+    draw("minilm-408", analysis, "heads/L02H00.png", select="L2H0", figures=["heads"])
+    draw("text", analysis, "text.png", select=["L2H8", "L1H8"], figures=["text"])
+
+
+def draw_relations() -> None:
+    analysis = attnviz.analyze(PETS, "minilm", device="cpu")
+    choices = {"select": ["L2H0", "L2H8"], "figures": ["relations", "heads"], "relation": "own"}
+    draw("relations", analysis, "relations.png", "heads/L02H00.png", **choices)
+
+
+def draw_compare() -> None:
+    sides = (attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog")))
+    comparison = attnviz.compare(*sides)
+    draw("compare", comparison, "compare.png", "differences/L05H04.png", top=3)
+    screenshot(comparison.page(), "page-compare")
+
+
+def draw_smollm2() -> None:
+    """Four layers of smollm2, if it is installed."""
     try:
         analysis = attnviz.analyze(COUNTING, "smollm2", device="cpu")
     except attnviz.CheckpointError as error:
         print(f"smollm2 is left as it is: {error}")
         return
-    draw("smollm2-10", analysis, select="L8-11", figures=["overview"])
+    draw("smollm2-10", analysis, "overview.png", select="L8-11", figures=["overview"])
 
 
-def draw_inside(treebank: Path | None) -> None:
+def draw_layers() -> None:
     """What lies inside a layer, what heads write, and how much of each token arrives."""
-    for model, text in (("minilm", SENTENCE), ("tiny-gpt2", COUNTING)):
-        draw(f"explain-{model}", attnviz.explain(text, model, device="cpu"), figures=["path"])
-        draw(f"outputs-{model}", attnviz.head_outputs(text, model, device="cpu"), top=1)
-        draw(f"rollout-{model}", attnviz.rollout(text, model, device="cpu"))
-        draw(f"circuits-{model}", attnviz.circuits(model, device="cpu"))
-        if treebank is not None:
-            found = attnviz.ablate([treebank], model, limit=60, device="cpu")
-            draw(f"ablate-{model}", found)
-            (GALLERY / f"ablate-{model}" / "tables.txt").write_text(found.report(80, verbose=True), encoding="utf-8")
-        print(f"inside {model}")
-    draw("why", attnviz.why(COUNTING, "tiny-gpt2", head="L1H0", query="#9", key="#5", depth=2, device="cpu"))
-    if treebank is not None:
-        with contextlib.chdir(treebank.parent):  # so that files name it alone
-            draw("card", attnviz.card("L2H0", Path(treebank.name), "minilm", ablate=True, device="cpu"))
+    layer = attnviz.explain(SENTENCE, "minilm", device="cpu")
+    draw("explain-minilm", layer, "explain-row.png", figures=["row"])
+    screenshot(layer.page(), "page-explain", height=1000)
+    draw(
+        "outputs-minilm",
+        attnviz.head_outputs(SENTENCE, "minilm", device="cpu"),
+        "outputs.png",
+        "outputs/L05H11.png",
+        top=1,
+    )
+    draw("outputs-tiny-gpt2", attnviz.head_outputs(COUNTING, "tiny-gpt2", device="cpu"), "outputs-effects.png", top=1)
+    draw("rollout-minilm", attnviz.rollout(SENTENCE, "minilm", device="cpu"), "rollout.png")
+    draw("circuits-tiny-gpt2", attnviz.circuits("tiny-gpt2", device="cpu"), "composition-key.png")
+    chain = attnviz.why(COUNTING, "tiny-gpt2", head="L1H0", query="#9", key="#5", depth=2, device="cpu")
+    draw("why", chain, "why.png")
+    draw("patch", attnviz.patch(**SWAP, model="tiny-gpt2", device="cpu"), "patch.png")
+
+
+def draw_page() -> None:
+    analysis = attnviz.analyze(PARAGRAPH, "minilm", device="cpu")
+    (GALLERY / "page" / "heads.html").write_text(analysis.page(), encoding="utf-8")
+    screenshot(analysis.page(), "page", 1400, 1060)
 
 
 def draw_translation() -> None:
@@ -160,73 +181,41 @@ def draw_translation() -> None:
         trained = [sys.executable, str(Path(__file__).with_name("train_number_translator.py")), "--out", str(folder)]
         print(subprocess.run(trained, check=True, capture_output=True, text=True).stdout.strip())
         analysis = attnviz.analyze("three thousand two hundred forty seven", str(folder), device="cpu")
-        draw("translation", analysis, select="X0", figures=["overview"])
-    with (GALLERY / "translation" / "captions.md").open("a", encoding="utf-8") as captions:
-        captions.write("\nnumber-translator is a BART of one layer, trained by examples/train_number_translator.py.\n")
+        note = "\n\nnumber-translator is a BART of one layer, trained by examples/train_number_translator.py."
+        draw("translation", analysis, "overview.png", note=note, select="X0", figures=["overview"])
 
 
-# name, theme, width, height, what is seen
-SCREENSHOTS = (
-    ("page", "light", 1400, 1060, "head=L1H4&tokens=8"),
-    ("page-scatter", "dark", 1400, 1060, "head=L2H0&left=scatter&x=entropy&y=distance&view=lines&tokens=8,21"),
-    ("page-narrow", "light", 700, 1500, "head=L1H8&tokens=21"),
-)
-
-
-def draw_page() -> None:
-    """The interactive page, and how it looks, with that of a comparison."""
-    analysis = attnviz.analyze(PARAGRAPH, "minilm", device="cpu")
-    draw("page", analysis, figures=["page"])
-    for name, theme, width, height, seen in SCREENSHOTS:
-        screenshot(analysis.page(Style(theme)), name, width, height, seen)
-    sides = (attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog")))
-    screenshot(attnviz.compare(*sides).page(), "page-compare", 1200, 900, "tokens=2")
-    layer = attnviz.explain(SENTENCE, "minilm", device="cpu")
-    screenshot(layer.page(), "page-explain", 1200, 1000, "head=L0H4&token=7")
-    print("page")
-
-
-def screenshot(html: str, name: str, width: int, height: int, seen: str) -> None:
-    """A page as Chromium shows it; without Chromium the picture is left as it is."""
-    if (chromium := shutil.which("chromium")) is None:
-        print(f"{name}: no chromium, its screenshot is left as it is")
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        page = Path(scratch) / "page.html"
-        page.write_text(html, encoding="utf-8")
-        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--virtual-time-budget=8000"]
-        options += [f"--window-size={width},{height}", f"--screenshot={GALLERY / 'page' / name}.png"]
-        subprocess.run([chromium, *options, f"file://{page}#{seen}"], check=True, capture_output=True)
-
-
-def draw_profile(treebank: Path) -> None:
-    """The pictures of a profile of minilm."""
-    with contextlib.chdir(treebank.parent):  # so that the page names the file alone
+def draw_corpus(treebank: Path) -> None:
+    """What takes a treebank: an ablation, a card, a profile, and what rounding minilm to 4 bits changes."""
+    ablation = attnviz.ablate([treebank], "tiny-gpt2", limit=60, device="cpu")
+    draw("ablate-tiny-gpt2", ablation, "ablate-heads.png", "ablate-curve.png")
+    (GALLERY / "ablate-tiny-gpt2" / "tables.txt").write_text(ablation.report(80, verbose=True), encoding="utf-8")
+    with contextlib.chdir(treebank.parent):  # so that files name it alone
+        draw("card", attnviz.card("L2H0", Path(treebank.name), "minilm", ablate=True, device="cpu"), "card.png")
         profile = attnviz.profile_heads("minilm", [Path(treebank.name)], repeats=True, device="cpu")
-    with tempfile.TemporaryDirectory() as folder:
-        profile.save(folder)
-        for name in ("roles", "relations"):
-            target = GALLERY / "profile" / f"{name}.png"
-            target.parent.mkdir(exist_ok=True)
-            target.write_bytes((Path(folder) / f"{name}.png").read_bytes())
-    screenshot(profile.page(), "page-profile", 1200, 900, "left=scatter&x=sink&y=entropy")
-    print(f"profile: {profile.corpora[0].texts} texts")
+    draw("profile", profile, "roles.png", "relations.png")
+    screenshot(profile.page(), "page-profile")
+    before = attnviz.analyze(SENTENCE, "minilm", device="cpu").checkpoint
+    model = copy.deepcopy(before.model)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2 and "embeddings" not in name:
+                step = weight.abs().amax(1, keepdim=True) / 7  # of each output, from -7 to 7
+                weight.copy_((weight / step).round() * step)
+    after = replace(before, model=model, name="minilm, weights rounded to 4 bits", weights_hash=None)
+    draw("compare-corpus", attnviz.compare_corpus(before, after, treebank, limit=200), "compare-corpus-distances.png")
 
 
-def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=False)] = None) -> None:
-    GALLERY.mkdir(exist_ok=True)
-    draw_views()
-    draw_styles()
-    draw_llama()
-    draw_translation()
-    draw_page()
-    draw_inside(treebank)
+def main(
+    treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=False)] = None,
+    only: Annotated[str, typer.Option(help="One part: minilm_9, long_texts, relations, compare, …")] = "",
+) -> None:
+    parts = [draw_minilm_9, draw_long_texts, draw_relations, draw_compare, draw_smollm2, draw_layers, draw_page]
+    for part in [*parts, draw_translation]:
+        if only in part.__name__:
+            part()
     if treebank is not None:
-        draw_profile(treebank)
-        draw_corpus_comparison(treebank)
-    for name, text, model in (("minilm-9", SENTENCE, "minilm"), ("tiny-gpt2-10", COUNTING, "tiny-gpt2")):
-        analysis = attnviz.analyze(text, model, device="cpu")
-        (GALLERY / name / "tables.txt").write_text(analysis.report(width=80), encoding="utf-8")
+        draw_corpus(treebank)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def shown(output: dict[str, Any]) -> tuple[list[str], set[str]]:
 def test_the_cells_of_the_tour_run_and_show_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     stored = (EXAMPLES / "tour.ipynb").read_text(encoding="utf-8")
-    assert len(stored.encode()) < 650_000
+    assert len(stored.encode()) < 200_000
     cells = [cell for cell in json.loads(stored)["cells"] if cell["cell_type"] == "code"]
     names: dict[str, Any] = {"__name__": "__main__"}
     for cell in cells:
