@@ -24,33 +24,20 @@ ERROR_RATE = 0.05
 """Probability that an interval misses, over all heads together; and false discovery rate over all roles and heads of a
 model (Benjamini-Yekutieli 2001)."""
 
-SAMPLES = 999
-"""Bootstrap samples: with the measured one 1,000, of which 50 are beyond the critical t."""
-
-LEAST_WITH_EFFECT = 5
-"""Texts with an effect below which a head has no interval; attnviz's own choice."""
-
-_SMALLEST = 1e-4
-"""Effects on one text that are smaller, as a share of the head's largest, are rounding."""
-
-_NO_ERROR = 1e-9
-"""Errors that are smaller, as a share of what they are compared with, are rounding of 0."""
+SAMPLES = 999  # bootstrap samples: with the measured one 1,000, of which 50 are beyond the critical t
+LEAST_WITH_EFFECT = 5  # texts with an effect below which a head has no interval; attnviz's own choice
+_SMALLEST = 1e-4  # effects on one text that are smaller, as a share of the head's largest, are rounding
+_NO_ERROR = 1e-9  # errors that are smaller, as a share of what they are compared with, are rounding of 0
 
 
 @dataclass(frozen=True)
 class Simultaneous:
-    """Estimates of all heads, with intervals that hold together.
-
-    Attributes:
-        estimates, errors: with their standard errors, [n_heads].
-        known: whether a head has an interval, boolean [n_heads].
-        critical: what the largest |t| of all heads exceeds in 0.05 of samples; infinite where samples cannot tell.
-    """
+    """Estimates of all heads, with intervals that hold together; tensors are [n_heads]."""
 
     estimates: Tensor
-    errors: Tensor
-    known: Tensor
-    critical: float
+    errors: Tensor  # standard errors
+    known: Tensor  # boolean, whether a head has an interval
+    critical: float  # what the largest |t| of all heads exceeds in 0.05 of samples; infinite where samples cannot tell
 
     def interval(self, head: int) -> Interval | None:
         """Interval of one head, by its number; None where it is not known."""
@@ -60,12 +47,12 @@ class Simultaneous:
         return estimate - half, estimate + half
 
 
-def texts_needed(found: Iterable[tuple[float, Interval | None]], n: int) -> int | None:
+def texts_needed(estimates: Iterable[tuple[float, Interval | None]], n: int) -> int | None:
     """About how many texts, if they are like these ``n``, tell the clearest of some estimates from 0.
 
     An interval is narrower by the root of their number. None where no estimate has an interval.
     """
-    halves = [(value, (ends[1] - ends[0]) / 2) for value, ends in found if value and ends is not None]
+    halves = [(value, (ends[1] - ends[0]) / 2) for value, ends in estimates if value and ends is not None]
     return min((math.ceil(n * (half / value) ** 2) for value, half in halves), default=None)
 
 
@@ -75,13 +62,10 @@ def excludes_zero(interval: Interval | None) -> bool:
 
 
 def of_ratios(numerators: Tensor, denominators: Tensor, weights: Tensor) -> Simultaneous:
-    """Ratios of sums over texts.
+    """Ratios of sums over texts, of numerators [n_texts, n_heads] and denominators, [n_texts, n_heads] or [n_texts, 1].
 
-    Args:
-        numerators: of each text, [n_texts, n_heads].
-        denominators: of each text, [n_texts, n_heads] or [n_texts, 1]. A text where both are 0 is none of the head's.
-        weights: of texts in each bootstrap sample, the first row as measured, [1 + n_samples, n_texts], as of
-            :func:`attnviz.measures.bootstrap.text_weights`.
+    A text where both are 0 is none of the head's. ``weights`` are those of texts in each bootstrap sample, the first
+    row as measured, [1 + n_samples, n_texts], as of :func:`attnviz.measures.bootstrap.text_weights`.
     """
     estimates = numerators.sum(0) / denominators.sum(0)
     residuals = numerators - estimates * denominators

@@ -15,20 +15,16 @@ from attnviz.models.tokens import Tokens, shifted_right
 from attnviz.trace.recorder import running_plainly
 from attnviz.wording import counted, visible
 
-MOST_NEW_TOKENS = 40
-"""The default limit of a generated target."""
+MOST_NEW_TOKENS = 40  # the default limit of a generated target
 
 
 class TargetTokens(NamedTuple):
-    """A target, given or ``generated`` by the model, and the decoder's input: a start token and all but its last.
-
-    ``predicted``: vocabulary entries of the target, of the token that each position of the input predicts.
-    """
+    """A target, and the decoder's input: a start token and all but the target's last."""
 
     text: str
     tokens: Tokens
-    generated: bool
-    predicted: tuple[int, ...]
+    generated: bool  # by the model, or given
+    predicted: tuple[int, ...]  # vocabulary entries of the target, of the token that each position predicts
 
 
 def target_tokens(
@@ -111,14 +107,12 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
             f"{checkpoint.positions} positions; shorten the text, or generate fewer."
         )
     written, model = list(tokens.ids), checkpoint.model
+
+    def run(ids: torch.Tensor, **options: Any) -> Any:
+        return model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **options)
+
     with running_plainly(checkpoint), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        run = partial(model, use_cache=False)
-        hit_eos = _append(
-            checkpoint,
-            written,
-            count,
-            lambda ids, **options: run(input_ids=ids, attention_mask=torch.ones_like(ids), **options),
-        )
+        hit_eos = _append(checkpoint, written, count, run)
     new = written[len(tokens) : len(written) - hit_eos]
     if not new:
         raise TextError("the model ends this text at once and writes nothing after it; give another, without its end.")
@@ -131,20 +125,18 @@ def drafted_greedily(checkpoint: Checkpoint, ids: Sequence[int], draft: Sequence
     Ends with the model's end token.
     """
     head: Any = checkpoint.language_head
-    end = checkpoint.config.eos_token_id
-    ends = {end} if isinstance(end, int) else set(end or ())
-    written: list[int] = []
+    ends, written = _end_tokens(checkpoint), list[int]()
     while len(written) < len(draft):
         tried = draft[len(written) :]
         inputs = torch.tensor([[*ids, *written, *tried[:-1]]], device=checkpoint.device)
         with running_plainly(checkpoint), torch.inference_mode():
             states = checkpoint.model(input_ids=inputs, attention_mask=torch.ones_like(inputs), use_cache=False)[0]
             chosen = head(states[0, -len(tried) :]).argmax(-1).tolist()
-        for own, other in zip(chosen, tried, strict=True):
-            written.append(own)
-            if own in ends:
+        for token, drafted in zip(chosen, tried, strict=True):
+            written.append(token)
+            if token in ends:
                 return written
-            if own != other:
+            if token != drafted:
                 break
     return written
 
@@ -154,8 +146,7 @@ def _append(
 ) -> bool:
     """Append up to ``count`` most likely next tokens, other than ``never``; return whether one was the end token."""
     head: Any = checkpoint.language_head
-    end = checkpoint.config.eos_token_id
-    ends = {end} if isinstance(end, int) else set(end or ())
+    ends = _end_tokens(checkpoint)
     for _ in range(count):
         states = run(torch.tensor([written], device=checkpoint.device), return_dict=True).last_hidden_state
         logits = head(states[0, -1]).flatten()
@@ -165,3 +156,8 @@ def _append(
         if written[-1] in ends:
             return True
     return False
+
+
+def _end_tokens(checkpoint: Checkpoint) -> set[int]:
+    end = checkpoint.config.eos_token_id
+    return {end} if isinstance(end, int) else set(end or ())

@@ -57,28 +57,15 @@ def why_no_effects(checkpoint: Checkpoint) -> str:
     return ""
 
 
-def layers_of_stream(checkpoint: Checkpoint) -> list[int]:
-    """Layers that write into one residual stream, in running order: of an encoder-decoder that of the logits."""
-    every = list(checkpoint.every_layer)
-    return [layer for layer in every if not is_of_source(layer)] or every
-
-
 @dataclass(frozen=True, eq=False)
 class Term:
-    """What a map reads of some sources at every position: vectors, a matrix for each source, and a factor.
-
-    Attributes:
-        vectors: [n, n_sources, d_in], in the model's number format.
-        weight: [n_sources, d_in, d_out], or [n_sources, d_in, d_model] with ``then``.
-        scale: [n, 1], or [n, d_out].
-        then: [d_model, d_out], where it is as wide as the stream: the product of both is never made.
-    """
+    """What a map reads of some sources at every position: vectors, a matrix for each source, and a factor."""
 
     sources: tuple[Source, ...]
-    vectors: Tensor
-    weight: Tensor
-    scale: Tensor
-    then: Tensor | None = None
+    vectors: Tensor  # [n, n_sources, d_in], in the model's dtype
+    weight: Tensor  # [n_sources, d_in, d_out], or [n_sources, d_in, d_model] with ``then``
+    scale: Tensor  # [n, 1], or [n, d_out]
+    then: Tensor | None = None  # [d_model, d_out], where it is as wide as the stream: their product is never made
 
     def at(self, positions: Tensor) -> Tensor:
         """The parts at some positions, [n_sources, n_positions, d_out]."""
@@ -103,11 +90,9 @@ class Term:
 
 def parts_at(terms: Iterable[Term], positions: Tensor) -> tuple[list[Source], Tensor]:
     """The sources of some terms, each once, and their parts at some positions, [n_sources, n_positions, d_out]."""
-    every: list[Source] = []
-    parts: list[Tensor] = []
-    for term in terms:
-        every += term.sources
-        parts.append(term.at(positions))
+    terms = list(terms)
+    every = [source for term in terms for source in term.sources]
+    parts = [term.at(positions) for term in terms]
     sources = list(dict.fromkeys(every))
     numbers = {source: number for number, source in enumerate(sources)}
     read = torch.cat(parts)
@@ -118,14 +103,14 @@ def parts_at(terms: Iterable[Term], positions: Tensor) -> tuple[list[Source], Te
 class WrittenParts:
     """What modules wrote into the residual stream of one text in one pass, and the scales of the norms it went through.
 
-    Attributes:
-        layers: that write into the stream, in running order.
-        sites: by the layer and the name of a site, [n, ..]; those of norms are scales, [n, 1].
+    ``layers`` write into the stream, in running order. ``sites`` are by layer and name, [n, ..]; those of norms are
+    scales, [n, 1].
     """
 
     def __init__(self, checkpoint: Checkpoint, tokens: Tokens) -> None:
         self._checkpoint, self._tokens = checkpoint, tokens
-        self.layers = layers_of_stream(checkpoint)
+        every = list(checkpoint.every_layer)  # of an encoder-decoder the stream is that of the logits
+        self.layers = [layer for layer in every if not is_of_source(layer)] or every
         self.sites: dict[tuple[int | None, str], Tensor] = {}
 
     def terms(self, weight: Tensor, layer: int) -> Iterator[Term]:
@@ -144,7 +129,8 @@ class WrittenParts:
         tables, last = architecture.embeddings(checkpoint.model), architecture.final_norm(checkpoint.model)
         width = self.sites[None, "final"].shape[-1]
         reading = _Reading.of(torch.eye(width, dtype=torch.float64), len(self.sites[None, "final"]))
-        if (mapped := architecture.output_map(checkpoint.model)) is not None:
+        mapped = architecture.output_map(checkpoint.model)
+        if mapped is not None:
             reading.weight = parameter_of(mapped, "weight").to(reading.weight).T @ reading.weight
         if last is not None:
             norm = checkpoint.norm(last)
@@ -187,23 +173,21 @@ class WrittenParts:
                 yield Term(heads, vectors, output, of_output.scale, then)
             if parameters.output_bias is not None:
                 yield of_output.constant(("attention bias", layer), parameters.output_bias)
-        yield from self._embedding_terms(reading, embeddings_apart)
-
-    def _embedding_terms(self, reading: "_Reading", apart: bool) -> Iterator[Term]:
-        if not apart:
-            first = self.sites[None, "first"][:, None]
-            yield Term((("embeddings", None),), first, reading.weight[None], reading.scale)
+        if not embeddings_apart:
+            start = self.sites[None, "first"][:, None]
+            yield Term((("embeddings", None),), start, reading.weight[None], reading.scale)
             return
-        tables = self._checkpoint.architecture.embeddings(self._checkpoint.model)
+        tables = architecture.embeddings(checkpoint.model)
         if tables.project is not None:
             project: Any = tables.project
-            if (bias := parameter_of(project, "bias")) is not None:
+            bias = parameter_of(project, "bias")
+            if bias is not None:
                 yield reading.constant(("embedding bias", None), bias)
             reading.weight = upcast(parameter_of(project, "weight")).T @ reading.weight
         if tables.norm is not None:
-            norm = self._checkpoint.norm(tables.norm)
+            norm = checkpoint.norm(tables.norm)
             yield from reading.through(norm, self.sites[None, "embedding_norm"], ("embedding bias", None))
-        for name, vectors in embeddings_of(self._checkpoint, self._tokens).items():
+        for name, vectors in embeddings_of(checkpoint, self._tokens).items():
             yield Term(((f"{name} embedding", None),), vectors[:, None], reading.weight[None], reading.scale)
 
     def _through(self, reading: "_Reading", layer: int, name: str) -> Iterator[Term]:
@@ -265,7 +249,8 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
         if of.attends:
             sites[layer, "weighted"] = Site(of.o_proj, "input", of)
         for name in ("attention_norm", "attention_output_norm", "feed_forward_norm"):
-            if (norm := getattr(of, name)) is not None:
+            norm = getattr(of, name)
+            if norm is not None:
                 sites[layer, name] = Site(norm, "input", of)
     if last is None:
         final: Any = architecture.final_norm(checkpoint.model)
@@ -281,10 +266,11 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
 def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     """``word``, ``position`` and, where the model has them, ``segment`` embeddings, [n, width] each."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
-    both = tokens.ids, tokens.type_ids or [0] * len(tokens)
-    ids, types = (torch.tensor(values, device=checkpoint.device) for values in both)
-    rows = position_rows(checkpoint.architecture, checkpoint.config, ids)
+    ids = torch.tensor(tokens.ids, device=checkpoint.device)
     parts = {"word": tables.of_words(ids)}
     if tables.positions is not None:
-        parts["position"] = tables.positions[rows]
-    return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}
+        parts["position"] = tables.positions[position_rows(checkpoint.architecture, checkpoint.config, ids)]
+    if tables.segments is not None:
+        types = torch.tensor(tokens.type_ids or [0] * len(tokens), device=checkpoint.device)
+        parts["segment"] = tables.segments[types]
+    return parts

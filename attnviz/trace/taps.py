@@ -67,19 +67,17 @@ def taps(sites: Mapping[Key, Site], visit: Callable[[Key, Any], Any]) -> Iterato
     A tensor that ``visit`` returns replaces the one at the site. Where several layers share modules, the runs of their
     block are counted from here on, so passes have to be whole.
     """
-    runs = Counter[nn.Module]()
-
-    thread = get_ident()
+    runs, thread = Counter[nn.Module](), get_ident()
 
     def count(block: nn.Module, _: Any) -> None:
         if get_ident() == thread:
             runs[block] += 1
 
     def in_own_run(key: Key, of: LayerModules | None, tensor: Any) -> Any:
-        own = of is None or of.n_runs == 1 or (runs[of.block] - 1) % of.n_runs == of.run
+        in_its_run = of is None or of.n_runs == 1 or (runs[of.block] - 1) % of.n_runs == of.run
         if of is not None and of.parallel and sites[key].module is of.network_output:
             tensor = tensor.clone()  # Falcon adds to it in place
-        return visit(key, tensor) if own else None
+        return visit(key, tensor) if in_its_run else None
 
     shared = {site.of.block for site in sites.values() if site.of is not None and site.of.n_runs > 1}
     with ExitStack() as stack:
@@ -129,15 +127,13 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
 def what_to_try(checkpoint: Checkpoint) -> str:
     """The end of a message about a model that differs: to remove hooks that may change it, else to compute finer."""
     whole: nn.Module = checkpoint.model if checkpoint.whole is None else checkpoint.whole
-    hooked = [name or type(module).__name__ for name, module in whole.named_modules() if _has_hooks_of_others(module)]
+    hooked = []
+    for name, module in whole.named_modules():
+        hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+        if any(hook.__module__.partition(".")[0] not in ("attnviz", "transformers") for hook in hooks):
+            hooked.append(name or type(module).__name__)
     if not hooked:
         return "Try --dtype float64: it makes rounding smaller, but not an error."
-    more = len(hooked) - 3
-    named = ", ".join(hooked[:3]) + (f" and {counted(more, 'module')} more" if more > 0 else "")
-    return f"Hooks run on {named}, which may change what the model computes: remove them, and run it again."
-
-
-def _has_hooks_of_others(module: nn.Module) -> bool:
-    """Whether forward hooks are on a module that neither attnviz nor transformers put there."""
-    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-    return any(hook.__module__.partition(".")[0] not in ("attnviz", "transformers") for hook in hooks)
+    more = f" and {counted(len(hooked) - 3, 'module')} more" if len(hooked) > 3 else ""
+    names = ", ".join(hooked[:3]) + more
+    return f"Hooks run on {names}, which may change what the model computes: remove them, and run it again."

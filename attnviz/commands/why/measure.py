@@ -143,7 +143,7 @@ def why(
         raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
     with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
         verified = verify_attention(
-            checkpoint, tokens, progress=progress, memory=of_block, keep_outputs=False, called=called
+            checkpoint, tokens, progress=progress, memory=of_block, keep_outputs=False, on_attention_call=called
         )
 
     @cache
