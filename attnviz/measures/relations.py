@@ -183,14 +183,17 @@ class RelationTally(SumTally):
         offsets = words.pairs[:, 2] - words.pairs[:, 1]
         different = sorted(set(offsets.tolist()))
         counted = self._of_relations((offsets[:, None] == torch.tensor(different)).double())
+        as_measured = counted[:, 0].tolist()
         of_guesses = self._of_relations(self._from_either_end(right))
-        for (name, numbers), of_offsets, sums in zip(words.numbers.items(), counted, of_guesses, strict=True):
+        for (name, numbers), of_offsets, measured, sums in zip(
+            words.numbers.items(), counted, as_measured, of_guesses, strict=True
+        ):
             n_sentences = len(set(words.pairs[numbers, 0].tolist()))
             self._sum((name, "instances"), of_offsets.sum(1))
             self._sum((name, "sentences"), torch.tensor(float(n_sentences)))
-            for offset, of_offset in zip(different, of_offsets.T, strict=True):
-                if of_offset[0]:
-                    self._sum((name, offset), of_offset)
+            for number, offset in enumerate(different):
+                if measured[number]:
+                    self._sum((name, offset), of_offsets[:, number])
             if (name, "heads") not in self._counts:
                 self._counts[name, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
             self._sum((name, "guesses"), sums)
