@@ -123,12 +123,7 @@ class PatternCallback(Observer):
             scoring = model.architecture.scoring(model.model, layer, call.query.shape[-1])
             key = attention.repeat_kv(call.key, call.query.shape[1])
             heads = LayerQK(
-                query=call.query,
-                key=key,
-                scoring=scoring,
-                mask=mask,
-                across=self._across,
-                mask_cache=self._mask_cache,
+                query=call.query, key=key, scoring=scoring, mask=mask, across=self._across, mask_cache=self._mask_cache
             )
             pattern = heads.without_rounding().rows(rows.first, rows.last, rows.n_keys)
             value = attention.repeat_kv(attention.upcast(call.value), pattern.shape[1])

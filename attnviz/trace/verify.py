@@ -355,12 +355,7 @@ class Verifier(Observer):
         model, layer = self._checkpoint, call.layer
         labels, keys = self._labels(layer)
         compared = self._compared = LayerComparison(
-            checkpoint=model,
-            layer=layer,
-            labels=labels,
-            keys=keys,
-            attention=self._attention,
-            locating=self._locating,
+            checkpoint=model, layer=layer, labels=labels, keys=keys, attention=self._attention, locating=self._locating
         )
         self._queries_per_key = call.query.shape[1] // call.key.shape[1]
         mask = None if self._masks is None else self._masks(layer)
