@@ -33,10 +33,7 @@ def aligned_pairs(texts: Sequence[Text], path: Path) -> tuple[list[Text], list[T
     """Texts with their targets as pairs, and gold links, boolean [2, n_target, n_source]: sure ones, and all possible.
 
     A text is ``SOURCE ||| TARGET``, or has its target as pair. ``path`` has a line for each: ``0-1 2?0`` links source
-    word 0 to target word 1, and 2 possibly to 0 (also ``2p0``).
-
-    Raises:
-        CorpusError: a text without a target, another number of lines, or a link that cannot be.
+    word 0 to target word 1, and 2 possibly to 0 (also ``2p0``). CorpusError for what does not fit.
     """
     of_lines, pairs, gold = list(lines(path)), list[Text](), list[Tensor]()
     if len(of_lines) != len(texts):

@@ -1,12 +1,11 @@
 """Scores of all heads for one role beside baselines, their intervals, and false discovery rates.
 
-Errors are those of a bootstrap over texts, so that sentences, not words, are the unit of sampling. Degrees of freedom
-of Student's t are their number less one, and fewer for the spread of the bootstrap itself. For 72 heads at once
-intervals at 0.95 hold in 0.95 to 0.99 of simulated samples of 30 or 100 sentences (proportions; 0.93 to 0.99 their
-differences), 0.88 to 0.93 of 100 texts (shares), 0.91 to 0.92 of 100 texts (cosines) and 0.93 to 0.96 of 32 sequences;
-``tests/measures/test_coverage.py`` has the design. Plain normal intervals: 0.37, 0.63 and 0.73 in the like of the
-first, second and last. Of 30 texts shares hold in 0.82 to 0.93 only, so that with fewer than 100 no verdict on them is
-given.
+Errors are those of a bootstrap over texts: sentences, not words, are the unit of sampling. Degrees of freedom of
+Student's t are their number less one, and fewer for the spread of the bootstrap itself. For 72 heads at once intervals
+at 0.95 hold in 0.95 to 0.99 of simulated samples of 30 or 100 sentences (proportions; 0.93 to 0.99 their differences),
+0.88 to 0.93 of 100 texts (shares), 0.91 to 0.92 of 100 texts (cosines) and 0.93 to 0.96 of 32 sequences, see
+``tests/measures/test_coverage.py``; plain normal ones in 0.37, 0.63 and 0.73 of the like of the first, second and last.
+Of 30 texts shares hold in 0.82 to 0.93 only, so that with fewer than 100 no verdict on them is given.
 """
 
 import math
@@ -69,9 +68,8 @@ def estimated(
 ) -> HeadScores:
     """Scores with errors, from paired bootstrap samples of scores and baselines.
 
-    Values are [1 + replicates, n_directions, n_layers, n_heads], the first as measured; baselines, by name, have the
-    same shape or one that broadcasts to it. Each head's largest baseline as measured is its baseline in all samples.
-    ``n`` may be one number for all heads.
+    Values are [1 + replicates, n_directions, n_layers, n_heads], the first as measured; baselines broadcast to that.
+    Each head's largest baseline as measured is its baseline in all samples.
     """
     stacked = torch.stack([baseline.expand_as(values) for baseline in baselines.values()])
     largest = stacked[:, 0].argmax(0)
@@ -117,10 +115,10 @@ def proportion_evidence(
 ) -> Evidence:
     """Evidence of a proportion of instances: Wilson's interval of the score, Agresti and Min's of the difference.
 
-    Wilson's (1927) n is the number of instances divided by the design effect (Kish 1965), since instances of one
-    sentence are correlated. Agresti & Min (2005) add half an observation to each cell of the table of score and
-    baseline; observations are sentences here. Errors are of score and difference, counts of instances and of sentences
-    with one; ``rate`` is the probability that an interval misses.
+    Wilson's (1927) n is that of instances over the design effect (Kish 1965), since those of one sentence are
+    correlated. Agresti & Min (2005) add half an observation, a sentence here, to each cell of the table of score and
+    baseline. Errors are of score and difference, counts of instances and of sentences with one; an interval misses at
+    ``rate``.
     """
     (n, texts), (error, of_difference) = counts, errors
     t = t_quantile(1 - rate / 2, _freedom(texts))

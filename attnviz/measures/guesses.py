@@ -18,9 +18,9 @@ head's guesses from the other words of the sentence."""
 
 
 def error_reduction(score: float | None, baseline: float | None) -> float | None:
-    """Share of the baseline's errors that a head does not make: (s - b) / (1 - b), at most 1.
+    """Share of the baseline's errors that a head does not make: (s - b) / (1 - b), at most 1; None where not known.
 
-    A margin of 0.1 above 0.8 is half of the errors, one above 0.1 a ninth. None where either is None, or b is 1.
+    A margin of 0.1 above 0.8 is half of the errors, one above 0.1 a ninth.
     """
     if score is None or baseline is None or baseline >= 1:
         return None
@@ -59,8 +59,7 @@ def votes_elsewhere(guesses: Tensor, visible: Tensor, text: Tensor, query: Tenso
     """Share of the other words from which the same head guesses the target, [n_pairs, n_heads]; 0 where none sees it.
 
     A head that tracks a relation guesses the target from the related word, not from others. ``guesses`` are each head's
-    for each word, [batch, n_heads, n], -1 for none; ``visible`` is that of :class:`WordGuesses`; pairs are given by
-    their texts, the words from which a target is guessed, and the targets, [n_pairs] each.
+    for each word, [batch, n_heads, n], -1 for none. Pairs are given by text, guessing word and target, [n_pairs] each.
     """
     votes = torch.zeros(*guesses.shape[:2], guesses.shape[2] + 1, dtype=torch.float64)
     votes.scatter_add_(-1, guesses + 1, torch.ones((), dtype=votes.dtype).expand(guesses.shape))

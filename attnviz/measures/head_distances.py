@@ -21,12 +21,11 @@ _ON_GPU = 2**28  # bytes of the rows that are compared at once on a GPU, so that
 class HeadDistanceTally(SumTally):
     """The mean Jensen-Shannon divergence between the patterns of any two heads of a model.
 
-    For two heads and one query let p and q be their attention over the n tokens of the query's text, smoothed to
-    0.999 p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where the
-    heads attend alike, close to ln 2 where they attend to different tokens. It is averaged over ``n_queries``; Clark et
-    al. 2019 (section 6) sum it, which arranges the heads alike. Special tokens count as queries, too, as there; padding
-    is neither query nor key. Of a batch at most :data:`MOST_QUERIES` queries are compared, evenly spread over it. With
-    ``learned_sinks``, nowhere is one outcome more.
+    For two heads and one query let p and q be their attention over the n tokens of the query's text, smoothed to 0.999
+    p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where the heads
+    attend alike, close to ln 2 where they attend to different tokens. It is averaged over ``n_queries``; Clark et al.
+    2019 (section 6) sum it. Special tokens count as queries, as there, padding does not. Of a batch at most
+    :data:`MOST_QUERIES` queries are compared, evenly spread. With ``learned_sinks``, nowhere is one outcome more.
     """
 
     def __init__(self, n_layers: int, n_heads: int, learned_sinks: bool = False) -> None:
@@ -44,10 +43,9 @@ class HeadDistanceTally(SumTally):
         self._rows, self._kept = [], {}
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
-        """Add one layer's patterns, [batch, n_heads, n, n]; after the last layer each pair of heads is compared once.
+        """Add one layer's patterns, [batch, n_heads, n, n]; after the last each pair of heads is compared once.
 
-        Raises:
-            ValueError: layers out of order.
+        ValueError for layers out of order.
         """
         if layer != len(self._rows):
             raise ValueError(f"layers must come in order, each once. Expected layer {len(self._rows)}. Got {layer}.")

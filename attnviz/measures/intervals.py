@@ -3,11 +3,10 @@
 The ratio of a head is the sum of its numerators over texts divided by that of its denominators; a mean over texts has
 the denominator 1. In a bootstrap sample t = (its ratio - the measured ratio) / its own error, where errors are those of
 linearised ratios (delta method). The critical t is the 0.95 quantile of the largest absolute t of all heads (Westfall &
-Young 1993), so that the intervals, ratio ± critical t × error, hold together in 0.95 of samples.
-``python -m tests.benchmarks.intervals`` simulates how often they do, and how often they find an effect.
-
-A sample that draws too few of the texts that have a head's effect has an error of 0 for it. Its t is infinite then:
-that makes intervals wider. A head that fewer than :data:`LEAST_WITH_EFFECT` texts have an effect of has no interval.
+Young 1993), so that the intervals, ratio ± critical t × error, hold together in 0.95 of samples; ``python -m
+tests.benchmarks.intervals`` simulates that. A sample that draws too few of the texts that have a head's effect has an
+error of 0 for it, and an infinite t, which makes intervals wider. A head that fewer than :data:`LEAST_WITH_EFFECT`
+texts have an effect of has no interval.
 """
 
 import math
@@ -48,9 +47,9 @@ class Simultaneous:
 
 
 def texts_needed(estimates: Iterable[tuple[float, Interval | None]], n: int) -> int | None:
-    """About how many texts, if they are like these ``n``, tell the clearest of some estimates from 0.
+    """About how many texts, if they are like these ``n``, tell the clearest of some estimates from 0; None for none.
 
-    An interval is narrower by the root of their number. None where no estimate has an interval.
+    An interval is narrower by the root of their number.
     """
     halves = [(value, (ends[1] - ends[0]) / 2) for value, ends in estimates if value and ends is not None]
     return min((math.ceil(n * (half / value) ** 2) for value, half in halves), default=None)
@@ -83,15 +82,11 @@ def of_ratios(numerators: Tensor, denominators: Tensor, weights: Tensor) -> Simu
 def simultaneous(
     estimates: Tensor, moved: Tensor, errors: Tensor, n: Tensor, with_effect: Tensor, scale: Tensor
 ) -> Simultaneous:
-    """Intervals of estimates by the largest absolute t of all heads in each bootstrap sample.
+    """Intervals of estimates [n_heads] by the largest absolute t of all heads in each bootstrap sample.
 
-    Args:
-        estimates: as measured, [n_heads].
-        moved: by how much they differ in each sample, [n_samples, n_heads].
-        errors: standard errors as measured, then within each sample, [1 + n_samples, n_heads].
-        n: texts that each estimate rests on, [n_heads].
-        with_effect: texts that have an effect of the head, [n_heads].
-        scale: the size of effects, [n_heads]: an error that is next to nothing beside it is rounding.
+    Samples differ from the estimates by ``moved``, [n_samples, n_heads]; ``errors`` are standard errors as measured,
+    then within each sample, [1 + n_samples, n_heads]. An estimate rests on ``n`` texts, of which ``with_effect`` have
+    an effect of the head, of the size ``scale``: an error that is next to nothing beside it is rounding.
     """
     error = errors[0]
     known = (n >= ENOUGH_TEXTS) & (with_effect >= LEAST_WITH_EFFECT) & (error > _NO_ERROR * scale)

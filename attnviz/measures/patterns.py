@@ -1,10 +1,9 @@
 """The head patterns, one entry each.
 
 A pattern is a mask: the keys that a head of this kind attends to. Its score is the share of attention under the mask
-("attends to X" is attention under a 0/1 mask, as in Clark et al. 2019's analysis), beside that of uniform
-attention. An entry of :data:`PATTERNS` gives the mask and the words; statistics, verdicts, labels, tables, JSON and
-CSV, maps, marks, roles of a profile and the documentation's table follow from it. Plug-ins add entries of their own
-(:mod:`attnviz.plugins`). A family of its own also needs a
+(as in Clark et al. 2019's analysis), beside that of uniform attention. An entry of :data:`PATTERNS` gives the mask and
+the words; statistics, verdicts, labels, tables, JSON and CSV, maps, marks, roles of a profile and the documentation's
+table follow from it. Plug-ins add entries of their own (:mod:`attnviz.plugins`). A family of its own also needs a
 colour and a mark (``FAMILIES`` in figures/families.py), the mark's outline on the page (``SHAPES`` in page/scene.js),
 and a letter in the summary (``LABEL_KINDS`` in commands/heads/summary.py), which otherwise counts it as "other".
 """
@@ -127,11 +126,9 @@ class MaskInput:
 
 @dataclass(frozen=True)
 class PatternSpec:
-    """One pattern.
+    """One pattern. Rows of its mask are those of :attr:`MaskInput.distances`; None where it cannot apply to the model.
 
-    Its mask is boolean [rows, n], axes query, key, True for the keys of the pattern, with rows as those of
-    :attr:`MaskInput.distances`; None where it cannot apply. In ``target``, what such a head attends to, ``{unit}``
-    stands for token or word, ``{window}`` and ``{far}`` for the two distances.
+    In ``target`` stands ``{unit}`` for token or word, ``{window}`` and ``{far}`` for the two distances.
     """
 
     statistic: str  # its key in JSON, CSV and ``--map``

@@ -1,9 +1,8 @@
 """Accuracy of heads at finding the other end of a syntactic relation, beside simple guesses, in texts and corpora.
 
 The measure of Clark et al. 2019, section 4.2: a head's guess is the other word that a word attends to most; its
-accuracy on a relation stands beside that of the word at one fixed offset and of the other guesses of
-:mod:`attnviz.measures.guesses`. Sinks are left out of words; a word without other tokens is never guessed and in no
-relation.
+accuracy stands beside that of the word at one fixed offset and of other guesses (:mod:`attnviz.measures.guesses`).
+Sinks are left out of words; a word without other tokens is never guessed and in no relation.
 """
 
 from collections import Counter, defaultdict
@@ -93,8 +92,7 @@ class SpansOfTexts:
     def between(self, pattern: Tensor) -> Tensor:
         """Attention between the spans of each text: sums over the pieces attended to, means over those attending.
 
-        From [batch, n_heads, n, n] to [batch, n_heads, n_spans, n_spans]; zeros for spans without tokens and beyond a
-        text's last span.
+        From [batch, n_heads, n, n] to [batch, n_heads, n_spans, n_spans]; zeros where a span has no tokens.
         """
         batch, n_heads, n, _ = pattern.shape
         n_spans = self._n_spans
@@ -305,10 +303,7 @@ class WordsOfLayer:
 
 
 def most_attended_other(pattern: Tensor, first: int = 0) -> Tensor:
-    """The other word that each word attends to most, [..., rows] of patterns [..., rows, n]; -1 for none.
-
-    The first row is that of word ``first``.
-    """
+    """The other word that each word from ``first`` on attends to most, [..., rows] of [..., rows, n]; -1 for none."""
     others = pattern.clone()
     others.diagonal(first, dim1=-2, dim2=-1).fill_(-1.0)
     guess = fast_argmax(others)

@@ -50,12 +50,12 @@ class Needles:
     """Sequences for retrieval scores (Wu et al. 2024): whether a head attends to the token to be copied next.
 
     A sequence is filler, a needle of a few tokens, filler, and the needle again. At the copy's i-th token a head
-    retrieves if its largest attention is on the needle's token i + 1, the next one. The score is the share of the
-    needle's tokens that are retrieved, without the first, which nothing predicts.
+    retrieves if its largest attention is on the needle's token i + 1. The score is the share of the needle's tokens
+    that are retrieved, without the first, which nothing predicts.
 
-    Unlike in the paper, tokens are random, and nothing is asked or generated: the copy is given (teacher forcing), so
-    that every model is measured on the same tokens. Unlike induction, the largest attention counts, not the mean, and
-    only a few tokens of a long context are repeated, at any depth, which occur nowhere else.
+    Unlike in the paper, tokens are random, and the copy is given (teacher forcing), so that every model is measured on
+    the same tokens. Unlike induction, the largest attention counts, not the mean, and only a few tokens of a long
+    context are repeated, at any depth, which occur nowhere else.
     """
 
     def __init__(self, checkpoint: Checkpoint, seed: int, n_sequences: int) -> None:
@@ -101,10 +101,9 @@ class Needles:
 
 
 def repeated_tokens(checkpoint: Checkpoint, seed: int) -> Tensor:
-    """Random sequences of ordinary tokens, each followed by itself, [SEQUENCES, 2 * length]; the same in every process.
+    """Random ordinary tokens, each sequence followed by itself, [SEQUENCES, 2 * length]; the same in every process.
 
-    Raises:
-        CheckpointError: the model has fewer than four positions, or its tokenizer special tokens only.
+    CheckpointError: the model has fewer than four positions, or its tokenizer special tokens only.
     """
     length = min(LENGTH, checkpoint.positions // 2)
     if length < 2:  # of a single token, what followed it is its copy, the query itself

@@ -1,11 +1,9 @@
 """Attention between spans of a text, and how much new tokens look back at the prompt.
 
 The share from span A to span B is sum over k in B of A[q,k], its mean over the queries q of A, and of the last one by
-itself; the same under attention that is uniform over what each query sees stands beside it. Tokens are measured as
-they are, sinks included, whatever units a text is shown in.
-
-A span that holds a sink, such as the first token, gets much for that alone. So the same is measured of content keys,
-those of B that are no sinks, beside attention that is uniform over the content keys that each query sees.
+itself, beside the same under attention that is uniform over what each query sees. Tokens are measured as they are,
+sinks included, whatever units a text is shown in. A span that holds a sink, such as the first token, gets much for that
+alone: so the same is measured of content keys, beside attention that is uniform over these.
 
 Lookback ratio (Chuang et al. 2024, "Lookback Lens", section 2.1), of a new token q: P / (P + N), P being the mean
 attention to a token of the prompt and N that to a new token, q itself included. Here its mean over new tokens.

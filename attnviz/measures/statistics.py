@@ -61,11 +61,7 @@ OPTIONAL = (DIAGONALITY, NOWHERE, *CONTACTS)  # what some texts of some models h
 
 
 def statistic_named(name: str) -> str:
-    """The statistic of heads.json that a name means; hyphens count as underscores.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
+    """The statistic of heads.json that a name means, hyphens being underscores; UsageError where there is none."""
     wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
     known = (*SCALARS, *OPTIONAL)
     if wanted not in known:
@@ -198,10 +194,7 @@ class TextContext:
         return tuple(name for name in self.masks if self.counts[name])
 
     def plan(self, first: int, pattern: Tensor) -> RowPlan:
-        """The pairs under each of the :attr:`masks` in a chunk of rows from ``first`` on, [n_heads, rows, n_keys].
-
-        It is made once for all layers.
-        """
+        """The pairs under each of the :attr:`masks` in rows from ``first`` on, [n_heads, rows, n_keys]; made once."""
         kind = first, *pattern.shape[1:], pattern.device
         if kind in self._plans:
             return self._plans[kind]
@@ -547,7 +540,7 @@ class HeadStatistics:
     def results(self) -> dict[int, dict[str, list[float | None]]]:
         """By layer and name one number a head; None where not measurable.
 
-        Names are :data:`SCALARS`, :data:`SHUFFLED`, :data:`TYPES`, and where they apply :data:`DIAGONALITY` and
+        Names are :data:`SCALARS`, :data:`SHUFFLED`, :data:`TYPES`, and where they apply :data:`DIAGONALITY`,
         :data:`NOWHERE`.
         """
         by_name: dict[str, list[list[float | None]]] = {}

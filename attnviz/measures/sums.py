@@ -45,10 +45,7 @@ def as_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 class SumTally:
-    """A tally whose counts are tensors of sums.
-
-    Values of a batch are kept on the device, layer by layer, until :func:`copy_to_host` is called.
-    """
+    """A tally of sums; values of a batch stay on the device, layer by layer, until :func:`copy_to_host` is called."""
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
         self._counts: dict[Any, Tensor] = {name: torch.zeros(shape).double() for name, shape in shapes.items()}

@@ -301,10 +301,9 @@ def ordinary_ids(checkpoint: Checkpoint) -> list[int]:
 
 
 def mean_embedding(checkpoint: Checkpoint) -> Tensor:
-    """Mean input embedding of :func:`ordinary_ids`, [d_model].
+    """Mean input embedding of :func:`ordinary_ids`, [d_model]: a large direction that makes all words look alike.
 
-    Embeddings share a large common direction that makes all words look alike; without it, cosines tell words apart
-    (Mu & Viswanath 2018).
+    Without it, cosines tell words apart (Mu & Viswanath 2018).
     """
     return _embeddings(checkpoint)[ordinary_ids(checkpoint)].mean(0, dtype=torch.float64)
 
@@ -353,11 +352,7 @@ class MeaningTally(TextTally):
         return pattern.flatten(2) @ as_of(self._masks, pattern)
 
     def results(self) -> HeadScores:
-        """Scores beside what uniform attention would score; all are cosines.
-
-        The score is sum A cos / sum A over the pairs; NaN for a head without attention there. The baseline is the mean
-        over queries with a pair of the mean cosine of their pairs; NaN where there are none.
-        """
+        """The cosines sum A cos / sum A over the pairs, beside those of uniform attention; NaN where there are none."""
         sums, uniform = self._counts["sums"], self._counts["uniform"][:, self._of_layer, 0]
         baselines = {"uniform attention": (uniform[..., 0] / uniform[..., 1])[:, None, :, None]}
         return estimated((sums[..., 0] / sums[..., 1])[:, None], baselines, self.n_queries, self.n_texts)

@@ -130,10 +130,9 @@ def _scale_agrees(check: LayerCheck) -> bool:
 
 @dataclass
 class LayerComparison:
-    """Running comparison of one layer, over chunks of rows.
+    """Running comparison of one layer; what differs most stays on the device until the pass has ended.
 
-    What differs most stays on the device, in :attr:`numbers`, until the pass has ended. With ``locating`` every step is
-    looked at as it comes, to say where and why.
+    With ``locating`` every step is looked at as it comes, to say where and why.
     """
 
     checkpoint: Checkpoint
@@ -293,8 +292,7 @@ class LayerComparison:
     def result(self, on_host: list[float], n_summed: int) -> LayerCheck:
         """The check of the layer, from its numbers on the host; sums have ``n_summed`` numbers a text.
 
-        Raises:
-            VerificationError: values of the model, or sums of their squares, are not finite.
+        VerificationError: values of the model, or sums of their squares, are not finite.
         """
         ends = zip(on_host[::2], on_host[1::2], strict=False)
         numbers = {name: greatest(map(abs, both)) for name, both in zip(self.numbers, ends, strict=False)}
@@ -331,10 +329,7 @@ class LayerComparison:
     def located(
         self, check: LayerCheck, record: LayerRecord, weighted: Tensor, output: Tensor, queries: Sequence[int] | None
     ) -> tuple[float, str]:
-        """Error / tolerance of a check that is not within it, and the first step that differs.
-
-        Other arguments are as for :meth:`add_outputs`.
-        """
+        """Error / tolerance of a check that is not within it, and the first step that differs."""
         positions = range(output.shape[1]) if queries is None else queries
         tolerance, at_rows = self.tolerance.output, at_queries(record, queries)
         if self.worst[1]:

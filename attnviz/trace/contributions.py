@@ -103,11 +103,7 @@ class LayerContributions:
 
 
 def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContributions:
-    """Recompute one layer's values, in the model's dtype, and collect its output weights.
-
-    Raises:
-        VerificationError: the model was changed since it was verified.
-    """
+    """Recompute one layer's values, and collect its output weights; VerificationError if the model was changed."""
     checkpoint = verified.checkpoint
     with without_gradients(checkpoint.device):
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
@@ -138,16 +134,11 @@ def check_total(
     where: Callable[[int], str],
     largest: str = "the largest",
 ) -> tuple[float, float]:
-    """Compare the sum of parts with the model's own numbers.
+    """Compare the sum of parts with the model's own numbers; VerificationError if they differ beyond the tolerance.
 
     For the message: ``what`` begins it; ``where`` puts the flat index of the largest difference in words; ``largest``
-    says of what the tolerance is a share.
-
-    Returns:
-        the largest absolute difference as a share of the largest of the model's numbers, and this number.
-
-    Raises:
-        VerificationError: they differ by more than the tolerance.
+    says of what the tolerance is a share. Returns the largest absolute difference as a share of the largest of the
+    model's numbers, and this number.
     """
     tolerance = checkpoint.tolerance.output
     scale, difference = float(model_numbers.abs().max()), (total - model_numbers).abs()

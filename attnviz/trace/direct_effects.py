@@ -1,14 +1,13 @@
 """Direct effects of heads on an answer minus a foil: two tokens of the vocabulary, or two classes.
 
-Direct effects alone: what later layers make of a head's output is in their parts (Elhage et al. 2021; answer minus
-foil as in Wang et al. 2022, "Interpretability in the Wild"). The final state x is a sum of parts c
+Direct effects alone: what later layers make of a head's output is in their parts (Elhage et al. 2021; answer minus foil
+as in Wang et al. 2022, "Interpretability in the Wild"). The final state x is a sum of parts c
 (:mod:`attnviz.trace.residual_parts`); with f(x) = logit of the answer - logit of the foil, c adds g·c, g = df/dx.
 
 Where the unembedding or the classifier is one linear map (GPT-2, Llama) that is exact. BERT's masked-language head, its
-pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient at this x, and what it
-leaves out is a part of its own; that the head moves along the parts as they say is checked by a finite difference. That
-the parts sum to the model's own x, and to f(x), and that its head gives the logits that the whole model returns, is
-checked too, or nothing is given.
+pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient at this x, what it leaves
+out is a part of its own, and a finite difference checks that the head moves along the parts as they say. That parts sum
+to the model's own x and f(x), and that its head gives the logits that the whole model returns, is checked, too.
 
 Promoted tokens: those whose logits a head raises most (nostalgebraist 2020), where logits are linear in x. From its
 part of the logits the mean over the vocabulary is removed, since a number added to all changes no probability.
@@ -71,10 +70,7 @@ class Promotion:
 
 @dataclass(frozen=True)
 class Answer:
-    """A token, a class, or a token of the text where an answer starts or ends, with the model's logit and probability.
-
-    Tokens of the vocabulary are as figures show them.
-    """
+    """A token, as figures show it, a class, or a token of the text where an answer starts or ends."""
 
     id: int  # of the token, number of the class, or position in the text
     text: str
@@ -123,8 +119,7 @@ def answer_ids(
 ) -> tuple[int | None, int | None]:
     """Ids of the tokens, or numbers of the classes, that an answer and a foil name; None where none is given.
 
-    Raises:
-        UsageError: no such token or class, both the same, or a model without logits.
+    UsageError: no such token or class, both the same, or a model without logits.
     """
     if answer is None and foil is None:
         return None, None
@@ -165,13 +160,11 @@ def direct_effects(
     """Decompose an answer minus a foil; ``written`` was recorded while the heads were verified.
 
     ``answer``, ``foil``: by :func:`answer_ids`; None for the model's first choice, and for the first of the others. In
-    question answering ``answer`` is 0 for the start of the answer and 1 for its end, and there is no foil.
-    ``by_key``: a head whose effect is divided among the keys that it attends to, too.
+    question answering ``answer`` is 0 for the start of the answer and 1 for its end, and there is no foil. ``by_key``:
+    a head whose effect is divided among the keys that it attends to, too.
 
-    Raises:
-        VerificationError: the parts do not sum to the model's own final state or logits, within the tolerance for
-            outputs of the dtype; they are not how its head moves; the whole model returns other logits; or the model
-            was changed.
+    VerificationError: the parts do not sum to the model's own final state or logits; they are not how its head moves;
+    the whole model returns other logits; or the model was changed.
     """
     checkpoint, tolerance = verified.checkpoint, verified.verification.tolerance.output
     tokens, _ = verified.tokens_of(next(layer for layer in written.layers if checkpoint.modules[layer].attends))

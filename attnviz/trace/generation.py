@@ -32,8 +32,7 @@ def target_tokens(
 ) -> TargetTokens:
     """What the decoder of an encoder-decoder reads: the ``target``, or one generated greedily if it is None.
 
-    Raises:
-        TextError: see :func:`attnviz.models.encoding.tokenize`.
+    TextError: see :func:`attnviz.models.encoding.tokenize`.
     """
     longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
     if target is None:
@@ -71,10 +70,8 @@ def _decoder_on(checkpoint: Checkpoint, source: Tokens) -> Callable[..., Any]:
 def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:
     """Generate a target, as text and tokens, by the most likely next token that is not padding.
 
-    Ends at the end token, after ``max_new_tokens``, or at the model's last position.
-
-    Raises:
-        TextError: the model has no language-modelling head, or writes nothing.
+    Ends at the end token, after ``max_new_tokens``, or at the model's last position. TextError: the model has no
+    language-modelling head, or writes nothing.
     """
     if checkpoint.language_head is None:
         raise TextError(
@@ -93,13 +90,9 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
 
 
 def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tuple[list[int], bool]:
-    """Continue a text with a decoder's most likely next tokens: ``count`` of them, or fewer if the model ends it.
+    """The ``count`` most likely next tokens of a text, or fewer if the model ends it, and whether it did.
 
-    Returns:
-        their ids, without the end token; and whether the model gave the end token.
-
-    Raises:
-        TextError: the model has too few positions, or ends at once.
+    TextError: the model has too few positions, or ends at once.
     """
     if len(tokens) + count > checkpoint.positions:
         raise TextError(
@@ -120,10 +113,7 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
 
 
 def drafted_greedily(checkpoint: Checkpoint, ids: Sequence[int], draft: Sequence[int]) -> list[int]:
-    """As many of a decoder's most likely next tokens as ``draft`` has, the likely ones: one pass where they are right.
-
-    Ends with the model's end token.
-    """
+    """As many most likely next tokens as ``draft`` has, or up to the end token: one pass where the draft is right."""
     head: Any = checkpoint.language_head
     ends, written = _end_tokens(checkpoint), list[int]()
     while len(written) < len(draft):

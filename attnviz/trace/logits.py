@@ -18,12 +18,8 @@ def check_logits(checkpoint: Checkpoint, inputs: dict[str, Tensor], states: Tens
     """Compare the logits that the whole model returns for one text with those of its head on recorded final states.
 
     ``inputs``: of the model, [1, n]; ``states``: [n_positions, d_model]; of a classifier at the one that it reads.
-
-    Returns:
-        the largest difference as a share of the largest logit.
-
-    Raises:
-        VerificationError: they differ, so that the head alone is not what the model does with its final states.
+    Returns the largest difference as a share of the largest logit. VerificationError: the head alone is not what the
+    model does.
     """
     whole, head = checkpoint.whole, checkpoint.prediction_head
     assert whole is not None

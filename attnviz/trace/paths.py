@@ -55,8 +55,7 @@ class Receiver:
     def senders(self, checkpoint: Checkpoint, selections: Sequence[str] = ()) -> list[HeadId]:
         """The heads that write into the stream before it is read here, layer by layer; all, or those of selections.
 
-        Raises:
-            UsageError: a selection cannot be read, or names a head that does not write before.
+        UsageError: a selection cannot be read, or names a head that does not write before.
         """
         n_layers = checkpoint.n_layers if self.head is None else self.head.layer
         before = [head for head in select_heads((), checkpoint.kinds) if head.layer < n_layers]
@@ -69,11 +68,7 @@ class Receiver:
 
 
 def receiver_named(name: str, checkpoint: Checkpoint) -> Receiver:
-    """A receiver from ``L10H7.q``, ``10.7.k`` or ``logits``.
-
-    Raises:
-        UsageError: it names none, a head that the model lacks, or the model has no direct paths.
-    """
+    """A receiver from ``L10H7.q``, ``10.7.k`` or ``logits``; UsageError without such a one, or without direct paths."""
     if why := why_no_paths(checkpoint):
         raise UsageError(f"leave out --to (receiver=...): {why}.")
     if name.strip().lower() == LOGITS:
@@ -100,12 +95,9 @@ def why_no_paths(checkpoint: Checkpoint) -> str:
 
 
 def sent(checkpoint: Checkpoint, base: KeptPass, other: KeptPass, head: HeadId, at: Tensor | None = None) -> Tensor:
-    """What is added to the base's residual stream when a head writes what it writes in the other run.
+    """What is added to the base's stream when a head writes what it does in the other run, [rows, n, d_model].
 
     ``at``: boolean [rows, n], the positions at which it does; None for all.
-
-    Returns:
-        [rows, n, d_model], in float32 at least.
     """
     modules = checkpoint.modules[head.layer]
     weight = checkpoint.architecture.parameters(checkpoint.model, head.layer).output_weight[head.head]
@@ -136,13 +128,9 @@ def along_paths(
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Patch the path from each sender to a receiver, inside :func:`attnviz.trace.removal.running`.
 
-    ``at``: as of :func:`sent`. ``networks``: those between are ``frozen``, or ``run``.
-
-    Yields:
-        numbers of senders, and the final states with the path of each patched, [n_senders * rows, n, d_model].
-
-    Raises:
-        VerificationError: with nothing sent these are not the final states of the base.
+    ``at``: as of :func:`sent`. ``networks``: those between are ``frozen``, or ``run``. Yields numbers of senders, and
+    the final states with the path of each patched, [n_senders * rows, n, d_model]. VerificationError: with nothing sent
+    these are not the final states of the base.
     """
     step = max(1, AT_ONCE // base.final[..., 0].numel())
     for first in range(0, len(senders), step):

@@ -19,11 +19,7 @@ MaskCache = dict[object, Tensor | None]
 
 @dataclass(frozen=True)
 class LayerQK:
-    """What the patterns of a layer are computed from.
-
-    Queries and keys are in float32 at least where the model's implementation of attention does not round scores to the
-    dtype, as all but eager do not.
-    """
+    """What a layer's patterns are computed from; in float32 at least where its attention does not round scores."""
 
     query: Tensor  # [batch, n_heads, n_queries, d_head]
     key: Tensor  # [batch, n_heads, n_keys, d_head]

@@ -1,18 +1,13 @@
-"""One forward pass, recorded: every layer's attention in blocks of query rows, its input, output, residual and norm.
+"""One forward pass, recorded: every layer's attention in chunks of query rows, its input, output, residual and norm.
 
 The model runs with the implementation of attention that it was loaded with. A function of ours takes the place of that
-implementation in transformers' attention interface, and calls it.
+implementation in transformers' attention interface, and calls it. Eager attention is called on a chunk of queries at a
+time, so that no pattern of a whole layer has to be in memory, and each chunk of weights is handed to an observer. Keys
+that the model's own mask hides from a whole chunk are left out, which gives the same numbers in half the time.
 
-Eager attention is called on a chunk of queries at a time, so that no pattern of a whole layer has to be in memory, and
-each chunk of weights is handed to an observer. Keys that the model's own mask hides from a whole chunk are left out,
-which gives the same numbers in half the time.
-
-Others (sdpa, flash, a function of the user's) return no weights. They are called as the model calls them, and their
-result is handed on. Then they are called once more with the same queries, keys and mask on random values R: the result,
-A R, is that of a pattern A alone but for a chance of nothing (Freivalds 1977, "Probabilistic Machines Can Use Less
-Running Time").
-
-Inputs, outputs, the residual stream and norms are read by taps (:mod:`attnviz.trace.taps`).
+Others (sdpa, flash, a function of the user's) return no weights. Their result is handed on; then they are called once
+more with the same queries, keys and mask on random values R: the result, A R, is that of a pattern A alone but for a
+chance of nothing (Freivalds 1977, "Probabilistic Machines Can Use Less Running Time").
 """
 
 import math
@@ -45,11 +40,7 @@ but at most a quarter of what is free."""
 
 
 def block_memory(size: object) -> int | None:
-    """Bytes of a chunk of rows, from a number or a text such as ``64M``; None for the default of the device.
-
-    Raises:
-        UsageError: not a size.
-    """
+    """Bytes of a chunk of rows, from a number or ``64M``; None for the default of the device; UsageError else."""
     return None if size is None else n_bytes("memory", size)
 
 
@@ -79,10 +70,7 @@ class AttentionCall:
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """Inputs and outputs of the attention of one layer of the model, and the residual stream and norm after it.
-
-    Tensors are [batch, n, d_model] where nothing else is said.
-    """
+    """Inputs and outputs of a layer's attention, and stream and norm after it; [batch, n, d_model] where not said."""
 
     layer: int
     attention_input: Tensor  # what W_Q, W_K and W_V are applied to
@@ -418,8 +406,7 @@ def record_attention(
     caller has to look at the final states, [batch, n, d_model]. The model runs in eval mode, and gets its own settings
     back afterwards, whatever happens.
 
-    Raises:
-        VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
+    VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
     """
     state, visited, encoded = _State(), list[int](), list[Tensor]()
     memory = default_memory(checkpoint.device) if memory is None else memory
@@ -640,8 +627,7 @@ def not_finite(what: str, dtype: str) -> VerificationError:
 def running_plainly(checkpoint: Checkpoint) -> Iterator[None]:
     """Set plain experts, outputs by name and eval mode, run no compiled code, and restore all at the end.
 
-    Raises:
-        CheckpointError: by the block, where the model's own code raises anything.
+    CheckpointError: by the block, where the model's own code raises anything.
     """
     model: Any = checkpoint.model
     experts, by_name = model.config._experts_implementation, model.config.return_dict

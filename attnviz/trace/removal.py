@@ -108,9 +108,8 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
     """Run the model from W_O of a layer on, on stacked copies of a batch: final states [copies * rows, n, d_model].
 
-    All before W_O is taken from the kept pass, with the layer's residual stream and mask. Hooks can change the input of
-    W_O and all that follows. A model that is not resumable runs again from the beginning, a decoder from its encoder's
-    output on.
+    All before W_O is taken from the kept pass. Hooks can change the input of W_O and all that follows. A model that is
+    not resumable runs again from the beginning, a decoder from its encoder's output on.
     """
     if not checkpoint.architecture.resumable:
         inputs: dict[str, Any] = {name: _repeated(value, copies) for name, value in kept.inputs.items()}
@@ -186,11 +185,8 @@ def removed_heads(
     """Remove the heads of one variant from each copy of a batch, inside the block.
 
     ``attention_mask``: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
-    copies, [n_variants * rows, n]. ``decoder_mask``: likewise of what a decoder reads.
-
-    Raises:
-        VerificationError: a layer with a removed head did not run exactly once, so the output is not that of the
-            model without the head.
+    copies, [n_variants * rows, n]. ``decoder_mask``: likewise of what a decoder reads. VerificationError: a layer with
+    a removed head did not run exactly once, so the output is not that of the model without the head.
     """
     runs = dict.fromkeys(sorted({int(head.layer) for heads in variants for head in heads}), 0)
     attention_inputs: dict[int, Tensor] = {}

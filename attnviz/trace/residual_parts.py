@@ -2,10 +2,9 @@
 
 The input of an attention layer, and the final state, are sums of embeddings, outputs of heads, feed-forward networks
 and biases, once each norm on the way is held at the scale that it has in the model (Elhage et al. 2021, "A Mathematical
-Framework for Transformer Circuits"). At a fixed scale s a norm is (x - mean of x) / s * weight + bias: a linear map,
-divided by one number a position. So a map W [d_model, d] of this input reads from what was written early in the model
-through one matrix [d_model, d], and from a head through W_O of that head and this matrix, [d_head, d]: nothing of the
-size n × parts × d_model is ever made.
+Framework for Transformer Circuits"): (x - mean of x) / s * weight + bias, a linear map divided by one number a
+position. So a map W [d_model, d] of this input reads from what was written early in the model through one matrix
+[d_model, d], and from a head through W_O of that head and this matrix: nothing of n × parts × d_model is ever made.
 """
 
 from collections.abc import Iterable, Iterator
@@ -103,8 +102,7 @@ def parts_at(terms: Iterable[Term], positions: Tensor) -> tuple[list[Source], Te
 class WrittenParts:
     """What modules wrote into the residual stream of one text in one pass, and the scales of the norms it went through.
 
-    ``layers`` write into the stream, in running order. ``sites`` are by layer and name, [n, ..]; those of norms are
-    scales, [n, 1].
+    ``sites`` are by layer and name, [n, ..]; those of norms are scales, [n, 1].
     """
 
     def __init__(self, checkpoint: Checkpoint, tokens: Tokens) -> None:

@@ -72,11 +72,8 @@ def self_repairs(
     """Remove heads from a run one at a time, inside :func:`attnviz.trace.removal.running`.
 
     ``read``: the position that logits are read at, ``answers``, ``foils``: two tokens; [rows] each. ``at``: positions
-    at which a head is removed, boolean [rows, n]; None for all.
-
-    Raises:
-        VerificationError: with nothing removed the final states are not the model's, or the parts do not sum to the
-            change of the residual stream.
+    at which a head is removed, boolean [rows, n]; None for all. VerificationError: with nothing removed the final
+    states are not the model's, or the parts do not sum to the change of the residual stream.
     """
     reading = _Reading(checkpoint, base, read, answers, foils)
     step = max(1, AT_ONCE // base.final[..., 0].numel())

@@ -1,11 +1,10 @@
 """Finds the attention sinks of a text in a decoder, beside the first token and special tokens.
 
 Decoders put much of their attention on the first token, whatever it is (Xiao et al. 2023, "Efficient Streaming Language
-Models with Attention Sinks"), and some on others, such as a line break or the second token, which then count as content
-and hide what a head does. Here a position is a sink, too, where it gets more than 0.3 of the attention of the queries
-after it, in the mean over these, from most heads of most layers. That share, and the mean over later queries, are those
-of the sink metric of Gu et al. 2024, "When Attention Sink Emerges in Language Models", section 3; the majority of heads
-and layers is our own, stricter than their rate over all heads.
+Models with Attention Sinks"), and some on others, such as a line break, which then count as content and hide what a
+head does. Here a position is a sink, too, where it gets more than 0.3 of the attention of the queries after it, in the
+mean over these, from most heads of most layers. That share and mean are those of Gu et al. 2024, "When Attention Sink
+Emerges in Language Models", section 3; the majority of heads and layers, stricter than their rate over all, is our own.
 """
 
 from collections.abc import Sequence

@@ -119,8 +119,7 @@ class VerifiedAttention:
     def model_output(self, layer: int) -> Tensor:
         """The model's own attention output of a layer, after W_O and b_O, before the residual, [1, n, d_model].
 
-        Raises:
-            UsageError: it was not kept when the heads were verified.
+        UsageError: it was not kept when the heads were verified.
         """
         output = self._kept[layer].output
         if output is None:
@@ -133,8 +132,7 @@ class VerifiedAttention:
     def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[VerifiedRows]:
         """Recompute the patterns of a layer in chunks of query rows, in order; of all or some heads.
 
-        Raises:
-            VerificationError: the model's weights are no longer those that were verified.
+        VerificationError: the model's weights are no longer those that were verified.
         """
         source, check = self._heads(layer), self.verification.layers[layer]
         if heads is not None:
@@ -210,9 +208,7 @@ def verify_attention(
     positions. Without ``keep_outputs`` there is no :meth:`VerifiedAttention.model_output`. ``on_attention_call`` gets
     what each layer of the model hands to its attention, before it is compared.
 
-    Raises:
-        VerificationError: a layer differs by more than the tolerance of the dtype; the message locates the worst
-            difference.
+    VerificationError: a layer differs by more than the tolerance of the dtype; it locates the worst difference.
     """
 
     def labels(layer: int) -> tuple[TokenLabels, TokenLabels]:
@@ -300,11 +296,7 @@ class Verifier(Observer):
         self._weighted, self._blind = list[Tensor](), list[Tensor]()
 
     def run(self, inputs: dict[str, Tensor], memory: float | None = None) -> None:
-        """Run the model once on what its forward takes.
-
-        Raises:
-            VerificationError: a layer differs; a second run, which looks at every step, says where.
-        """
+        """Run the model once; where a layer differs, once more, to raise VerificationError with the place."""
         try:
             wrong = self._wrong(record_attention(self._checkpoint, inputs, self, memory, check_finite=False))
         except VerificationError:  # perhaps what follows from a layer that differs
