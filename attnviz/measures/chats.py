@@ -103,9 +103,9 @@ class ChatTally(SumTally):
             names, values = [span.name for span in tally.layout.spans], dict[Measure, Tensor]()
             for from_, source in enumerate(names):
                 for to, target in enumerate(names):
-                    values[SHARE, source, target] = tally.content[:, from_, to]
-                    values[LAST, source, target] = tally.last_content[:, from_, to]
-            measured[text] = values | {_LOOKBACK: tally.lookback}
+                    values[SHARE, source, target] = tally.means["content"][:, from_, to]
+                    values[LAST, source, target] = tally.means["last_content"][:, from_, to]
+            measured[text] = values | {_LOOKBACK: tally.means["lookback"]}
         return measured
 
     def _summed(self, measure: Measure, texts: list[int], values: dict[int, dict[Measure, Tensor]]) -> Tensor:

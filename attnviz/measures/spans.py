@@ -131,59 +131,33 @@ class SpanTally:
         """The copies of :meth:`on_device`, in order."""
         self._sums = [next(copies) for _ in self._sums]
 
-    def _measured(self, token: int) -> bool:
-        return any(first <= token < end for first, end in self._rows)
-
     @cached_property
-    def _means(self) -> Tensor:
-        """Mean share over the queries of each span, to each set of tokens, [n_heads, n_spans, n_sets]; may be NaN."""
-        counts = [sum(map(self._measured, span.tokens)) for span in self.layout.spans]
-        return self._sums[0] / torch.tensor([count or torch.nan for count in counts])[:, None]
+    def means(self) -> dict[str, Tensor]:
+        """Shares from span to span, [n_heads, n_spans, n_spans], ``last_`` those of the last query of a span alone.
 
-    @cached_property
-    def _lasts(self) -> Tensor:
-        """Likewise of the last token of each span alone."""
-        missing = [not self._measured(span.tokens[-1]) for span in self.layout.spans]
-        return self._sums[1].masked_fill(torch.tensor(missing)[:, None], torch.nan)
-
-    @property
-    def _n_spans(self) -> int:
-        return len(self.layout.spans)
-
-    @property
-    def shares(self) -> Tensor:
-        """Mean share over the queries of each span, to each span, [n_heads, n_spans, n_spans]; NaN without queries."""
-        return self._means[..., : self._n_spans]
-
-    @property
-    def last_shares(self) -> Tensor:
-        """Likewise of the last token of each span alone."""
-        return self._lasts[..., : self._n_spans]
-
-    @property
-    def content(self) -> Tensor:
-        """The part of :attr:`shares` that goes to content."""
-        return self._means[..., self._n_spans : -1]
-
-    @property
-    def last_content(self) -> Tensor:
-        return self._lasts[..., self._n_spans : -1]
-
-    @property
-    def sink(self) -> Tensor:
-        """Mean share over the queries of each span, to all sinks, [n_heads, n_spans]."""
-        return self._means[..., -1]
-
-    @cached_property
-    def lookback(self) -> Tensor:
-        """Mean lookback ratio of the new tokens, [n_heads]; NaN without any."""
-        return self._sums[2][0] / self._sums[2][1]
+        ``content`` is the part of ``shares`` that goes to content, ``sink`` what goes to all sinks, [n_heads, n_spans],
+        ``lookback`` the ratio, [n_heads]. NaN where nothing is measured.
+        """
+        spans = self.layout.spans
+        measured = {token for first, end in self._rows for token in range(first, end)}
+        counts = [sum(token in measured for token in span.tokens) or torch.nan for span in spans]
+        missing = [span.tokens[-1] not in measured for span in spans]
+        of_all = self._sums[0] / torch.tensor(counts)[:, None]
+        of_last = self._sums[1].masked_fill(torch.tensor(missing)[:, None], torch.nan)
+        n = len(spans)
+        return {
+            "shares": of_all[..., :n],
+            "last_shares": of_last[..., :n],
+            "content": of_all[..., n:-1],
+            "last_content": of_last[..., n:-1],
+            "sink": of_all[..., -1],
+            "lookback": self._sums[2][0] / self._sums[2][1],
+        }
 
     @cached_property
     def numbers(self) -> dict[str, Any]:
-        """All of these by name, as nested lists."""
-        names = "shares", "last_shares", "content", "last_content", "sink", "lookback"
-        return {name: getattr(self, name).tolist() for name in names}
+        """The means as nested lists."""
+        return {name: values.tolist() for name, values in self.means.items()}
 
 
 @dataclass(frozen=True)
@@ -202,7 +176,7 @@ class SpanShares:
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
         """Numbers of two spans of which the first is measured and sees the second in some layer."""
-        seen = torch.stack([baseline.shares[0] for baseline in self.baselines.values()]).nan_to_num().amax(0)
+        seen = torch.stack([baseline.means["shares"][0] for baseline in self.baselines.values()]).nan_to_num().amax(0)
         return [(source, target) for source, target in torch.nonzero(seen).tolist()]
 
     def between(self, head: HeadId, source: int, target: int) -> SpanShare:

@@ -181,47 +181,26 @@ class _BlockAttention:
         return layer
 
     def attend_as_loaded(
-        self,
-        original: Callable[..., Any],
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *mask: Any,
-        **more: Any,
+        self, original: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any, **more: Any
     ) -> Any:
         """Called by transformers instead of an implementation other than eager."""
-        result = original(module, query, key, value, *mask, **more)
+        result = original(query, key, value, *mask, **more)
         layer, probed = self._begin(query, key, value, more.get("scaling"), more.get("softcap")), None
         if self.observer.probes:
             random = random_values(value).repeat(*value.shape[:-2], 1, 1)  # which the function may overwrite
-            probed = original(module, query, key, random, *mask, **more)[0]
+            probed = original(query, key, random, *mask, **more)[0]
         row_bytes = query.shape[:2].numel() * key.shape[-2] * max(4, query.element_size())
         for first, last in row_blocks(query.shape[-2], row_bytes, self.memory):
             self.observer.rows(layer, Rows(first, last, probe=None if probed is None else probed[:, first:last]))
         self.state.seen[layer]["weighted"] = result[0]
         return result
 
-    def attend_in_chunks(
-        self,
-        original: Callable[..., Any],
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        **more: Any,
-    ) -> Any:
-        """Called by transformers instead of eager attention."""
-        attend = partial(original, module)
-        return self._in_chunks(attend, query, key, value, mask, more, more.get("scaling"))
-
     def upcast(
         self, modules: LayerModules, original: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any
     ) -> Any:
         """Replaces GPT-2's ``_upcast_and_reordered_attn``, which bypasses the interface."""
         scale: Any = modules.attention.scaling
-        return self._in_chunks(original, query, key, value, mask[0] if mask else None, {}, scale)
+        return self.attend_in_chunks(original, query, key, value, mask[0] if mask else None, {}, scale)
 
     def whole(self, modules: LayerModules, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Replaces the forward of an attention that bypasses the interface; reads around its linear maps."""
@@ -261,9 +240,9 @@ class _BlockAttention:
             self.observer.rows(layer, Rows(first, last, n_keys, weights[:, :, first:last]))
         self.state.seen[layer]["weighted"] = weighted.transpose(1, 2)
 
-    def _in_chunks(
+    def attend_in_chunks(
         self,
-        attend: Callable[..., Any],
+        original: Callable[..., Any],
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -271,13 +250,14 @@ class _BlockAttention:
         more: dict[str, Any],
         scale: float | None,
     ) -> tuple[Tensor, Tensor | None]:
+        """Called by transformers instead of eager attention."""
         layer, bias = self._begin(query, key, value, scale, more.get("softcap")), more.get("position_bias")
         n, weighted, weights = query.shape[-2], list[Tensor](), Tensor()
         for first, last in row_blocks(n, query.shape[:2].numel() * key.shape[-2] * query.element_size(), self.memory):
             rows, n_keys = self.masks.of(mask, first, last, key.shape[-2])
             if bias is not None:
                 more["position_bias"] = bias[:, :, first:last, :n_keys] if bias.shape[-2] == n else bias[..., :n_keys]
-            result, weights = attend(query[:, :, first:last], key[:, :, :n_keys], value[:, :, :n_keys], rows, **more)
+            result, weights = original(query[:, :, first:last], key[:, :, :n_keys], value[:, :, :n_keys], rows, **more)
             _refuse_no_pattern(layer, weights, (*query.shape[:2], last - first, n_keys))
             weighted.append(result)
             self.observer.rows(layer, Rows(first, last, n_keys, weights))
@@ -565,8 +545,10 @@ def _attend(original: Callable[..., Any], name: str, module: Any, *given: Any, *
     """The attention of the pass that runs this module here; else of another model, which runs untouched."""
     for attention in _passes_here():
         if id(module) in attention.modules:
-            attend = attention.attend_in_chunks if name == "eager" else attention.attend_as_loaded
-            return attend(original, module, *given, **more)
+            call = partial(original, module)
+            if name == "eager":
+                return attention.attend_in_chunks(call, *given, more, more.get("scaling"))
+            return attention.attend_as_loaded(call, *given, **more)
     return original(module, *given, **more)
 
 

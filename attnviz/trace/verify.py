@@ -85,6 +85,26 @@ class VerifiedRows:
             raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
 
 
+def _verified(
+    check: LayerCheck | PendingCheck,
+    tolerance: Tolerance,
+    heads: LayerQK,
+    pattern: Tensor,
+    first: int,
+    queries: Sequence[int] | None,
+) -> VerifiedRows:
+    n_queries, n_keys = heads.query.shape[-2], heads.key.shape[-2]
+    return VerifiedRows(
+        check=check,
+        tolerance=tolerance,
+        pattern=pattern,
+        first=first,
+        n_queries=n_queries,
+        n_keys=n_keys,
+        end=n_queries if queries is None else queries[-1] + 1,
+    )
+
+
 @dataclass(eq=False)
 class VerifiedAttention:
     """The verified heads of one text: patterns are recomputed on demand, not kept.
@@ -137,21 +157,12 @@ class VerifiedAttention:
         source, check = self._heads(layer), self.verification.layers[layer]
         if heads is not None:
             source, check = of_heads(source, heads), replace(check, heads_compared=len(heads))
-        n_queries = source.query.shape[-2]
         memory = default_memory(source.query.device) if self.memory is None else self.memory
-        for first, last in row_blocks(n_queries, source.row_bytes, memory):
+        for first, last in row_blocks(source.query.shape[-2], source.row_bytes, memory):
             for start, stop in _stretches(self.queries, first, last):
                 with torch.inference_mode(), torch.autocast(source.query.device.type, enabled=False):
                     pattern = source.rows(start, stop)
-                yield VerifiedRows(
-                    check=check,
-                    tolerance=self.verification.tolerance,
-                    pattern=pattern,
-                    first=start,
-                    n_queries=n_queries,
-                    n_keys=source.key.shape[-2],
-                    end=n_queries if self.queries is None else self.queries[-1] + 1,
-                )
+                yield _verified(check, self.verification.tolerance, source, pattern, start, self.queries)
 
     @alone
     def _heads(self, layer: int) -> LayerQK:
@@ -377,7 +388,6 @@ class Verifier(Observer):
 
     def rows(self, layer: int, rows: Rows) -> None:
         """Recompute some rows of the patterns, compare them, and pass them on."""
-        n_queries = self._heads.query.shape[-2]
         for start, stop in _stretches(self._queries, rows.first, rows.last):
             here = slice(start - rows.first, stop - rows.first)
             if rows.weights is not None:
@@ -386,17 +396,8 @@ class Verifier(Observer):
                 assert rows.probe is not None  # the observer probes
                 pattern, weighted = self._compared_probe(start, rows.probe[:, here].transpose(1, 2))
             self._weighted.append(weighted.transpose(1, 2))
-            self._on_rows(
-                VerifiedRows(
-                    check=PendingCheck(layer),
-                    tolerance=self._checkpoint.tolerance,
-                    pattern=pattern,
-                    first=start,
-                    n_queries=n_queries,
-                    n_keys=self._heads.key.shape[-2],
-                    end=n_queries if self._queries is None else self._queries[-1] + 1,
-                )
-            )
+            check, tolerance = PendingCheck(layer), self._checkpoint.tolerance
+            self._on_rows(_verified(check, tolerance, self._heads, pattern, start, self._queries))
 
     def _compared_weights(self, first: int, model_rows: Tensor) -> tuple[Tensor, Tensor]:
         """The pattern of consecutive queries, compared with the model's weights, and the weighted values."""
