@@ -109,7 +109,6 @@ class ChatTally(SumTally):
         return measured
 
     def _summed(self, measure: Measure, texts: list[int], values: dict[int, dict[Measure, Tensor]]) -> Tensor:
-        """Sums over chats of a measure, [1 + replicates, n_heads]."""
         return self._weights[:, texts] @ torch.stack([values[text][measure] for text in texts]).nan_to_num()
 
     def results(self) -> list[ChatScores]:

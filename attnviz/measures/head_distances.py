@@ -81,8 +81,5 @@ class HeadDistanceTally(SumTally):
         return int(self._counts["queries"])
 
     def results(self) -> Tensor:
-        """The mean divergence of any two heads in nats, 0 to ln 2, [n_all_heads, n_all_heads], layer by layer.
-
-        Symmetric, zeros on the diagonal; NaN where nothing was compared.
-        """
+        """The mean divergence of any two heads, 0 to ln 2, [n_all_heads, n_all_heads]; NaN if nothing was compared."""
         return self._counts["sums"] / self._counts["queries"]

@@ -227,7 +227,6 @@ class RelationTally(SumTally):
             self._sum((relation, name), sums[0])
 
     def _count_heads(self, first: int, guesses: Tensor) -> None:
-        """Count some layers from ``first`` on, from guesses as in :meth:`_count`."""
         assert self._guesses is not None
         visible, of_text = self._guesses.visible, guesses.transpose(0, 1).flatten(1, 2)
 

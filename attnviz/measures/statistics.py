@@ -276,11 +276,7 @@ class TextContext:
 
     @cached_property
     def uniform(self) -> dict[str, float | None]:
-        """Every statistic under uniform attention, by name: the baselines.
-
-        For shares, attention is uniform over content alone. None where not measurable, as diagonality of
-        self-attention.
-        """
+        """Every statistic under uniform attention, by name; for shares it is uniform over content alone."""
         both = {DIAGONALITY: (None, None), **self._uniform.results()[0]}
         uniform = {name: of_content if name in NAMES else of_all for name, (of_all, of_content) in both.items()}
         return uniform if self.contacts is None else uniform | self.contacts.chance
@@ -528,10 +524,7 @@ class HeadStatistics:
 
     @property
     def aligned(self) -> dict[int, list[list[int]]]:
-        """Of cross-attention, by layer and head each query's key of largest weight: word alignment.
-
-        Koehn & Knowles 2017, section 3.6.
-        """
+        """By layer and head each query's key of largest weight, in cross-attention (Koehn & Knowles 2017, 3.6)."""
         if self._context.source is None:
             return {}
         by_layer = self._of_units(self._aligned).swapaxes(0, 1).tolist()
@@ -600,7 +593,6 @@ class HeadStatistics:
 
 
 def _rows_of(name: str, chunks: Sequence[_Chunk]) -> Tensor:
-    """The values of the rows of all chunks, [n_heads, rows]."""
     return torch.cat([getattr(chunk, name) for chunk in chunks], 1)
 
 

@@ -52,7 +52,6 @@ class SumTally:
         self._kept: dict[str, list[Tensor]] = {}
 
     def _keep(self, name: str, values: Tensor) -> None:
-        """Keep a layer's values of a batch on the device."""
         self._kept.setdefault(name, []).append(values)
 
     def on_device(self) -> list[Tensor]:

@@ -32,7 +32,6 @@ from attnviz.texts.runs import Additive
 
 
 def _at(offset: int) -> PatternSpec:
-    """The pattern of keys at one offset."""
 
     def mask(text: MaskInput) -> Tensor | None:
         return None if text.causal and offset > 0 else text.distances == offset
@@ -168,7 +167,6 @@ class StatisticsTally(TextTally):
             self._keep("queries", (self._under[:, 1:] & allowed).any(-1).sum((0, 2)))
 
     def _columns_of(self, batch: Batch, window: int, like: Tensor) -> _Columns:
-        """What patterns of a layer's window are multiplied by, in their dtype."""
         valid, non_sink, n = batch.valid.to(like), batch.non_sink.to(like), batch.valid.shape[1]
         far = (distances(like, 0) * valid[..., None])[:, None]
         on_sinks = (non_sink[:, :, None] * (valid - non_sink)[:, None])[:, None]
@@ -368,7 +366,6 @@ class MeaningTally(TextTally):
 
 
 def _embeddings(checkpoint: Checkpoint) -> Tensor:
-    """The input embeddings, [n_entries, d_model]."""
     model: Any = checkpoint.model
     weight: Tensor = parameter_of(model.get_input_embeddings(), "weight")
     return weight.detach()

@@ -265,11 +265,10 @@ class LayerComparison:
     def add_outputs(
         self, record: LayerRecord, weighted: Tensor, output: Tensor, queries: Sequence[int] | None = None
     ) -> None:
-        """Compare weighted values, output, and the residual stream and norm after the layer.
+        """Compare weighted values [batch, n, n_heads, d_head], output [batch, n, d_model], stream and norm after it.
 
-        ``weighted`` are the heads' weighted values, [batch, n, n_heads, d_head], ``output`` is [batch, n, d_model].
-        Residual stream and norm are compared with those that follow from the model's own output. With ``queries``,
-        ``weighted`` and ``output`` hold these positions alone.
+        The latter two are compared with those that follow from the model's own output. With ``queries``, ``weighted``
+        and ``output`` hold these positions alone.
         """
         at_rows = at_queries(record, queries)
         summed, normed = _residual_errors(record, self.checkpoint)

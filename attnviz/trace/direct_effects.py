@@ -294,7 +294,6 @@ def _linearised(
 
 
 def _in_float32(head: nn.Module) -> dict[str, Tensor]:
-    """The head's parameters and buffers, in float32 at least."""
     return {name: upcast(value.detach()) for name, value in (*head.named_parameters(), *head.named_buffers())}
 
 

@@ -59,7 +59,6 @@ def with_language(checkpoint: Checkpoint, sound: Tokens) -> Checkpoint:
 
 
 def _decoder_on(checkpoint: Checkpoint, source: Tokens) -> Callable[..., Any]:
-    """The decoder of a source, which the encoder reads now."""
     model: Any = checkpoint.model
     inputs = source.model_inputs(checkpoint.device)
     states = model.encoder(**inputs, return_dict=True).last_hidden_state

@@ -435,7 +435,6 @@ def record_attention(
 
 
 def _record_of(layer: int, modules: LayerModules, pre_norm: bool, seen: dict[str, Tensor]) -> LayerRecord:
-    """The record of a layer that has run, all on one device."""
     wanted = {"attention_input", "weighted", "output", "summed", "normed"}
     missing = (wanted | {"network_output"} if modules.parallel else wanted) - set(seen)
     if missing:
@@ -453,7 +452,12 @@ def _record_of(layer: int, modules: LayerModules, pre_norm: bool, seen: dict[str
 @contextmanager
 def _attending(attention: _BlockAttention, checkpoint: Checkpoint) -> Iterator[None]:
     """Have the attention take the place of the model's own during one pass, in eval mode."""
-    bypassing = _bypassing(checkpoint) if checkpoint.attention == "eager" else []
+    bypassing = list[tuple[LayerModules, str]]()  # layers whose attention bypasses the interface, and by which method
+    if checkpoint.attention == "eager":
+        method, layers = checkpoint.architecture.bypassing, {layer.attention: layer for layer in checkpoint.modules}
+        for attends, layer in layers.items():
+            if method or getattr(attends, "reorder_and_upcast_attn", False):
+                bypassing.append((layer, method or "_upcast_and_reordered_attn"))
     with ExitStack() as stack:
         stack.enter_context(running_plainly(checkpoint))
         if bypassing:
@@ -514,7 +518,6 @@ def _exchanged(attention: _BlockAttention, name: str) -> Iterator[None]:
 
 
 def _passes_here() -> list[_BlockAttention]:
-    """The passes of this thread, innermost first."""
     return [attention for attention in reversed(_running) if attention.thread == get_ident()]
 
 
@@ -547,7 +550,7 @@ def _attend(original: Callable[..., Any], name: str, module: Any, *given: Any, *
         if id(module) in attention.modules:
             call = partial(original, module)
             if name == "eager":
-                return attention.attend_in_chunks(call, *given, more, more.get("scaling"))
+                return attention.attend_in_chunks(call, *given, more=more, scale=more.get("scaling"))
             return attention.attend_as_loaded(call, *given, **more)
     return original(module, *given, **more)
 
@@ -576,15 +579,6 @@ def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
     attention = _BlockAttention.of(checkpoint, Observer(), default_memory(checkpoint.device), _State(-1))
     with _attending(attention, checkpoint):
         yield
-
-
-def _bypassing(checkpoint: Checkpoint) -> list[tuple[LayerModules, str]]:
-    """The layers whose attention bypasses the interface, and the method that computes it."""
-    method = checkpoint.architecture.bypassing
-    if method:
-        return [(one, method) for one in {modules.attention: modules for modules in checkpoint.modules}.values()]
-    modules = (one for one in checkpoint.modules if getattr(one.attention, "reorder_and_upcast_attn", False))
-    return [(one, "_upcast_and_reordered_attn") for one in modules]
 
 
 _INSTEAD = {"forward": "whole", "_attn": "inside", "_upcast_and_reordered_attn": "upcast"}

@@ -128,7 +128,6 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
 
 
 def _repeated(tensor: Tensor, copies: int) -> Tensor:
-    """Copies of a batch, stacked."""
     return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
 
 

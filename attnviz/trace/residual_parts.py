@@ -231,30 +231,30 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
     """
     written = WrittenParts(checkpoint, tokens)
     layers = written.layers if last is None else written.layers[: written.layers.index(last) + 1]
-    modules, architecture = checkpoint.modules, checkpoint.architecture
+    of_layers, architecture = checkpoint.modules, checkpoint.architecture
 
     def keep(key: tuple[int | None, str], tensor: Tensor) -> None:
         flat = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
         written.sites[key] = checkpoint.norm(sites[key].module).scale(flat) if key[1].endswith("norm") else flat
 
-    start, embedding_norm = modules[layers[0]], architecture.embeddings(checkpoint.model).norm
+    start, embedding_norm = of_layers[layers[0]], architecture.embeddings(checkpoint.model).norm
     sites: dict[tuple[int | None, str], Site] = {(None, "first"): Site(start.block, "input", start)}
     if embedding_norm is not None and not checkpoint.stacks:
         sites[None, "embedding_norm"] = Site(embedding_norm, "input")
     for layer in layers:
-        of = modules[layer]
-        sites |= {(layer, name): Site(module, "output", of) for name, module in of.writers.items()}
-        if of.attends:
-            sites[layer, "weighted"] = Site(of.o_proj, "input", of)
+        modules = of_layers[layer]
+        sites |= {(layer, name): Site(module, "output", modules) for name, module in modules.writers.items()}
+        if modules.attends:
+            sites[layer, "weighted"] = Site(modules.o_proj, "input", modules)
         for name in ("attention_norm", "attention_output_norm", "feed_forward_norm"):
-            norm = getattr(of, name)
+            norm = getattr(modules, name)
             if norm is not None:
-                sites[layer, name] = Site(norm, "input", of)
+                sites[layer, name] = Site(norm, "input", modules)
     if last is None:
         final: Any = architecture.final_norm(checkpoint.model)
         if final is not None:
             sites[None, "last"] = Site(final, "input")
-        ends = architecture.output_map(checkpoint.model), final, modules[layers[-1]].feed_forward_norm
+        ends = architecture.output_map(checkpoint.model), final, of_layers[layers[-1]].feed_forward_norm
         whole: Any = first_of(*ends)
         sites[None, "final"] = Site(whole, "output")
     with taps(sites, keep):

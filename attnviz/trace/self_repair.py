@@ -114,10 +114,10 @@ class _Reading:
         sites: dict[tuple[int, str], Site] = {(_END, "stream"): Site(self._final_norm, "input")}
         after = checkpoint.every_layer[checkpoint.every_layer.index(layer) :]
         for later in after:
-            of = checkpoint.modules[later]
-            sites |= {(later, name): Site(module, "output", of) for name, module in of.writers.items()}
-            if later != layer and of.attends:
-                sites[later, "heads"] = Site(of.o_proj, "input", of)
+            modules = checkpoint.modules[later]
+            sites |= {(later, name): Site(module, "output", modules) for name, module in modules.writers.items()}
+            if later != layer and modules.attends:
+                sites[later, "heads"] = Site(modules.o_proj, "input", modules)
         removed = removed_heads(checkpoint, variants, replacement, base.inputs["attention_mask"])
         with taps(sites, keep), removed:
             final = resume(checkpoint, base, layer, len(variants)).reshape(len(variants), *base.final.shape)

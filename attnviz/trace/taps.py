@@ -36,27 +36,27 @@ def sites_of(
     applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
     """
     pre_norm, sites = checkpoint.architecture.pre_norm, dict[tuple[int, str], Site]()
-    for layer, of in zip((*checkpoint.layers, *checkpoint.other_layers), checkpoint.modules, strict=True):
+    for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), checkpoint.modules, strict=True):
         if layers is not None and layer not in layers:
             continue
-        entered, norm = of.sum_input(pre_norm), of.after_attention(pre_norm)
-        at: dict[str, tuple[nn.Module, str]] = {
-            "arguments": (of.block, "arguments"),
-            "residual": (of.block, "input"),
-            "attention_input": (of.attention, "input"),
-            "source": (of.attention, "source"),
-            "concatenated": (of.o_proj, "input"),
-            "attended": (of.attention, "output"),
-            "output": (of.output, "output"),
-            "summed": (of.block, "output") if of.parallel else (entered, "input"),
+        entered, norm = modules.sum_input(pre_norm), modules.after_attention(pre_norm)
+        places: dict[str, tuple[nn.Module, str]] = {
+            "arguments": (modules.block, "arguments"),
+            "residual": (modules.block, "input"),
+            "attention_input": (modules.attention, "input"),
+            "source": (modules.attention, "source"),
+            "concatenated": (modules.o_proj, "input"),
+            "attended": (modules.attention, "output"),
+            "output": (modules.output, "output"),
+            "summed": (modules.block, "output") if modules.parallel else (entered, "input"),
             "normed": (entered, "input" if norm is None else "output"),
         }
-        at["end"] = at["summed" if of.parallel else "normed"]
-        if not of.attends:
-            at = {"arguments": at["arguments"]}
-        elif of.parallel:
-            at["network_output"] = of.writers["feed-forward"], "output"
-        sites |= {(layer, name): Site(*at[name], of) for name in names if name in at}
+        places["end"] = places["summed" if modules.parallel else "normed"]
+        if not modules.attends:
+            places = {"arguments": places["arguments"]}
+        elif modules.parallel:
+            places["network_output"] = modules.writers["feed-forward"], "output"
+        sites |= {(layer, name): Site(*places[name], modules) for name in names if name in places}
     return sites
 
 

@@ -190,8 +190,6 @@ class VerifiedAttention:
 
 @dataclass(frozen=True)
 class _KeptLayer:
-    """What is needed to recompute a layer."""
-
     inputs: tuple[Tensor, Tensor | None]
     output: Tensor | None
     fingerprint: Tensor
@@ -250,7 +248,6 @@ def verify_attention(
 
 
 def _inputs(checkpoint: Checkpoint, tokens: Tokens, target: Tokens | None) -> dict[str, Tensor]:
-    """What a model reads, with what its decoder does."""
     inputs = tokens.model_inputs(checkpoint.device)
     if target is not None:
         inputs |= {f"decoder_{name}": tensor for name, tensor in target.model_inputs(checkpoint.device).items()}
@@ -258,7 +255,6 @@ def _inputs(checkpoint: Checkpoint, tokens: Tokens, target: Tokens | None) -> di
 
 
 def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens, Tokens]:
-    """The tokens of a layer's queries and of its keys."""
     letter = layer.stack.letter if target is not None and isinstance(layer, LayerId) else "E"
     target = tokens if target is None else target
     return {"E": (tokens, tokens), "D": (target, target), "X": (target, tokens)}[letter]
