@@ -1,4 +1,4 @@
-"""Compares one layer's recomputed attention with the model's, block by block, and locates the worst difference."""
+"""Compares one layer's recomputed attention with the model's, chunk by chunk, and locates the worst difference."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The patterns of a layer, computed in blocks of query rows from its queries and keys."""
+"""The patterns of a layer, computed in chunks of query rows from its queries and keys."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

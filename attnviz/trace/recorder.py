@@ -550,7 +550,8 @@ def _attend(original: Callable[..., Any], name: str, module: Any, *given: Any, *
         if id(module) in attention.modules:
             call = partial(original, module)
             if name == "eager":
-                return attention.attend_in_chunks(call, *given, more=more, scale=more.get("scaling"))
+                query, key, value, mask = given
+                return attention.attend_in_chunks(call, query, key, value, mask, more, more.get("scaling"))
             return attention.attend_as_loaded(call, *given, **more)
     return original(module, *given, **more)
 

@@ -1,4 +1,4 @@
-"""Recompute every head with the reference attention and compare it with the model's own, block by block."""
+"""Recompute every head with the reference attention and compare it with the model's own, chunk by chunk."""
 
 import math
 from bisect import bisect_left
