@@ -100,7 +100,8 @@ class ChatTally(SumTally):
         copy_to_host(list(tallies.values()))
         measured = dict[int, dict[Measure, Tensor]]()
         for text, tally in tallies.items():
-            names, values = [span.name for span in tally.layout.spans], dict[Measure, Tensor]()
+            names = [span.name for span in tally.layout.spans]
+            values = dict[Measure, Tensor]()
             for from_, source in enumerate(names):
                 for to, target in enumerate(names):
                     values[SHARE, source, target] = tally.means["content"][:, from_, to]

@@ -155,7 +155,8 @@ def share_evidence(score: float, baseline: float, errors: tuple[float, float], t
     def difference_width(t: float) -> float:
         return math.hypot(width(t, min(errors)), t * rest)
 
-    t, difference = t_quantile(1 - rate / 2, _freedom(texts)), score - baseline
+    t = t_quantile(1 - rate / 2, _freedom(texts))
+    difference = score - baseline
     reached = _reached(abs(difference), lambda t: difference_width(-t if difference > 0 else t))
     return Evidence(
         (score - width(-t, errors[0]), score + width(t, errors[0])),
@@ -166,7 +167,8 @@ def share_evidence(score: float, baseline: float, errors: tuple[float, float], t
 
 def cosine_evidence(score: float, baseline: float, errors: tuple[float, float], texts: int, rate: float) -> Evidence:
     """Evidence of a mean cosine, by plain t intervals; arguments as for :func:`share_evidence`."""
-    t, difference = t_quantile(1 - rate / 2, _freedom(texts)), score - baseline
+    t = t_quantile(1 - rate / 2, _freedom(texts))
+    difference = score - baseline
     reached = math.copysign(_reached(abs(difference), lambda t: t * errors[1]), difference)
     return Evidence(
         (max(-1.0, score - t * errors[0]), min(1.0, score + t * errors[0])),

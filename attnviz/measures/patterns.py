@@ -146,7 +146,8 @@ class PatternSpec:
 
 def pattern_of_mask(name: str, mask: Callable[[MaskInput], Tensor | None]) -> PatternSpec:
     """A pattern of which nothing but its name and mask is given: specific, of the family ``other``."""
-    statistic, target = name.replace("-", "_"), f"the {{unit}}s of the pattern {name}"
+    statistic = name.replace("-", "_")
+    target = f"the {{unit}}s of the pattern {name}"
     return PatternSpec(statistic, name, mask, target, "other", specific=True, reads_text=True)
 
 

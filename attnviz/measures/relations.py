@@ -228,7 +228,8 @@ class RelationTally(SumTally):
 
     def _count_heads(self, first: int, guesses: Tensor) -> None:
         assert self._guesses is not None
-        visible, of_text = self._guesses.visible, guesses.transpose(0, 1).flatten(1, 2)
+        visible = self._guesses.visible
+        of_text = guesses.transpose(0, 1).flatten(1, 2)
 
         def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
             hits = (of_text[text, :, query] == target[:, None]).double()
@@ -273,7 +274,8 @@ class WordsOfLayer:
     """Guesses for the words of one text in one layer, from chunks of rows."""
 
     def __init__(self, words: RelatedWords, rows: VerifiedRows) -> None:
-        pieces, device = words.members[0], rows.pattern.device
+        pieces = words.members[0]
+        device = rows.pattern.device
         kept = [word for word, member in enumerate(pieces) if member]
         members = [pieces[word] for word in kept]
         self._merge = UnitRows(members, [*members, words.sinks[0]], rows.n_queries, rows.n_keys)
@@ -290,7 +292,8 @@ class WordsOfLayer:
     def update(self, rows: VerifiedRows) -> None:
         """Add the next chunk of rows."""
         first, merged = self._merge.add(rows.first, rows.in_float32[0])
-        last, pattern = first + merged.shape[1], merged[..., :-1]
+        last = first + merged.shape[1]
+        pattern = merged[..., :-1]
         guesses = most_attended_other(pattern, first)
         self.guesses[:, self._kept[first:last]] = torch.where(guesses < 0, -1, self._kept[guesses])
         for direction, (query, target) in enumerate((self._ends.T, self._ends[:, ::-1].T)):

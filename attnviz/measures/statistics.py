@@ -301,7 +301,8 @@ class TextContext:
         assert self.text is not None  # not called for cross-attention
         if name == "induction":  # what followed a copy counts even where the copy itself is a sink
             firsts, pairs = dict[object, int](), set[tuple[object, object]]()
-            types, tokens = [-1] * len(self.non_sink), self.text.tokens
+            types = [-1] * len(self.non_sink)
+            tokens = self.text.tokens
             non_sink = [*self.non_sink.tolist(), False]
             for i, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
                 first = firsts.setdefault(token, i)
@@ -420,7 +421,8 @@ class HeadStatistics:
             return
         context = self._context
         plan, weights = context.plan(first, pattern), context.weights(first, pattern)
-        rows, masked = pattern.transpose(0, 1), None
+        rows = pattern.transpose(0, 1)
+        masked = None
         if context.masks:
             masked = pattern.new_zeros(len(pattern), n_rows * len(context.masks))
             masked.index_add_(1, plan.onto, pattern.flatten(1).index_select(1, plan.indices))
@@ -469,7 +471,8 @@ class HeadStatistics:
         largest = _rows_of("largest", chunks)
         non_sink = torch.cat([chunk.plan.non_sink for chunk in chunks])
         has_content = non_sink & (total > 0)
-        divisors, on_pairs = torch.where(has_content, total, torch.inf), total * non_sink
+        divisors = torch.where(has_content, total, torch.inf)
+        on_pairs = total * non_sink
         values = {
             "entropy": -of_all,
             "entropy_non_sink": (torch.xlogy(total, total) - spread).clamp(min=0.0) / divisors,  # -1e-8 by rounding
@@ -551,7 +554,8 @@ class HeadStatistics:
 
     def _measured(self) -> dict[str, NDArray[np.float64]]:
         """The statistics that are measurable, [n_heads, n_layers]; NaN for heads that have none."""
-        context, n = self._context, len(self._context.query_positions)
+        context = self._context
+        n = len(self._context.query_positions)
         sums = dict(zip(self._names, np.concatenate([part.numpy() for part in self._sums], -1), strict=True))
         result = {"entropy": sums["entropy"] / n, "confidence": sums["confidence"] / n}
         if context.source is None:
@@ -582,7 +586,8 @@ class HeadStatistics:
 
     def _types(self, name: str) -> NDArray[np.float64]:
         """Number of types from which each head shows the pattern, its mean over the type's positions above half."""
-        numbers, seen = self._context.types(name), self.seen[self._kept.index(name)]
+        numbers = self._context.types(name)
+        seen = self.seen[self._kept.index(name)]
         order = np.argsort(numbers, kind="stable")[(numbers < 0).sum() :]
         if not len(order):
             return np.zeros(seen.shape[:2])

@@ -39,7 +39,8 @@ class WritingTally(TextTally):
     """
 
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
-        self._checkpoint, self._causal = checkpoint, checkpoint.architecture.causal
+        self._checkpoint = checkpoint
+        self._causal = checkpoint.architecture.causal
         self.why_no_copying = why_not_linear(checkpoint)
         if not self.why_no_copying:
             self._unembedding: Tensor = parameter_of(checkpoint.language_head, "weight").detach()

@@ -182,7 +182,8 @@ class LayerComparison:
                 f"layer {self.layer}: the reference gives patterns of shape {tuple(pattern.shape)}, "
                 f"the model of shape {tuple(model_rows.shape)}."
             )
-        self.n_heads, tolerance = pattern.shape[1], self.tolerance
+        self.n_heads = pattern.shape[1]
+        tolerance = self.tolerance
         if tolerance.row is not None:
             self._keep("row", self._scale.add(pattern, model_rows))
         if not self.locating:
@@ -330,7 +331,8 @@ class LayerComparison:
     ) -> tuple[float, str]:
         """Error / tolerance of a check that is not within it, and the first step that differs."""
         positions = range(output.shape[1]) if queries is None else queries
-        tolerance, at_rows = self.tolerance.output, at_queries(record, queries)
+        tolerance = self.tolerance.output
+        at_rows = at_queries(record, queries)
         if self.worst[1]:
             return self.worst
         if not _scale_agrees(check):
@@ -388,7 +390,8 @@ def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecor
 
 def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
     """Errors of the sum of residual and output, beyond its rounding, and of its norm, [batch, n, d_model] each."""
-    norm, added = None if record.norm is None else checkpoint.norm(record.norm), record.output
+    norm = None if record.norm is None else checkpoint.norm(record.norm)
+    added = record.output
     if record.output_norm is not None:
         added = checkpoint.norm(record.output_norm)(added)
     if record.network_output is not None:
@@ -419,7 +422,8 @@ def _located_residual(record: LayerRecord, checkpoint: Checkpoint, labels: Calla
     model_value = (record.normed if of_norm else record.summed)[batch, query, dimension]
     parallel = record.network_output is not None
     what = "the norm before its feed-forward network" if parallel else "the norm after its attention"
-    expected, terms = "", [record.residual, record.output]
+    expected = ""
+    terms = [record.residual, record.output]
     if not of_norm:
         what = "the sum of its input and its attention's output"
         if record.network_output is not None:

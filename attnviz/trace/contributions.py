@@ -30,7 +30,8 @@ def without_gradients(device: torch.device) -> Iterator[None]:
 
 def why_not_linear(checkpoint: Checkpoint) -> str:
     """Reason why the logits of this model are no sum over heads, or ''."""
-    if (head := checkpoint.class_head) is not None:
+    head = checkpoint.class_head
+    if head is not None:
         why = head.why_no_classes and f": {head.why_no_classes}"
         return f"this checkpoint has a head for {checkpoint.head_in_words}{why}"
     if checkpoint.encoder_only:
@@ -116,7 +117,8 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
 
 def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:
     """Compare a sum of ``parts`` and b_O, [n, d_model], with the model's own attention output of a layer."""
-    output, labels = verified.model_output(layer)[0].to(total.dtype), verified.tokens_of(layer)[0].labels
+    output = verified.model_output(layer)[0].to(total.dtype)
+    labels = verified.tokens_of(layer)[0].labels
 
     def where(worst: int) -> str:
         query, dimension = divmod(worst, output.shape[-1])

@@ -192,16 +192,16 @@ def direct_effects(
         keys: tuple[float, ...] = ()
         if by_key is not None:
             (term,) = [term for term in terms if by_key in term.sources]
-            of_keys = (term.by_key(verified, by_key, position) @ _wide(gradient)).tolist()
+            of_keys = (term.by_key(verified, by_key, position) @ _in_float64(gradient)).tolist()
             hidden = len(verified.tokens_of(by_key.layer)[1]) - len(of_keys)
             keys = (*of_keys, *[0.0] * hidden)
         no_sum = (
             "embeddings, heads, biases and feed-forward networks do not sum to the model's own final state at position "
             f"{position} ({tokens.labels[position]!r})"
         )
-        check_total(checkpoint, parts.sum(0), _wide(final), no_sum, lambda at: f"in dimension {at}")
-        values = parts @ _wide(gradient)
-        logits = _wide_logits(head, final)
+        check_total(checkpoint, parts.sum(0), _in_float64(final), no_sum, lambda at: f"in dimension {at}")
+        values = parts @ _in_float64(gradient)
+        logits = _logits_in_float32(head, final)
         if _linear_map(head) is None:
             _check_slope(head, final, (one, other), parts.to(final), values, rest[:-1], position)
         promotions = {} if classifier or by_key else dict(_promotions(checkpoint, names, parts))
@@ -222,7 +222,7 @@ def direct_effects(
     difference = float(_less(logits, one, other))
     scale = max(map(abs, [*heads.values(), difference])) or 1.0
     error = abs(total - difference) / scale
-    spread = float((_wide(gradient).square() * parts.square().sum(0)).sum().sqrt())
+    spread = float((_in_float64(gradient).square() * parts.square().sum(0)).sum().sqrt())
     limit = max(tolerance, _ROUNDINGS * torch.finfo(checkpoint.dtype).eps * spread / scale)
     if not error <= limit:  # a NaN is a failure, too
         raise VerificationError(
@@ -297,7 +297,7 @@ def _in_float32(head: nn.Module) -> dict[str, Tensor]:
     return {name: upcast(value.detach()) for name, value in (*head.named_parameters(), *head.named_buffers())}
 
 
-def _wide_logits(head: Any, final: Tensor, **moved: Tensor) -> Tensor:
+def _logits_in_float32(head: Any, final: Tensor, **moved: Tensor) -> Tensor:
     """Logits of a final state [d_model], in float32 at least; ``moved`` are parameters with other values."""
     linear = _linear_map(head)
     if linear is None:
@@ -324,13 +324,13 @@ def _check_slope(
 
     def moved(by: float) -> float:
         biased = {name: (1 + by) * bias for name, bias in of_head.items()}
-        return float(_less(_wide_logits(head, final + by * direction, **biased), *two))
+        return float(_less(_logits_in_float32(head, final + by * direction, **biased), *two))
 
     size = float(values.abs().sum())
     stated = size + sum(part.direct_effect for part in biases)
     change = moved(step) - moved(-step)
     chosen = [number for number in two if number is not None]
-    rounding = 64 * eps * float(_wide_logits(head, final)[chosen].abs().max())
+    rounding = 64 * eps * float(_logits_in_float32(head, final)[chosen].abs().max())
     if not abs(change - 2 * step * stated) <= 2 * step * _CURVED * size + rounding:
         raise VerificationError(
             f"the direct effects at position {position} are not how the logits move: along all parts they change by "
@@ -338,7 +338,7 @@ def _check_slope(
         )
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _in_float64(tensor: Tensor) -> Tensor:
     """In float64 on the CPU, as the parts are."""
     return tensor.detach().cpu().double()
 

@@ -76,7 +76,8 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
         raise TextError(
             "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
         )
-    config, prefix = checkpoint.config, language_prefix(checkpoint.tokenizer)
+    config = checkpoint.config
+    prefix = language_prefix(checkpoint.tokenizer)
     start = int(config.decoder_start_token_id)
     written = prefix if prefix[:1] == [start] else [start, *prefix]
     count = min(max_new_tokens, checkpoint.positions + 1 - len(written))
@@ -98,7 +99,8 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
             f"the text has {counted(len(tokens), 'token')} and {count} more were asked for, but the model has "
             f"{checkpoint.positions} positions; shorten the text, or generate fewer."
         )
-    written, model = list(tokens.ids), checkpoint.model
+    written = list(tokens.ids)
+    model = checkpoint.model
 
     def run(ids: torch.Tensor, **options: Any) -> Any:
         return model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **options)

@@ -69,7 +69,8 @@ class Receiver:
 
 def receiver_named(name: str, checkpoint: Checkpoint) -> Receiver:
     """A receiver from ``L10H7.q``, ``10.7.k`` or ``logits``; UsageError without such a one, or without direct paths."""
-    if why := why_no_paths(checkpoint):
+    why = why_no_paths(checkpoint)
+    if why:
         raise UsageError(f"leave out --to (receiver=...): {why}.")
     if name.strip().lower() == LOGITS:
         return Receiver(None, "")
@@ -165,7 +166,8 @@ def _with_networks(
 
     Networks between run: where heads are frozen, no token changes another one.
     """
-    copies, every = 1 + len(senders), checkpoint.every_layer
+    copies = 1 + len(senders)
+    every = checkpoint.every_layer
     first = min(sender.layer for sender in senders)
     end = len(every) if receiver.head is None else every.index(receiver.head.layer)
     stream = base.calls[first][0][0]

@@ -40,7 +40,8 @@ class LayerQK:
 
     def rows(self, first: int, last: int, n_keys: int | None = None) -> Tensor:
         """Some rows of the pattern, [batch, n_heads, rows, n_keys], over the keys that they see, or ``n_keys``."""
-        scoring, total = self.scoring, self.key.shape[-2]
+        scoring = self.scoring
+        total = self.key.shape[-2]
         seen = total
         if scoring.causal and not self.across:
             seen = last
@@ -147,7 +148,8 @@ class PatternCallback(Observer):
         if not self._errors:
             return
         errors = torch.stack([error.to(self._errors[0]) for error in self._errors])
-        worst, limit = float(errors.max()), self._checkpoint.tolerance.output
+        worst = float(errors.max())
+        limit = self._checkpoint.tolerance.output
         if not worst <= limit:
             raise VerificationError(
                 f"on some texts the model attends otherwise than on those that were verified: what its heads give "

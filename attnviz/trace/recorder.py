@@ -156,7 +156,8 @@ class _BlockAttention:
     @classmethod
     def of(cls, checkpoint: Checkpoint, observer: Observer, memory: float, state: _State) -> "_BlockAttention":
         """That of a pass of a model."""
-        architecture, rotary = checkpoint.architecture, None
+        architecture = checkpoint.architecture
+        rotary = None
         measured: Any = checkpoint.model.decoder if architecture.reads_sound else checkpoint.model
         if architecture.bypassing == "forward":
             rotary = architecture.rotary(checkpoint.model, 0, checkpoint.d_head)
@@ -175,7 +176,8 @@ class _BlockAttention:
     def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
         """Tell the observer that a layer is about to attend, and return which."""
         layer = self.state.layer
-        seen, scale = self.state.seen[layer], query.shape[-1] ** -0.5 if scale is None else float(scale)
+        seen = self.state.seen[layer]
+        scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         call = AttentionCall(layer=layer, query=query, key=key, value=value, scale=scale, cap=cap)
         self.observer.begin(call, seen.get("attention_input"), seen.get("source"))
         return layer
@@ -185,7 +187,8 @@ class _BlockAttention:
     ) -> Any:
         """Called by transformers instead of an implementation other than eager."""
         result = original(query, key, value, *mask, **more)
-        layer, probed = self._begin(query, key, value, more.get("scaling"), more.get("softcap")), None
+        layer = self._begin(query, key, value, more.get("scaling"), more.get("softcap"))
+        probed = None
         if self.observer.probes:
             random = random_values(value).repeat(*value.shape[:-2], 1, 1)  # which the function may overwrite
             probed = original(query, key, random, *mask, **more)[0]
@@ -454,7 +457,8 @@ def _attending(attention: _BlockAttention, checkpoint: Checkpoint) -> Iterator[N
     """Have the attention take the place of the model's own during one pass, in eval mode."""
     bypassing = list[tuple[LayerModules, str]]()  # layers whose attention bypasses the interface, and by which method
     if checkpoint.attention == "eager":
-        method, layers = checkpoint.architecture.bypassing, {layer.attention: layer for layer in checkpoint.modules}
+        method = checkpoint.architecture.bypassing
+        layers = {layer.attention: layer for layer in checkpoint.modules}
         for attends, layer in layers.items():
             if method or getattr(attends, "reorder_and_upcast_attn", False):
                 bypassing.append((layer, method or "_upcast_and_reordered_attn"))
@@ -476,7 +480,8 @@ def _replace_methods(
         stack.callback(setattr, config, "_attn_implementation", getattr(config, "_attn_implementation", None))
         config._attn_implementation = "eager"  # some of these models do not take set_attn_implementation
     for modules, name in bypassing:
-        instead, module = getattr(attention, _INSTEAD[name]), modules.attention
+        instead = getattr(attention, _INSTEAD[name])
+        module = modules.attention
         earlier = vars(module).get(name)  # accelerate sets a forward of its own, too
         setattr(module, name, partial(instead, modules, getattr(module, name)))
         stack.callback(*((delattr, module, name) if earlier is None else (setattr, module, name, earlier)))

@@ -143,7 +143,8 @@ class WrittenParts:
     def _below(self, reading: "_Reading", end: int, *, embeddings_apart: bool) -> Iterator[Term]:
         """What is read from what the first ``end`` layers and the embeddings wrote."""
         checkpoint, architecture = self._checkpoint, self._checkpoint.architecture
-        modules, factor = checkpoint.modules, architecture.residual_multiplier(checkpoint.config)
+        modules = checkpoint.modules
+        factor = architecture.residual_multiplier(checkpoint.config)
         per_block = 2 if checkpoint.stacks and not checkpoint.encoder_only else 1  # self- and cross-attention
         for number in reversed(range(end)):
             layer, first = self.layers[number], self.layers[number - number % per_block]
@@ -164,7 +165,8 @@ class WrittenParts:
             weighted = self.sites[layer, "weighted"]
             vectors = weighted.reshape(len(weighted), parameters.n_heads, -1)
             heads = tuple(HeadId(layer, head) for head in range(parameters.n_heads))
-            output, then = upcast(parameters.output_weight), of_output.weight
+            output = upcast(parameters.output_weight)
+            then = of_output.weight
             if then.shape[1] < then.shape[0]:
                 yield Term(heads, vectors, output.to(then) @ then, of_output.scale)
             else:
@@ -237,7 +239,8 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
         flat = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
         written.sites[key] = checkpoint.norm(sites[key].module).scale(flat) if key[1].endswith("norm") else flat
 
-    start, embedding_norm = of_layers[layers[0]], architecture.embeddings(checkpoint.model).norm
+    start = of_layers[layers[0]]
+    embedding_norm = architecture.embeddings(checkpoint.model).norm
     sites: dict[tuple[int | None, str], Site] = {(None, "first"): Site(start.block, "input", start)}
     if embedding_norm is not None and not checkpoint.stacks:
         sites[None, "embedding_norm"] = Site(embedding_norm, "input")

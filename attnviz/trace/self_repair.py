@@ -88,14 +88,16 @@ class _Reading:
 
     def __init__(self, checkpoint: Checkpoint, base: KeptPass, read: Tensor, answers: Tensor, foils: Tensor) -> None:
         self._checkpoint, self._base = checkpoint, base
-        self._rows, self._read = torch.arange(len(read), device=read.device), read
+        self._rows = torch.arange(len(read), device=read.device)
+        self._read = read
         model, head = checkpoint.model, checkpoint.language_head
         weight: Any = getattr(head, "weight", None)
         self._of_final = weight[answers].double() - weight[foils].double()  # [rows, d_model]
         mapped, final_norm = checkpoint.architecture.output_map(model), checkpoint.architecture.final_norm(model)
         assert final_norm is not None
         of_norm = self._of_final if mapped is None else self._of_final @ parameter_of(mapped, "weight").double()
-        self._final_norm, norm = final_norm, checkpoint.norm(final_norm)
+        self._final_norm = final_norm
+        norm = checkpoint.norm(final_norm)
         self._stream = last_stream(checkpoint, base)[self._rows, read].double()
         self._gradient = norm.read_by(of_norm.T).T / norm.scale(self._stream)  # by the stream, [rows, d_model]
         self._by_head: dict[int, Tensor] = {}  # of a layer's weighted values, [rows, n_heads, d_head]

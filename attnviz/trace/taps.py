@@ -35,7 +35,8 @@ def sites_of(
     ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
     applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
     """
-    pre_norm, sites = checkpoint.architecture.pre_norm, dict[tuple[int, str], Site]()
+    pre_norm = checkpoint.architecture.pre_norm
+    sites = dict[tuple[int, str], Site]()
     for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), checkpoint.modules, strict=True):
         if layers is not None and layer not in layers:
             continue
@@ -107,7 +108,8 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
         crosses = side == "source" and kwargs.get("key_value_states") is not None
         name = "key_value_states" if crosses else "hidden_states"
         positional = bool(args) and not crosses
-        if (replaced := visit(args[0] if positional else kwargs[name])) is None:
+        replaced = visit(args[0] if positional else kwargs[name])
+        if replaced is None:
             return None
         return ((replaced, *args[1:]), kwargs) if positional else (args, kwargs | {name: replaced})
 

@@ -154,7 +154,8 @@ class VerifiedAttention:
 
         VerificationError: the model's weights are no longer those that were verified.
         """
-        source, check = self._heads(layer), self.verification.layers[layer]
+        source = self._heads(layer)
+        check = self.verification.layers[layer]
         if heads is not None:
             source, check = of_heads(source, heads), replace(check, heads_compared=len(heads))
         memory = default_memory(source.query.device) if self.memory is None else self.memory
@@ -397,7 +398,9 @@ class Verifier(Observer):
 
     def _compared_weights(self, first: int, model_rows: Tensor) -> tuple[Tensor, Tensor]:
         """The pattern of consecutive queries, compared with the model's weights, and the weighted values."""
-        heads, compared, last = self._heads, self._compared, first + model_rows.shape[2]
+        heads = self._heads
+        compared = self._compared
+        last = first + model_rows.shape[2]
         pattern = heads.rows(first, last, model_rows.shape[-1])
         if model_rows.shape[-1] < pattern.shape[-1]:
             model_rows = torch.nn.functional.pad(model_rows, (0, pattern.shape[-1] - model_rows.shape[-1]))
@@ -415,7 +418,8 @@ class Verifier(Observer):
 
     def _compared_probe(self, first: int, model_outputs: Tensor) -> tuple[Tensor, Tensor]:
         """As :meth:`_compared_weights`, compared with what the model's attention makes of random values."""
-        d_head, pattern = self._value.shape[-1], self._heads.rows(first, first + model_outputs.shape[2])
+        d_head = self._value.shape[-1]
+        pattern = self._heads.rows(first, first + model_outputs.shape[2])
         n_keys = pattern.shape[-1]
         together = torch.matmul(pattern, self._both[..., :n_keys, :])
         weighted, expected = together[..., :d_head], together[..., d_head:]
@@ -546,7 +550,8 @@ def _heads_of(
 
 def _fingerprint(heads: LayerQK, value: Tensor) -> Tensor:
     """A few numbers a head that change when queries, keys, values or patterns do, or heads are permuted."""
-    n, rows = heads.query.shape[-2], list[int]()
+    n = heads.query.shape[-2]
+    rows = list[int]()
     if heads.scoring.position_bias is not None or heads.scoring.relative is not None or heads.scoring.sinks is not None:
         rows = sorted({0, n // 2, n - 1})
     with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
