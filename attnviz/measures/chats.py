@@ -41,11 +41,11 @@ class ChatScores:
 class ChatTally(SumTally):
     """Sums of each chat's shares between roles, and of its lookback ratio, by bootstrap sample."""
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__()
         self._architecture = checkpoint.architecture
         self._windows, self._of_layer = different_windows(checkpoint.windows)
-        self._shape = 1 + replicates, checkpoint.n_layers, checkpoint.n_heads
+        self._shape = 1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads
         self._weights, self._layouts = torch.empty(0), dict[int, SpanLayout]()
         self._having: dict[Measure, list[int]] = {}
 

@@ -5,7 +5,7 @@ accuracy stands beside that of the word at one fixed offset and of other guesses
 Sinks are left out of words; a word without other tokens is never guessed and in no relation.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -257,7 +257,8 @@ class RelationTally(SumTally):
         relations = []
         for name in [name for name, what in self._counts if what == "instances"]:
             counts = {what: sums for (relation, what), sums in self._counts.items() if relation == name}
-            offset, _ = best_offset(Counter({k: int(sums[0]) for k, sums in counts.items() if isinstance(k, int)}))
+            offsets = {k: int(sums[0]) for k, sums in counts.items() if isinstance(k, int)}
+            offset = min(offsets, key=lambda k: (-offsets[k], abs(k), -k))  # the most frequent, of these the nearest
             n = counts["instances"]
             heads = counts["heads"] / n[:, None, None, None, None]
             guesses = (counts["guesses"] / n[:, None, None])[..., None, None]
@@ -310,9 +311,3 @@ def most_attended_other(pattern: Tensor, first: int = 0) -> Tensor:
     others.diagonal(first, dim1=-2, dim2=-1).fill_(-1.0)
     guess = fast_argmax(others)
     return guess.masked_fill(others.gather(-1, guess[..., None])[..., 0] <= 0, -1)
-
-
-def best_offset(counts: Counter[int]) -> tuple[int, int]:
-    """The most frequent offset, of equal ones the nearest, and its count."""
-    offset = min(counts, key=lambda offset: (-counts[offset], abs(offset), -offset))
-    return offset, counts[offset]
