@@ -140,38 +140,23 @@ class _State:
         return self.attending
 
 
-@dataclass(frozen=True, eq=False)
 class _BlockAttention:
-    """Replaces the model's attention during one pass, and calls it: eager attention in chunks of query rows."""
+    """Replaces the model's attention during one pass, and calls it: eager attention in chunks of query rows.
 
-    observer: Observer
-    memory: float  # bytes of a chunk
-    state: _State  # gives a layer's inputs, and gets its weighted values
-    masks: "_MaskRows"
-    modules: frozenset[int]  # numbers of all but those of the encoder of a sound
-    configs: frozenset[int]  # numbers of theirs
-    rotary: Rotary | None = None  # of every layer, where a forward that bypasses the interface shows none
-    thread: int = field(default_factory=get_ident)
+    ``memory`` are the bytes of a chunk; ``state`` gives a layer's inputs, and gets its weighted values.
+    """
 
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, observer: Observer, memory: float, state: _State) -> "_BlockAttention":
-        """That of a pass of a model."""
-        architecture = checkpoint.architecture
-        rotary = None
-        measured: Any = checkpoint.model.decoder if architecture.reads_sound else checkpoint.model
-        if architecture.bypassing == "forward":
-            rotary = architecture.rotary(checkpoint.model, 0, checkpoint.d_head)
+    def __init__(self, checkpoint: Checkpoint, observer: Observer, memory: float, state: _State) -> None:
+        architecture, model = checkpoint.architecture, checkpoint.model
+        measured: Any = model.decoder if architecture.reads_sound else model
         modules = list(measured.modules())
-        configs = frozenset(id(module.config) for module in modules if hasattr(module, "config"))
-        return cls(
-            observer=observer,
-            memory=memory,
-            state=state,
-            masks=_MaskRows(),
-            modules=frozenset(map(id, modules)),
-            configs=configs,
-            rotary=rotary,
-        )
+        self.modules = frozenset(map(id, modules))  # all but those of the encoder of a sound
+        self.configs = frozenset(id(module.config) for module in modules if hasattr(module, "config"))
+        self.rotary: Rotary | None = None  # of every layer, where a forward that bypasses the interface shows none
+        if architecture.bypassing == "forward":
+            self.rotary = architecture.rotary(model, 0, checkpoint.d_head)
+        self.observer, self.memory, self.state = observer, memory, state
+        self.masks, self.thread = _MaskRows(), get_ident()
 
     def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
         """Tell the observer that a layer is about to attend, and return which."""
@@ -418,7 +403,7 @@ def record_attention(
     with ExitStack() as stack:
         for kept in KEPT_IN_A_PASS:
             stack.callback(kept.cache_clear)
-        stack.enter_context(_attending(_BlockAttention.of(checkpoint, observer, memory, state), checkpoint))
+        stack.enter_context(_attending(_BlockAttention(checkpoint, observer, memory, state), checkpoint))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
@@ -582,7 +567,7 @@ def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
         with running_plainly(checkpoint):
             yield
         return
-    attention = _BlockAttention.of(checkpoint, Observer(), default_memory(checkpoint.device), _State(-1))
+    attention = _BlockAttention(checkpoint, Observer(), default_memory(checkpoint.device), _State(-1))
     with _attending(attention, checkpoint):
         yield
 

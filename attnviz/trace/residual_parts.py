@@ -113,7 +113,7 @@ class WrittenParts:
 
     def terms(self, weight: Tensor, layer: int) -> Iterator[Term]:
         """What ``weight`` [d_model, d] reads from the attention's input of a layer, from its norm down."""
-        reading = _Reading.of(upcast(weight), len(self._tokens))
+        reading = _Reading(upcast(weight), upcast(weight).new_ones(len(self._tokens), 1))
         if self._checkpoint.architecture.pre_norm:
             yield from self._through(reading, layer, "attention_norm")
         yield from self._below(reading, self.layers.index(layer), embeddings_apart=not self._checkpoint.stacks)
@@ -126,7 +126,8 @@ class WrittenParts:
         checkpoint, architecture = self._checkpoint, self._checkpoint.architecture
         tables, last = architecture.embeddings(checkpoint.model), architecture.final_norm(checkpoint.model)
         width = self.sites[None, "final"].shape[-1]
-        reading = _Reading.of(torch.eye(width, dtype=torch.float64), len(self.sites[None, "final"]))
+        weight = torch.eye(width, dtype=torch.float64)
+        reading = _Reading(weight, weight.new_ones(len(self.sites[None, "final"]), 1))
         mapped = architecture.output_map(checkpoint.model)
         if mapped is not None:
             reading.weight = parameter_of(mapped, "weight").to(reading.weight).T @ reading.weight
@@ -204,10 +205,6 @@ class _Reading:
 
     weight: Tensor
     scale: Tensor
-
-    @classmethod
-    def of(cls, weight: Tensor, n: int) -> "_Reading":
-        return cls(weight, weight.new_ones(n, 1))
 
     def through(self, norm: Norm, scale: Tensor, bias: Source) -> Iterator[Term]:
         if norm.bias is not None:
