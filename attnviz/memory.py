@@ -24,6 +24,8 @@ _SIZE = r"([0-9]{1,18}(?:\.[0-9]{1,6})?) *([KMGTP]?)(?:i?B|bytes)?"
 _MEMINFO = Path("/proc/meminfo")
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
+MOST_MASKS = 2**26  # bytes of masks that are kept during a pass
+
 
 def memory_size(n_bytes: float) -> str:
     """Bytes with a unit: ``6.4 GB``."""
@@ -38,6 +40,12 @@ def bytes_of(text: str) -> int | None:
     """
     match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     return None if match is None else int(float(match[1]) * 1024 ** "_KMGTP".index(match[2].upper() or "_"))
+
+
+def row_blocks(n: int, row_bytes: int, memory: float) -> Iterator[tuple[int, int]]:
+    """The first and past-the-last query of each chunk of n, for rows of so many bytes in all heads and texts."""
+    size = max(1, int(min(n, memory // (TENSORS_OF_A_BLOCK * row_bytes))))
+    yield from ((first, min(first + size, n)) for first in range(0, n, size))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

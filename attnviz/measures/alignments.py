@@ -12,10 +12,10 @@ from torch.nn.functional import one_hot, pad
 
 from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError
-from attnviz.measures.guesses import first_largest
+from attnviz.measures.guesses import fast_argmax
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Tokens, overlapping
-from attnviz.texts.lines import Place, broken, lines
+from attnviz.texts.lines import broken, lines
 from attnviz.texts.reading import Text
 from attnviz.trace.verify import VerifiedAttention
 from attnviz.wording import quoted
@@ -33,10 +33,7 @@ def aligned_pairs(texts: Sequence[Text], path: Path) -> tuple[list[Text], list[T
     """Texts with their targets as pairs, and gold links, boolean [2, n_target, n_source]: sure ones, and all possible.
 
     A text is ``SOURCE ||| TARGET``, or has its target as pair. ``path`` has a line for each: ``0-1 2?0`` links source
-    word 0 to target word 1, and 2 possibly to 0 (also ``2p0``).
-
-    Raises:
-        CorpusError: a text without a target, another number of lines, or a link that cannot be.
+    word 0 to target word 1, and 2 possibly to 0 (also ``2p0``). CorpusError for what does not fit.
     """
     of_lines, pairs, gold = list(lines(path)), list[Text](), list[Tensor]()
     if len(of_lines) != len(texts):
@@ -46,21 +43,18 @@ def aligned_pairs(texts: Sequence[Text], path: Path) -> tuple[list[Text], list[T
         if len(both) != 2 or not all(map(str.strip, both)):
             raise broken(text.place or path, "SOURCE ||| TARGET, or --pair-column of targets", as_found(text.text))
         pairs.append(replace(text, text=both[0].strip(), pair=both[1].strip()))
-        gold.append(_links(line, place, *(len(each.split()) for each in both)))
+        n_source, n_target = (len(side.split()) for side in both)
+        links = torch.zeros(2, n_target, n_source, dtype=torch.bool)
+        for written in line.split():
+            link = _LINK.fullmatch(written)
+            if link is None or int(link[1]) >= n_source or int(link[3]) >= n_target:
+                words = f"source words 0 to {n_source - 1} and target words 0 to {n_target - 1}"
+                raise broken(place, f"links such as 0-0 or 0?1 of {words}", as_found(written))
+            links[0 if link[2] == "-" else 1 :, int(link[3]), int(link[1])] = True
+        if not links.any():  # every link of a head would be wrong, whatever it does
+            raise broken(place, "the links of a pair, such as 0-0 1-2", "none; leave this pair out of both files")
+        gold.append(links)
     return pairs, gold
-
-
-def _links(line: str, place: Place, n_source: int, n_target: int) -> Tensor:
-    gold = torch.zeros(2, n_target, n_source, dtype=torch.bool)
-    for written in line.split():
-        link = _LINK.fullmatch(written)
-        if link is None or int(link[1]) >= n_source or int(link[3]) >= n_target:
-            words = f"source words 0 to {n_source - 1} and target words 0 to {n_target - 1}"
-            raise broken(place, f"links such as 0-0 or 0?1 of {words}", as_found(written))
-        gold[0 if link[2] == "-" else 1 :, int(link[3]), int(link[1])] = True
-    if not gold.any():  # without any, every link of a head is wrong, whatever it does
-        raise broken(place, "the links of a pair, such as 0-0 1-2", "none; leave this pair out of both files")
-    return gold
 
 
 def alignment_rates(verified: VerifiedAttention, pair: Text, gold: Tensor) -> dict[HeadId, dict[str, float | None]]:
@@ -71,22 +65,24 @@ def alignment_rates(verified: VerifiedAttention, pair: Text, gold: Tensor) -> di
     recall |A and S| / |S| (Och & Ney 2003); gain is how far its AER is below that of the diagonal, or of chance.
     """
     model, target = verified.checkpoint, str(pair.pair)
-    keys, read = _pieces(verified.tokens, pair.text), _pieces(model.tokenize(target, target=True), target)
+    keys = _pieces(verified.tokens, pair.text)
+    read = _pieces(model.tokenize(target, target=True), target)
     queries = torch.stack([read, pad(read[:, :-1], (1, 0))])[:, None]
     middles = (torch.arange(len(read)) + 0.5) * len(keys) / len(read)
-    diagonal, by_chance = one_hot(middles.long(), len(keys)), torch.ones(gold.shape[1:]).double() / len(keys)
+    diagonal = one_hot(middles.long(), len(keys))
+    by_chance = torch.ones(gold.shape[1:]).double() / len(keys)
     baseline = torch.minimum(_rates(diagonal, gold)[0], _rates(by_chance, gold)[0])
-    found = dict[HeadId, dict[str, float | None]]()
+    of_heads = dict[HeadId, dict[str, float | None]]()
     for layer in model.stacks[-1].layers:
-        pattern = torch.cat([rows.wide[0] for rows in verified.rows(layer)], 1).double().cpu()
+        pattern = torch.cat([rows.in_float32[0] for rows in verified.rows(layer)], 1).double().cpu()
         weights = queries @ pattern @ keys.T  # [n_rows, n_heads, n_target, n_source]
-        links = one_hot(first_largest(weights), len(keys)) * (weights > 0)
+        links = one_hot(fast_argmax(weights), len(keys)) * (weights > 0)
         aer, *others = _rates(links, gold)
         values = torch.cat([aer, baseline - aer, *others, baseline.expand_as(aer)[:1]])
         for head, numbers in enumerate(values.T.tolist()):
             known = [number if math.isfinite(number) else None for number in numbers]  # without sure links no recall
-            found[HeadId(layer, head)] = dict(zip(ALIGNMENT, known, strict=True))
-    return found
+            of_heads[HeadId(layer, head)] = dict(zip(ALIGNMENT, known, strict=True))
+    return of_heads
 
 
 def _pieces(tokens: Tokens, text: str) -> Tensor:
@@ -105,5 +101,5 @@ def _pieces(tokens: Tokens, text: str) -> Tensor:
 
 def _rates(links: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Error rate, precision and recall of links, 0-1, [.., n_target, n_source]."""
-    linked, on_sure, on_possible = ((links.double() * each).sum((-2, -1)) for each in (torch.tensor(1), *gold))
+    linked, on_sure, on_possible = ((links.double() * mask).sum((-2, -1)) for mask in (torch.tensor(1), *gold))
     return 1 - (on_sure + on_possible) / (linked + gold[0].sum()), on_possible / linked, on_sure / gold[0].sum()

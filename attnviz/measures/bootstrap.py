@@ -7,23 +7,16 @@ import torch
 from torch import Tensor
 
 ENOUGH_TEXTS = 30
-"""Texts below which no verdict passes; attnviz's own choice.
+"""Texts below which no verdict passes (our own choice): bootstrap intervals of few texts are too narrow."""
 
-Bootstrap intervals of few texts are too narrow; those of one text have no width.
-"""
-
-REPLICATES = 200
-"""Enough for a standard error within about a twentieth of itself."""
+REPLICATES = 200  # enough for a standard error within about a twentieth of itself
 
 
 def text_weights(seed: int, numbers: Sequence[int], replicates: int = REPLICATES) -> Tensor:
-    """Weight of each text in each sample: 1 in the first row, Poisson with mean 1 in each other.
+    """Weights of texts, [1 + replicates, n_texts] float64: 1 in the first row, Poisson with mean 1 in each other.
 
     A weighted sum is a sum over a bootstrap sample of the texts, in one pass (Chamandy et al. 2012). A text's weights
-    depend only on the seed and on its number, not on batches or processes.
-
-    Returns:
-        [1 + replicates, n_texts], float64.
+    depend on the seed and its number alone, not on batches or processes.
     """
     weights = torch.ones(1 + replicates, len(numbers), dtype=torch.float64)
     rates = torch.ones(replicates)
@@ -33,16 +26,13 @@ def text_weights(seed: int, numbers: Sequence[int], replicates: int = REPLICATES
 
 
 def named_generator(name: str) -> torch.Generator:
-    """A random generator seeded by the name."""
+    """A random generator seeded by a name."""
     digest = hashlib.sha256(name.encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def standard_error(replicates: Tensor) -> Tensor:
-    """Standard deviation over bootstrap samples, the first axis; values that are not finite are left out.
-
-    NaN with fewer than two finite values.
-    """
+    """Standard deviation over bootstrap samples, the first axis, of finite values; NaN with fewer than two."""
     measurable = replicates.isfinite()
     n = measurable.sum(0)
     mean = replicates.where(measurable, torch.nan).nanmean(0)

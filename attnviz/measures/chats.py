@@ -1,8 +1,7 @@
 """Attention between the roles of a corpus of chats: what `assistant` reads of `system`, and how much answers look back.
 
 Each chat gives every head one number, as :mod:`attnviz.measures.spans` has it for one text; all messages of a role are
-one span. Shares are of attention to content. Scores are means over the chats that have it, so that a long chat counts
-as a short one.
+one span. Shares are of attention to content. Scores are means over the chats that have it, whatever their length.
 """
 
 from dataclasses import dataclass
@@ -20,10 +19,9 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.spans import Span
 from attnviz.models.tokens import overlapping
 from attnviz.reference.attention import uniform_pattern
-from attnviz.texts.batches import Batch, EncodedText
+from attnviz.texts.batches import Batch
 
-Measure = tuple[str, str, str]
-"""What is measured (:data:`SHARE`, :data:`LAST` or :data:`LOOKBACK`), and the roles from which and to which."""
+Measure = tuple[str, str, str]  # what is measured (SHARE, LAST or LOOKBACK), and the roles from which and to which
 
 SHARE, LAST, LOOKBACK = "share", "last", "lookback"
 
@@ -32,16 +30,10 @@ _LOOKBACK: Measure = LOOKBACK, "", ""
 
 @dataclass(frozen=True)
 class ChatScores:
-    """One measure of every head over chats, beside that of uniform attention.
-
-    Attributes:
-        measure: what it is.
-        source, target: roles; '' of the lookback ratio.
-        scores: of all heads, over so many chats.
-    """
+    """One measure of every head over chats, beside that of uniform attention."""
 
     measure: str
-    source: str
+    source: str  # role; '' of the lookback ratio
     target: str
     scores: HeadScores
 
@@ -49,28 +41,38 @@ class ChatScores:
 class ChatTally(SumTally):
     """Sums of each chat's shares between roles, and of its lookback ratio, by bootstrap sample."""
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__()
         self._architecture = checkpoint.architecture
         self._windows, self._of_layer = different_windows(checkpoint.windows)
-        self._shape = 1 + replicates, checkpoint.n_layers, checkpoint.n_heads
-        self._weights, self._layouts = torch.empty(0), list[SpanLayout | None]()
+        self._shape = 1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads
+        self._weights, self._layouts = torch.empty(0), dict[int, SpanLayout]()
         self._having: dict[Measure, list[int]] = {}
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Find the roles of a batch, and measure uniform attention."""
-        self._weights = weights
-        self._layouts = [_layout(item, self._architecture.causal) for item in batch.items]
-        device = batch.valid.device
+        architecture = self._architecture
+        self._weights, self._layouts = weights, {}
+        for text, item in enumerate(batch.items):
+            chat = item.source.chat
+            if chat is None:
+                continue
+            tokens = dict[str, tuple[int, ...]]()
+            messages = overlapping(item.offsets, list(chat.messages.values()))
+            for role, members in zip(chat.roles, messages, strict=True):
+                tokens[role] = (*tokens.get(role, ()), *members)
+            spans = tuple(Span(role, members) for role, members in tokens.items() if members)
+            first_new = messages[-1][0] if chat.answered and architecture.causal and messages[-1] else None
+            sinks = frozenset(position for position, is_sink in enumerate(item.sink) if is_sink)
+            self._layouts[text] = SpanLayout(spans, len(item), first_new, sinks)
         of_windows = []
         for window in self._windows:
-            allowed = allowed_units(batch.valid.shape[1], self._architecture.causal, window).to(device)
+            allowed = allowed_units(batch.valid.shape[1], architecture.causal, window).to(batch.valid.device)
             of_all, of_content = (
-                self._measured(uniform_pattern(keys[:, None] & allowed, self._architecture.learned_sinks)[:, None])
+                self._measured(uniform_pattern(keys[:, None] & allowed, architecture.learned_sinks)[:, None])
                 for keys in (batch.valid, batch.non_sink)
             )
-            looked_back = {text: {_LOOKBACK: values[_LOOKBACK]} for text, values in of_all.items()}
-            of_windows.append({text: values | looked_back[text] for text, values in of_content.items()})
+            of_windows.append({text: of_content[text] | {_LOOKBACK: of_all[text][_LOOKBACK]} for text in of_all})
         self._having = {}
         for text in of_windows[0]:
             for measure in of_windows[0][text]:
@@ -90,56 +92,34 @@ class ChatTally(SumTally):
             self._counts[*measure, "heads"][:, layer] += self._summed(measure, texts, values)
 
     def _measured(self, pattern: Tensor) -> dict[int, dict[Measure, Tensor]]:
-        """Every measure of each chat, [n_heads], by its number in the batch."""
-        tallies = dict[int, SpanTally]()
-        for text, layout in enumerate(self._layouts):
-            if layout is not None:
-                n = layout.n_tokens
-                tallies[text] = SpanTally(layout)
-                tallies[text].add(0, pattern[text, :, :n, :n])
+        """Every measure of each chat, [n_heads], by its number in the batch; NaN where it has none."""
+        tallies = {text: SpanTally(layout) for text, layout in self._layouts.items()}
+        for text, tally in tallies.items():
+            n = tally.layout.n_tokens
+            tally.add(0, pattern[text, :, :n, :n])
         copy_to_host(list(tallies.values()))
-        return {text: _values(tally) for text, tally in tallies.items()}
+        measured = dict[int, dict[Measure, Tensor]]()
+        for text, tally in tallies.items():
+            names = [span.name for span in tally.layout.spans]
+            values = dict[Measure, Tensor]()
+            for from_, source in enumerate(names):
+                for to, target in enumerate(names):
+                    values[SHARE, source, target] = tally.means["content"][:, from_, to]
+                    values[LAST, source, target] = tally.means["last_content"][:, from_, to]
+            measured[text] = values | {_LOOKBACK: tally.means["lookback"]}
+        return measured
 
     def _summed(self, measure: Measure, texts: list[int], values: dict[int, dict[Measure, Tensor]]) -> Tensor:
-        """Sums over chats of a measure, [1 + replicates, n_heads]."""
         return self._weights[:, texts] @ torch.stack([values[text][measure] for text in texts]).nan_to_num()
 
     def results(self) -> list[ChatScores]:
         """Every measure, those of the most chats first, then by roles."""
+        scores = list[ChatScores]()
         measures: list[Measure] = [key[:3] for key in self._counts if key[3] == "n"]
-        found = [
-            ChatScores(what, source, target, self._scores((what, source, target))) for what, source, target in measures
-        ]
-        return sorted(found, key=lambda each: (-each.scores.texts, each.measure != SHARE, each.source, each.target))
-
-    def _scores(self, measure: Measure) -> HeadScores:
-        n = self._counts[*measure, "n"][:, None, None]
-        scores = (self._counts[*measure, "heads"] / n)[:, None]
-        uniform = (self._counts[*measure, "uniform"][:, self._of_layer] / n)[:, None]
-        chats = int(n[0])
-        return estimated(scores, {"uniform attention": uniform}, chats, chats)
-
-
-def _layout(item: EncodedText, causal: bool) -> SpanLayout | None:
-    """The roles of a chat as spans; None of another text."""
-    chat = item.source.chat
-    if chat is None:
-        return None
-    tokens = dict[str, tuple[int, ...]]()
-    messages = overlapping(item.offsets, list(chat.messages.values()))
-    for role, members in zip(chat.roles, messages, strict=True):
-        tokens[role] = (*tokens.get(role, ()), *members)
-    spans = tuple(Span(role, members) for role, members in tokens.items() if members)
-    first_new = messages[-1][0] if chat.answered and causal and messages[-1] else None
-    sinks = frozenset(position for position, is_sink in enumerate(item.sink) if is_sink)
-    return SpanLayout(spans, len(item), first_new, sinks)
-
-
-def _values(tally: SpanTally) -> dict[Measure, Tensor]:
-    """Every measure of a chat, [n_heads]; NaN where it has none."""
-    names, values = [span.name for span in tally.layout.spans], dict[Measure, Tensor]()
-    for from_, source in enumerate(names):
-        for to, target in enumerate(names):
-            values[SHARE, source, target] = tally.content[:, from_, to]
-            values[LAST, source, target] = tally.last_content[:, from_, to]
-    return values | {_LOOKBACK: tally.lookback}
+        for measure in measures:
+            n = self._counts[*measure, "n"][:, None, None]
+            values = (self._counts[*measure, "heads"] / n)[:, None]
+            uniform = (self._counts[*measure, "uniform"][:, self._of_layer] / n)[:, None]
+            chats = int(n[0])
+            scores.append(ChatScores(*measure, estimated(values, {"uniform attention": uniform}, chats, chats)))
+        return sorted(scores, key=lambda row: (-row.scores.texts, row.measure != SHARE, row.source, row.target))

@@ -33,32 +33,28 @@ def corrected(patterns: Tensor, apc: bool) -> Tensor:
     return both - sums * sums.mT / total.where(total > 0, 1.0) if apc else both
 
 
-def _read_pairs(file: str | Path) -> NDArray[np.int_]:
-    """The whole numbers of a text file, [n_lines, n_columns]."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of a file without lines, whose numbers are [0, 1]
-        return np.loadtxt(file, int, ndmin=2, encoding="utf-8-sig")
-
-
 def _read(file: str | Path, n: int) -> NDArray[np.float64]:
     """Which of n residues are in contact, [n, n]: 1, 0, or NaN where that is not known."""
     expected = f"expected in {visible(str(file))} {n} × {n} numbers (.npy), or lines of two residues up to {n}, found"
+    is_array = Path(file).suffix == ".npy"
     try:
-        found = real_numbers(file) if Path(file).suffix == ".npy" else _read_pairs(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of a text without lines, whose numbers are [0, 1]
+            numbers = real_numbers(file) if is_array else np.loadtxt(file, int, ndmin=2, encoding="utf-8-sig")
     except (OSError, EOFError, TypeError, ValueError) as error:
         raise UsageError(f"{expected} what cannot be read: {first_line(error)}.") from error
-    known = found >= 0
+    known = numbers >= 0
     contacts = np.zeros((n, n))
-    if Path(file).suffix != ".npy" and found.shape[1] == 2 and found.min() >= 1 and found.max() <= n:
-        contacts[tuple(found.T - 1)] = 1
-    elif found.shape != (n, n):
-        shape = " × ".join(map(str, found.shape))
-        raise UsageError(f"{expected} {shape} numbers from {found.min(initial=0)} to {found.max(initial=0)}.")
-    elif np.isin(found[known], (0, 1)).all():
-        contacts = np.where(known, found, np.nan)
+    if not is_array and numbers.shape[1] == 2 and numbers.min() >= 1 and numbers.max() <= n:
+        contacts[tuple(numbers.T - 1)] = 1
+    elif numbers.shape != (n, n):
+        shape = " × ".join(map(str, numbers.shape))
+        raise UsageError(f"{expected} {shape} numbers from {numbers.min(initial=0)} to {numbers.max(initial=0)}.")
+    elif np.isin(numbers[known], (0, 1)).all():
+        contacts = np.where(known, numbers, np.nan)
     else:
-        contacts = np.where(known, found < _NEAR, np.nan)
-        if found[known & ~np.eye(n, dtype=bool)].min(initial=np.inf) < _NEAREST:
+        contacts = np.where(known, numbers < _NEAR, np.nan)
+        if numbers[known & ~np.eye(n, dtype=bool)].min(initial=np.inf) < _NEAREST:
             raise UsageError(f"{expected} distances below {_NEAREST:g}: they are in ångström, contacts are 0 and 1.")
     return np.fmax(contacts, contacts.T)
 

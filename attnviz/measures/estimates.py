@@ -1,12 +1,11 @@
 """Scores of all heads for one role beside baselines, their intervals, and false discovery rates.
 
-Errors are those of a bootstrap over texts, so that sentences, not words, are the unit of sampling. Degrees of freedom
-of Student's t are their number less one, and fewer for the spread of the bootstrap itself. For 72 heads at once
-intervals at 0.95 hold in 0.95 to 0.99 of simulated samples of 30 or 100 sentences (proportions; 0.93 to 0.99 their
-differences), 0.88 to 0.93 of 100 texts (shares), 0.91 to 0.92 of 100 texts (cosines) and 0.93 to 0.96 of 32 sequences;
-``tests/measures/test_coverage.py`` has the design. Plain normal intervals: 0.37, 0.63 and 0.73 in the like of the
-first, second and last. Of 30 texts shares hold in 0.82 to 0.93 only, so that with fewer than 100 no verdict on them is
-given.
+Errors are those of a bootstrap over texts: sentences, not words, are the unit of sampling. Degrees of freedom of
+Student's t are their number less one, and fewer for the spread of the bootstrap itself. For 72 heads at once intervals
+at 0.95 hold in 0.95 to 0.99 of simulated samples of 30 or 100 sentences (proportions; 0.93 to 0.99 their differences),
+0.88 to 0.93 of 100 texts (shares), 0.91 to 0.92 of 100 texts (cosines) and 0.93 to 0.96 of 32 sequences, see
+``tests/measures/test_coverage.py``; plain normal ones in 0.37, 0.63 and 0.73 of the like of the first, second and last.
+Of 30 texts shares hold in 0.82 to 0.93 only, so that with fewer than 100 no verdict on them is given.
 """
 
 import math
@@ -25,34 +24,23 @@ from attnviz.measures.bootstrap import REPLICATES, standard_error
 from attnviz.models.head_ids import HeadId
 
 _EDGE = 1e-6  # least distance from 0 and 1 for the logit of a share
-
 _LARGEST_T = 1e6  # a t that stands for infinity
-
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class HeadScores:
-    """Scores of all heads for one role; tensors are [n_directions, n_layers, n_heads], NaN where a head has none.
-
-    Attributes:
-        scores, errors: scores and their standard errors.
-        baselines: by name.
-        baseline, differences: the largest baseline, and the standard error of score - baseline.
-        n: instances, positions, cases or sequences that each head's scores rest on, [n_layers, n_heads].
-        texts: texts, or sequences, of the bootstrap.
-        directions: who attends to whom; one empty name for roles without.
-    """
+    """Scores of all heads for one role; tensors are [n_directions, n_layers, n_heads], NaN where a head has none."""
 
     scores: Tensor
-    errors: Tensor
-    baselines: dict[str, Tensor]
-    baseline: Tensor
-    differences: Tensor
-    n: Tensor
-    texts: int
-    directions: tuple[str, ...] = ("",)
+    errors: Tensor  # standard errors of the scores
+    baselines: dict[str, Tensor]  # by name
+    baseline: Tensor  # the largest of them
+    differences: Tensor  # standard errors of score - baseline
+    n: Tensor  # instances, positions, cases or sequences that each head's scores rest on, [n_layers, n_heads]
+    texts: int  # texts, or sequences, of the bootstrap
+    directions: tuple[str, ...] = ("",)  # who attends to whom; one empty name for roles without
 
     @cached_property
     def margins(self) -> Tensor:
@@ -61,20 +49,17 @@ class HeadScores:
 
     @cached_property
     def best(self) -> Tensor:
-        """The direction of each head's largest margin, [n_layers, n_heads]; of equal ones that of the larger score.
-
-        Margins are rounded to nine decimals.
-        """
+        """The direction of each head's largest margin, [n_layers, n_heads]; of equal ones that of the larger score."""
         return (self.margins.round(decimals=9) + 1e-10 * self.scores.nan_to_num()).argmax(0)
 
     def at(self, direction: int, id: HeadId) -> tuple[float, float, dict[str, float]]:
         """One head in one direction: its score, its baseline, and all baselines by name."""
-        score, baseline, *named = (float(values[(direction, *id)]) for values in self._arrays)
-        return score, baseline, dict(zip(self.baselines, named, strict=True))
+        score, baseline, *others = (float(values[(direction, *id)]) for values in self._arrays)
+        return score, baseline, dict(zip(self.baselines, others, strict=True))
 
     @cached_property
     def _arrays(self) -> list[NDArray[np.float64]]:
-        """Scores, baselines, and baselines by name, as arrays, which are faster to index than tensors."""
+        """Faster to index than tensors."""
         return [values.numpy() for values in (self.scores, self.baseline, *self.baselines.values())]
 
 
@@ -83,17 +68,22 @@ def estimated(
 ) -> HeadScores:
     """Scores with errors, from paired bootstrap samples of scores and baselines.
 
-    Values are [1 + replicates, n_directions, n_layers, n_heads], the first as measured; baselines, by name, have the
-    same shape or one that broadcasts to it. Each head's largest baseline as measured is its baseline in all samples.
-    ``n`` may be one number for all heads. Other arguments are as in :class:`HeadScores`.
+    Values are [1 + replicates, n_directions, n_layers, n_heads], the first as measured; baselines broadcast to that.
+    Each head's largest baseline as measured is its baseline in all samples.
     """
-    stacked = torch.stack([each.expand_as(values) for each in baselines.values()])
+    stacked = torch.stack([baseline.expand_as(values) for baseline in baselines.values()])
     largest = stacked[:, 0].argmax(0)
     baseline = stacked.gather(0, largest.expand(1, *values.shape))[0]
     return HeadScores(
-        values[0], standard_error(values[1:]), dict(zip(baselines, stacked[:, 0], strict=True)), baseline[0],
-        standard_error((values - baseline)[1:]), torch.as_tensor(n).expand(values.shape[-2:]), texts, directions,
-    )  # fmt: skip
+        scores=values[0],
+        errors=standard_error(values[1:]),
+        baselines=dict(zip(baselines, stacked[:, 0], strict=True)),
+        baseline=baseline[0],
+        differences=standard_error((values - baseline)[1:]),
+        n=torch.as_tensor(n).expand(values.shape[-2:]),
+        texts=texts,
+        directions=directions,
+    )
 
 
 class Evidence(NamedTuple):
@@ -115,10 +105,7 @@ def t_quantile(p: float, freedom: float) -> float:
 
 
 def t_tail(t: float, freedom: float) -> float:
-    """Probability that Student's t is above ``t``, by Abramowitz & Stegun 1972, formula 26.7.8; slightly too large.
-
-    At 20 degrees of freedom it gives 0.00058 for 0.0005.
-    """
+    """Probability that Student's t is above ``t``, by Abramowitz & Stegun 1972, formula 26.7.8; slightly too large."""
     x = t * (1 - 1 / (4 * freedom)) / math.sqrt(1 + t * t / (2 * freedom))
     return math.erfc(x / math.sqrt(2)) / 2
 
@@ -128,12 +115,10 @@ def proportion_evidence(
 ) -> Evidence:
     """Evidence of a proportion of instances: Wilson's interval of the score, Agresti and Min's of the difference.
 
-    Wilson's (1927) n is the number of instances divided by the design effect (Kish 1965), since instances of one
-    sentence are correlated. Agresti & Min (2005) add half an observation to each cell of the table of
-    score and baseline; observations are sentences here, of which there are fewer than instances.
-
-    Score and baseline are 0-1, errors are of score and difference, counts of instances and of sentences with one;
-    ``rate`` is the probability that an interval misses.
+    Wilson's (1927) n is that of instances over the design effect (Kish 1965), since those of one sentence are
+    correlated. Agresti & Min (2005) add half an observation, a sentence here, to each cell of the table of score and
+    baseline. Errors are of score and difference, counts of instances and of sentences with one; an interval misses at
+    ``rate``.
     """
     (n, texts), (error, of_difference) = counts, errors
     t = t_quantile(1 - rate / 2, _freedom(texts))
@@ -158,16 +143,20 @@ def share_evidence(score: float, baseline: float, errors: tuple[float, float], t
     Zou & Donner 2008). Arguments as for :func:`proportion_evidence`, with ``texts`` for the counts.
     """
     inside = min(max(score, _EDGE), 1 - _EDGE)
-    logit, slope = math.log(inside / (1 - inside)), 1 / max(score * (1 - score), _EDGE)
+    logit = math.log(inside / (1 - inside))
+    slope = 1 / max(score * (1 - score), _EDGE)
     rest = math.sqrt(max(0.0, errors[1] ** 2 - errors[0] ** 2))
 
     def width(t: float, error: float) -> float:  # 0 at scores of 0 and 1
-        return max(0.0, math.copysign(1, t) * (_share(logit + t * error * slope) - score))
+        end = logit + t * error * slope
+        share = 1 / (1 + math.exp(-end)) if end > 0 else math.exp(end) / (1 + math.exp(end))
+        return max(0.0, math.copysign(1, t) * (share - score))
 
     def difference_width(t: float) -> float:
         return math.hypot(width(t, min(errors)), t * rest)
 
-    t, difference = t_quantile(1 - rate / 2, _freedom(texts)), score - baseline
+    t = t_quantile(1 - rate / 2, _freedom(texts))
+    difference = score - baseline
     reached = _reached(abs(difference), lambda t: difference_width(-t if difference > 0 else t))
     return Evidence(
         (score - width(-t, errors[0]), score + width(t, errors[0])),
@@ -178,7 +167,8 @@ def share_evidence(score: float, baseline: float, errors: tuple[float, float], t
 
 def cosine_evidence(score: float, baseline: float, errors: tuple[float, float], texts: int, rate: float) -> Evidence:
     """Evidence of a mean cosine, by plain t intervals; arguments as for :func:`share_evidence`."""
-    t, difference = t_quantile(1 - rate / 2, _freedom(texts)), score - baseline
+    t = t_quantile(1 - rate / 2, _freedom(texts))
+    difference = score - baseline
     reached = math.copysign(_reached(abs(difference), lambda t: t * errors[1]), difference)
     return Evidence(
         (max(-1.0, score - t * errors[0]), min(1.0, score + t * errors[0])),
@@ -213,7 +203,3 @@ def _reached(difference: float, width: Callable[[float], float]) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if width(middle) >= difference else (middle, high)
     return high if difference > 0 else 0.0
-
-
-def _share(logit: float) -> float:
-    return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))

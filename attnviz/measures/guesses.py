@@ -18,19 +18,16 @@ head's guesses from the other words of the sentence."""
 
 
 def error_reduction(score: float | None, baseline: float | None) -> float | None:
-    """Share of the baseline's errors that a head does not make: (s - b) / (1 - b), at most 1.
+    """Share of the baseline's errors that a head does not make: (s - b) / (1 - b), at most 1; None where not known.
 
     A margin of 0.1 above 0.8 is half of the errors, one above 0.1 a ninth.
-
-    Returns:
-        None where either is None, or the baseline is 1.
     """
     if score is None or baseline is None or baseline >= 1:
         return None
     return (score - baseline) / (1 - baseline)
 
 
-def first_largest(pattern: Tensor) -> Tensor:
+def fast_argmax(pattern: Tensor) -> Tensor:
     """Each row's first key of largest weight; on the CPU by NumPy's argmax, ten times as fast there as torch's."""
     if pattern.device.type == "cpu" and pattern.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(pattern.numpy().argmax(-1))
@@ -39,26 +36,15 @@ def first_largest(pattern: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class WordGuesses:
-    """Guesses for the words of a batch of sentences, padded with words without pieces.
+    """Guesses for the words of a batch of sentences, padded with words without pieces."""
 
-    Attributes:
-        visible: boolean [batch, n, n], the other words that each word may attend to; without words without pieces.
-        words: by name of :data:`GUESSES`, [batch, n], the guess for each word; -1 where it sees no other.
-        chance: [batch, n], 1 / number of visible words; 0 where there is none.
-    """
-
-    visible: Tensor
-    words: dict[str, Tensor]
-    chance: Tensor
+    visible: Tensor  # boolean [batch, n, n], the other words that each word may attend to; without words without pieces
+    words: dict[str, Tensor]  # by name of GUESSES, [batch, n], the guess for each word; -1 where it sees no other
+    chance: Tensor  # [batch, n], 1 / number of visible words; 0 where there is none
 
     @classmethod
     def of(cls, pieces: Tensor, causal: bool) -> "WordGuesses":
-        """The guesses for words by their numbers of pieces.
-
-        Args:
-            pieces: [batch, n], tokens of each word that are not sinks; n is at least 1.
-            causal: whether a word sees only those before it.
-        """
+        """The guesses for words by how many of their tokens are no sinks, [batch, n]; n is at least 1."""
         n = pieces.shape[1]
         visible = (pieces > 0)[:, :, None] & (pieces > 0)[:, None, :] & ~torch.eye(n, dtype=torch.bool)
         if causal:
@@ -70,22 +56,13 @@ class WordGuesses:
 
 
 def votes_elsewhere(guesses: Tensor, visible: Tensor, text: Tensor, query: Tensor, target: Tensor) -> Tensor:
-    """Share of the other words from which the same head guesses the target.
+    """Share of the other words from which the same head guesses the target, [n_pairs, n_heads]; 0 where none sees it.
 
-    A head that tracks a relation guesses the target from the related word, not from others.
-
-    Args:
-        guesses: [batch, n_heads, n], each head's guess for each word; -1 for none.
-        visible: boolean [batch, n, n], see :class:`WordGuesses`.
-        text: [n_pairs], the texts of the pairs.
-        query: [n_pairs], the words from which the target is guessed.
-        target: [n_pairs], the other ends of the relation.
-
-    Returns:
-        [n_pairs, n_heads], 0-1; 0 where no other word sees the target.
+    A head that tracks a relation guesses the target from the related word, not from others. ``guesses`` are each head's
+    for each word, [batch, n_heads, n], -1 for none. Pairs are given by text, guessing word and target, [n_pairs] each.
     """
     votes = torch.zeros(*guesses.shape[:2], guesses.shape[2] + 1, dtype=torch.float64)
     votes.scatter_add_(-1, guesses + 1, torch.ones((), dtype=votes.dtype).expand(guesses.shape))
-    own = guesses[text, :, query] == target[:, None]
+    right = guesses[text, :, query] == target[:, None]
     others = visible.sum(1)[text, target] - visible[text, query, target].long()
-    return (votes[text, :, target + 1] - own.double()) / others.clamp(min=1)[:, None] * (others > 0)[:, None]
+    return (votes[text, :, target + 1] - right.double()) / others.clamp(min=1)[:, None] * (others > 0)[:, None]

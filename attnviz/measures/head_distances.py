@@ -15,20 +15,17 @@ MOST_QUERIES = 512
 """Most queries of a batch that are compared; attnviz's own choice, so that 144 heads take a second or two."""
 
 _TOGETHER = 32  # queries compared at once on a processor, to stay in its cache
-
 _ON_GPU = 2**28  # bytes of the rows that are compared at once on a GPU, so that it has enough to do
 
 
 class HeadDistanceTally(SumTally):
     """The mean Jensen-Shannon divergence between the patterns of any two heads of a model.
 
-    For two heads and one query let p and q be their attention over the n tokens of the query's text, smoothed to
-    0.999 p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where the
-    heads attend alike, and close to ln 2 where they attend to different tokens. It is averaged over ``n_queries``;
-    Clark et al. 2019 (section 6) sum it, which arranges the heads alike. Every token of a text counts as a query,
-    special tokens too, as in Clark et al.; padding is neither query nor key. Of a batch at most :data:`MOST_QUERIES`
-    queries are compared, evenly spread over it. Only the compared rows are kept, until a batch's last layer.
-    With ``learned_sinks``, nowhere is one outcome more.
+    For two heads and one query let p and q be their attention over the n tokens of the query's text, smoothed to 0.999
+    p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where the heads
+    attend alike, close to ln 2 where they attend to different tokens. It is averaged over ``n_queries``; Clark et al.
+    2019 (section 6) sum it. Special tokens count as queries, as there, padding does not. Of a batch at most
+    :data:`MOST_QUERIES` queries are compared, evenly spread. With ``learned_sinks``, nowhere is one outcome more.
     """
 
     def __init__(self, n_layers: int, n_heads: int, learned_sinks: bool = False) -> None:
@@ -46,10 +43,9 @@ class HeadDistanceTally(SumTally):
         self._rows, self._kept = [], {}
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
-        """Add one layer's patterns, [batch, n_heads, n, n]; after the last layer the heads are compared.
+        """Add one layer's patterns, [batch, n_heads, n, n]; after the last each pair of heads is compared once.
 
-        Raises:
-            ValueError: layers out of order.
+        ValueError for layers out of order.
         """
         if layer != len(self._rows):
             raise ValueError(f"layers must come in order, each once. Expected layer {len(self._rows)}. Got {layer}.")
@@ -60,36 +56,30 @@ class HeadDistanceTally(SumTally):
         if self._learned:
             rows, uniform = torch.cat([rows, nowhere(rows)[..., None]], -1), pad(uniform, (0, 1))
         self._rows.append((1 - SMOOTHING) * rows + SMOOTHING * uniform[:, None])
-        if len(self._rows) == self.n_layers:
-            self._compare(torch.cat(self._rows, dim=1))
-            self._rows = []
-
-    def _compare(self, rows: Tensor) -> None:
-        """Add the divergences of [n_queries, n_all_heads, n] rows, each pair of heads computed once."""
+        if len(self._rows) < self.n_layers:
+            return
+        rows = torch.cat(self._rows, dim=1)  # [n_queries, n_all_heads, n]
+        self._rows = []
         together = max(_TOGETHER, _ON_GPU // rows[:1].nbytes) if rows.is_cuda else _TOGETHER
         for first in range(0, len(rows), together):
-            some = rows[first : first + together].transpose(0, 1).contiguous()
-            own = entropy(some)
-            sums = some.new_zeros(len(some), len(some))
-            for head in range(len(some) - 1):
-                mixed = entropy((some[head + 1 :] + some[head]) / 2)
-                sums[head, head + 1 :] = (mixed - (own[head + 1 :] + own[head]) / 2).clamp(min=0).sum(1)
+            heads = rows[first : first + together].transpose(0, 1).contiguous()
+            entropies = entropy(heads)
+            sums = heads.new_zeros(len(heads), len(heads))
+            for head in range(len(heads) - 1):
+                mixed = entropy((heads[head + 1 :] + heads[head]) / 2)
+                sums[head, head + 1 :] = (mixed - (entropies[head + 1 :] + entropies[head]) / 2).clamp(min=0).sum(1)
             self._keep("sums", sums)
         self._counts["queries"] += len(rows)
 
     def _count(self, name: str, values: Tensor) -> None:
-        """Add the divergences of a batch, [n_blocks, n_all_heads, n_all_heads], each pair of heads once."""
+        """Add the divergences of a batch, [n_chunks, n_all_heads, n_all_heads], each pair of heads once."""
         upper = values.double().sum(0)
         self._counts[name] += upper + upper.T
 
     @property
     def n_queries(self) -> int:
-        """Queries compared."""
         return int(self._counts["queries"])
 
     def results(self) -> Tensor:
-        """The mean divergence of any two heads in nats, 0 to ln 2, [n_all_heads, n_all_heads], layer by layer.
-
-        Symmetric, zeros on the diagonal; NaN where nothing was compared.
-        """
+        """The mean divergence of any two heads, 0 to ln 2, [n_all_heads, n_all_heads]; NaN if nothing was compared."""
         return self._counts["sums"] / self._counts["queries"]

@@ -3,11 +3,10 @@
 The ratio of a head is the sum of its numerators over texts divided by that of its denominators; a mean over texts has
 the denominator 1. In a bootstrap sample t = (its ratio - the measured ratio) / its own error, where errors are those of
 linearised ratios (delta method). The critical t is the 0.95 quantile of the largest absolute t of all heads (Westfall &
-Young 1993), so that the intervals, ratio ± critical t × error, hold together in 0.95 of samples.
-``python -m tests.benchmarks.intervals`` simulates how often they do, and how often they find an effect.
-
-A sample that draws too few of the texts that have a head's effect has an error of 0 for it. Its t is infinite then:
-that makes intervals wider. A head that fewer than :data:`LEAST_WITH_EFFECT` texts have an effect of has no interval.
+Young 1993), so that the intervals, ratio ± critical t × error, hold together in 0.95 of samples; ``python -m
+tests.benchmarks.intervals`` simulates that. A sample that draws too few of the texts that have a head's effect has an
+error of 0 for it, and an infinite t, which makes intervals wider. A head that fewer than :data:`LEAST_WITH_EFFECT`
+texts have an effect of has no interval.
 """
 
 import math
@@ -24,33 +23,20 @@ ERROR_RATE = 0.05
 """Probability that an interval misses, over all heads together; and false discovery rate over all roles and heads of a
 model (Benjamini-Yekutieli 2001)."""
 
-SAMPLES = 999
-"""Bootstrap samples: with the measured one 1,000, of which 50 are beyond the critical t."""
-
-LEAST_WITH_EFFECT = 5
-"""Texts with an effect below which a head has no interval; attnviz's own choice."""
-
-_SMALLEST = 1e-4
-"""Effects on one text that are smaller, as a share of the head's largest, are rounding."""
-
-_NO_ERROR = 1e-9
-"""Errors that are smaller, as a share of what they are compared with, are rounding of 0."""
+SAMPLES = 999  # bootstrap samples: with the measured one 1,000, of which 50 are beyond the critical t
+LEAST_WITH_EFFECT = 5  # texts with an effect below which a head has no interval; attnviz's own choice
+_SMALLEST = 1e-4  # effects on one text that are smaller, as a share of the head's largest, are rounding
+_NO_ERROR = 1e-9  # errors that are smaller, as a share of what they are compared with, are rounding of 0
 
 
 @dataclass(frozen=True)
 class Simultaneous:
-    """Estimates of all heads, with intervals that hold together.
-
-    Attributes:
-        estimates, errors: with their standard errors, [n_heads].
-        known: whether a head has an interval, boolean [n_heads].
-        critical: what the largest |t| of all heads exceeds in 0.05 of samples; infinite where samples cannot tell.
-    """
+    """Estimates of all heads, with intervals that hold together; tensors are [n_heads]."""
 
     estimates: Tensor
-    errors: Tensor
-    known: Tensor
-    critical: float
+    errors: Tensor  # standard errors
+    known: Tensor  # boolean, whether a head has an interval
+    critical: float  # what the largest |t| of all heads exceeds in 0.05 of samples; infinite where samples cannot tell
 
     def interval(self, head: int) -> Interval | None:
         """Interval of one head, by its number; None where it is not known."""
@@ -60,12 +46,12 @@ class Simultaneous:
         return estimate - half, estimate + half
 
 
-def texts_needed(found: Iterable[tuple[float, Interval | None]], n: int) -> int | None:
-    """About how many texts, if they are like these ``n``, tell the clearest of some estimates from 0.
+def texts_needed(estimates: Iterable[tuple[float, Interval | None]], n: int) -> int | None:
+    """About how many texts, if they are like these ``n``, tell the clearest of some estimates from 0; None for none.
 
-    An interval is narrower by the root of their number. None where no estimate has an interval.
+    An interval is narrower by the root of their number.
     """
-    halves = [(value, (ends[1] - ends[0]) / 2) for value, ends in found if value and ends is not None]
+    halves = [(value, (ends[1] - ends[0]) / 2) for value, ends in estimates if value and ends is not None]
     return min((math.ceil(n * (half / value) ** 2) for value, half in halves), default=None)
 
 
@@ -75,13 +61,10 @@ def excludes_zero(interval: Interval | None) -> bool:
 
 
 def of_ratios(numerators: Tensor, denominators: Tensor, weights: Tensor) -> Simultaneous:
-    """Ratios of sums over texts.
+    """Ratios of sums over texts, of numerators [n_texts, n_heads] and denominators, [n_texts, n_heads] or [n_texts, 1].
 
-    Args:
-        numerators: of each text, [n_texts, n_heads].
-        denominators: of each text, [n_texts, n_heads] or [n_texts, 1]. A text where both are 0 is none of the head's.
-        weights: of texts in each bootstrap sample, the first row as measured, [1 + n_samples, n_texts], as of
-            :func:`attnviz.measures.bootstrap.text_weights`.
+    A text where both are 0 is none of the head's. ``weights`` are those of texts in each bootstrap sample, the first
+    row as measured, [1 + n_samples, n_texts], as of :func:`attnviz.measures.bootstrap.text_weights`.
     """
     estimates = numerators.sum(0) / denominators.sum(0)
     residuals = numerators - estimates * denominators
@@ -99,15 +82,11 @@ def of_ratios(numerators: Tensor, denominators: Tensor, weights: Tensor) -> Simu
 def simultaneous(
     estimates: Tensor, moved: Tensor, errors: Tensor, n: Tensor, with_effect: Tensor, scale: Tensor
 ) -> Simultaneous:
-    """Intervals of estimates by the largest absolute t of all heads in each bootstrap sample.
+    """Intervals of estimates [n_heads] by the largest absolute t of all heads in each bootstrap sample.
 
-    Args:
-        estimates: as measured, [n_heads].
-        moved: by how much they differ in each sample, [n_samples, n_heads].
-        errors: standard errors as measured, then within each sample, [1 + n_samples, n_heads].
-        n: texts that each estimate rests on, [n_heads].
-        with_effect: texts that have an effect of the head, [n_heads].
-        scale: the size of effects, [n_heads]: an error that is next to nothing beside it is rounding.
+    Samples differ from the estimates by ``moved``, [n_samples, n_heads]; ``errors`` are standard errors as measured,
+    then within each sample, [1 + n_samples, n_heads]. An estimate rests on ``n`` texts, of which ``with_effect`` have
+    an effect of the head, of the size ``scale``: an error that is next to nothing beside it is rounding.
     """
     error = errors[0]
     known = (n >= ENOUGH_TEXTS) & (with_effect >= LEAST_WITH_EFFECT) & (error > _NO_ERROR * scale)

@@ -9,10 +9,9 @@ from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.relations import SpansOfTexts
 from attnviz.measures.sums import SumTally
-from attnviz.texts.batches import Batch, EncodedText
+from attnviz.texts.batches import Batch
 
-NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
-"""Who attends to whom."""
+NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")  # who attends to whom
 
 _GUESSES = ("nearer name", "longer name", "subject, else nearer name")
 
@@ -21,15 +20,12 @@ _GUESSES = ("nearer name", "longer name", "subject, else nearer name")
 class NameCount:
     """Pronouns with two names each, of which one is right.
 
-    Attributes:
-        accuracy: of every head by direction, attention to a name summed over its pieces. Baselines: the nearer name;
-            the longer one (in pieces); with a parser the subject of a clause, else the nearer; and the same head's
-            guesses from the other tokens of the text.
-        by_mean: accuracy with the mean over a name's pieces, [n_directions, n_layers, n_heads].
+    Baselines of accuracy: the nearer name; the longer one (in pieces); with a parser the subject of a clause, else the
+    nearer; and the same head's guesses from the other tokens of the text.
     """
 
-    accuracy: HeadScores
-    by_mean: Tensor
+    accuracy: HeadScores  # by direction, attention to a name summed over its pieces
+    by_mean: Tensor  # accuracy with the mean over a name's pieces, [n_directions, n_layers, n_heads]
 
     @property
     def n(self) -> int:
@@ -60,14 +56,24 @@ class NameTally(SumTally):
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count examples, and how often each guess is right."""
         self._weights, self._kept = weights, {}
-        spans = [[*item.members, self._elsewhere(item)] for item in batch.items]
+        spans, preferred = [], []  # of guesses above 0 for the first name, below 0 for the second, 0 for neither
+        for item in batch.items:
+            pronoun, *names = item.members
+            # the other tokens that are not sinks; in a causal model only those that see both names
+            first = max(positions[-1] for positions in names) if self._causal else -1
+            named = {position for positions in item.members for position in positions}
+            others = [i for i, sink in enumerate(item.sink) if i > first and not sink and i not in named]
+            spans.append([*item.members, others])
+            nearer = abs(names[1][0] - pronoun[0]) - abs(names[0][0] - pronoun[0])
+            subjects = item.source.subjects or (False, False)
+            subject = int(subjects[0]) - int(subjects[1])
+            preferred.append([nearer, len(names[0]) - len(names[1]), subject or nearer])
         self._spans = SpansOfTexts(spans, batch.valid.shape[1], batch.valid.device)
         self._pieces = torch.tensor([[len(positions) for positions in item.members[1:]] for item in batch.items])
         self._second = torch.tensor([bool(item.source.answer) for item in batch.items])
         self._counts["examples"] += weights.sum(1)
         self._counts["parsed"] += sum(item.source.subjects is not None for item in batch.items)
-        preferred = torch.stack([_preferences(item) for item in batch.items])
-        self._counts["guesses"] += weights @ self._right(preferred.T).T
+        self._counts["guesses"] += weights @ self._right(torch.tensor(preferred).T).T
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
@@ -88,12 +94,6 @@ class NameTally(SumTally):
         """Whether a preference, above 0 for the first name, is right: 0, ½ or 1; the last axis is examples."""
         return (1 + preferred.sign() * torch.where(self._second, -1, 1)).double() / 2
 
-    def _elsewhere(self, item: EncodedText) -> list[int]:
-        """Tokens outside names and pronoun that are not sinks; in a causal model only those that see both names."""
-        own = {position for positions in item.members for position in positions}
-        first = max(positions[-1] for positions in item.members[1:]) if self._causal else -1
-        return [i for i, sink in enumerate(item.sink) if i > first and not sink and i not in own]
-
     def results(self) -> NameCount | None:
         """The accuracy of every head; None without examples."""
         n = self._counts["examples"]
@@ -104,12 +104,3 @@ class NameTally(SumTally):
         guesses = (self._counts["guesses"] / n[:, None])[:, : len(_GUESSES) if parsed else -1, None, None, None]
         baselines = dict(zip(_GUESSES, guesses.unbind(1), strict=False)) | {"other words": elsewhere}
         return NameCount(estimated(by_sum, baselines, int(n[0]), int(n[0]), self._directions), by_mean[0])
-
-
-def _preferences(item: EncodedText) -> Tensor:
-    """Each guess: above 0 for the first name, below 0 for the second, 0 for neither."""
-    pronoun, *names = item.members
-    nearer = abs(names[1][0] - pronoun[0]) - abs(names[0][0] - pronoun[0])
-    first, second = item.source.subjects or (False, False)
-    subject = int(first) - int(second)
-    return torch.tensor([nearer, len(names[0]) - len(names[1]), subject or nearer])

@@ -1,17 +1,16 @@
 """The head patterns, one entry each.
 
 A pattern is a mask: the keys that a head of this kind attends to. Its score is the share of attention under the mask
-("attends to X" is attention under a 0/1 mask, as in Clark et al. 2019's analysis), beside that of uniform
-attention. An entry of :data:`PATTERNS` gives the mask and the words; statistics, verdicts, labels, tables, JSON and
-CSV, maps, marks, roles of a profile and the documentation's table follow from it. Plug-ins add entries of their own
-(:mod:`attnviz.plugins`). A family of its own also needs a
+(as in Clark et al. 2019's analysis), beside that of uniform attention. An entry of :data:`PATTERNS` gives the mask and
+the words; statistics, verdicts, labels, tables, JSON and CSV, maps, marks, roles of a profile and the documentation's
+table follow from it. Plug-ins add entries of their own (:mod:`attnviz.plugins`). A family of its own also needs a
 colour and a mark (``FAMILIES`` in figures/families.py), the mark's outline on the page (``SHAPES`` in page/scene.js),
 and a letter in the summary (``LABEL_KINDS`` in commands/heads/summary.py), which otherwise counts it as "other".
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import torch
 from torch import Tensor
@@ -51,19 +50,12 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Choice:
-    """Where the queries of a block may choose keys, and how their choice is scored.
+    """Where the queries of a chunk of rows may choose keys, and how their choice is scored."""
 
-    Attributes:
-        pairs: boolean [.., rows, 1, n_keys], queries and keys of content.
-        both: boolean [.., rows, n_keys, 2], those of them under the pattern's mask, and all of them.
-        scale: [.., rows, 1, 1], what a row is multiplied by, so that one threshold serves all queries.
-        shares: [.., rows, 1, 2], 1 and the share of the query's keys of content under the mask, over the scale.
-    """
-
-    pairs: Tensor
-    both: Tensor
-    scale: Tensor
-    shares: Tensor
+    pairs: Tensor  # boolean [.., rows, 1, n_keys], queries and keys of content
+    both: Tensor  # boolean [.., rows, n_keys, 2], those of them under the pattern's mask, and all of them
+    scale: Tensor  # [.., rows, 1, 1], what a row is multiplied by, so that one threshold serves all queries
+    shares: Tensor  # [.., rows, 1, 2], 1 and the share of the query's content keys under the mask, over the scale
 
     def factors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """What :func:`chosen_weights` multiplies patterns by, [.., rows, 1, n_keys], and what it is multiplied by.
@@ -77,10 +69,8 @@ class Choice:
 def choosing(n_visible: Tensor, pairs: Tensor, mask: Tensor) -> Choice:
     """The choice of keys under a mask, in numbers of the dtype of ``n_visible``.
 
-    Args:
-        n_visible: [.., rows], how many keys each query may attend to, sinks included.
-        pairs: boolean [.., rows, n_keys], queries and keys of content.
-        mask: likewise, those of them under the pattern's mask.
+    ``n_visible``: [.., rows], how many keys each query may attend to, sinks included. ``pairs``: boolean
+    [.., rows, n_keys], queries and keys of content; ``mask``: those of them under the pattern's mask.
     """
     of_one = CHOSEN_OF_ROW / CHOSEN_OF_UNIFORM
     scale = (n_visible * of_one).clamp(of_one, 1)[..., None, None]
@@ -99,31 +89,19 @@ def chosen_weights(rows: Tensor, factors: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class MaskInput:
-    """The input of a pattern's mask.
+    """The input of a pattern's mask: a text of n positions, and the queries that are its rows."""
 
-    Attributes:
-        labels: [n], texts of the positions: in ``heads`` labels of tokens or words (``##ing``), in ``profile`` their
-            characters, or empty if no pattern has ``reads_text``; ``tokens`` are the same in both.
-        tokens: [n], equal where two positions hold the same token.
-        causal: whether a query sees only itself and what precedes it.
-        local_window: largest distance that counts as local, in units.
-        long_range_from: smallest distance that counts as long-range, likewise.
-        first, last: rows of the mask: queries from ``first`` to before ``last``; default all.
-        device: of the mask; default the processor.
-    """
-
-    labels: Sequence[str]
-    tokens: Sequence[Hashable]
-    causal: bool
-    local_window: int = 1
-    long_range_from: int = 4
-    first: int = 0
+    labels: Sequence[str]  # of tokens or words in ``heads``, characters in ``profile``; empty if nothing reads_text
+    tokens: Sequence[Hashable]  # [n], equal where two positions hold the same token
+    causal: bool  # whether a query sees only itself and what precedes it
+    local_window: int = 1  # largest distance that counts as local, in units
+    long_range_from: int = 4  # smallest distance that counts as long-range
+    first: int = 0  # the rows are queries from ``first`` to before ``last``
     last: int | None = None
-    device: torch.device | None = None
+    device: torch.device | None = None  # of the mask; None for the processor
 
     @property
     def n(self) -> int:
-        """Number of positions, the columns of a mask."""
         return len(self.labels)
 
     @cached_property
@@ -136,8 +114,8 @@ class MaskInput:
     def earlier_copies(self) -> Tensor:
         """Keys that are an earlier copy of the query's own token, boolean [rows, n]."""
         numbers: dict[Hashable, int] = {}
-        each = [numbers.setdefault(token, len(numbers)) for token in self.tokens]
-        ids = torch.tensor(each, dtype=torch.long, device=self.device)
+        of_tokens = [numbers.setdefault(token, len(numbers)) for token in self.tokens]
+        ids = torch.tensor(of_tokens, dtype=torch.long, device=self.device)
         return (ids[self.first : self.last, None] == ids) & (self.distances < 0)
 
     @property
@@ -148,76 +126,78 @@ class MaskInput:
 
 @dataclass(frozen=True)
 class PatternSpec:
-    """One pattern.
+    """One pattern. Rows of its mask are those of :attr:`MaskInput.distances`; None where it cannot apply to the model.
 
-    Attributes:
-        statistic: its key in JSON, CSV and ``--map``.
-        name: the label and the role of heads that show it.
-        mask: boolean [rows, n], axes query, key, True for the keys of the pattern; None where it cannot apply. Rows are
-            those of :attr:`MaskInput.distances`.
-        target: what such a head attends to, in words; ``{unit}`` stands for token or word, ``{window}`` and ``{far}``
-            for the two distances.
-        family: of roles that share a colour and a mark in figures (:data:`attnviz.figures.style.FAMILIES`).
-        column: header of its column in the table of heads; empty for none.
-        source: paper that defined or named it.
-        specific: whether it ranks before broader patterns, which may include it.
-        reads_text: whether its mask depends on labels or tokens, not only on positions.
-        chosen: whether only keys count that the head chooses (:func:`chosen_weights`); the baseline is then what the
-            same weights would score with the keys of each row shuffled.
-        on_repeats: whether it is judged only at tokens that have a copy before them (prefix matching, Olsson et
-            al. 2022).
+    In ``target`` stands ``{unit}`` for token or word, ``{window}`` and ``{far}`` for the two distances.
     """
 
-    statistic: str
-    name: str
+    statistic: str  # its key in JSON, CSV and ``--map``
+    name: str  # the label and the role of heads that show it
     mask: Callable[[MaskInput], Tensor | None]
     target: str
-    family: str
-    column: str = ""
-    source: str = ""
-    specific: bool = False
-    reads_text: bool = False
-    chosen: bool = False
-    on_repeats: bool = False
+    family: str  # of roles that share a colour and a mark in figures (attnviz.figures.style.FAMILIES)
+    column: str = ""  # header of its column in the table of heads; empty for none
+    source: str = ""  # paper that defined or named it
+    specific: bool = False  # ranks before broader patterns, which may include it
+    reads_text: bool = False  # the mask depends on labels or tokens, not only on positions
+    chosen: bool = False  # only keys count that the head chooses (chosen_weights); baseline: each row's keys shuffled
+    on_repeats: bool = False  # judged only at tokens that have a copy before them (prefix matching, Olsson et al. 2022)
 
 
 def pattern_of_mask(name: str, mask: Callable[[MaskInput], Tensor | None]) -> PatternSpec:
     """A pattern of which nothing but its name and mask is given: specific, of the family ``other``."""
-    statistic, target = name.replace("-", "_"), f"the {{unit}}s of the pattern {name}"
+    statistic = name.replace("-", "_")
+    target = f"the {{unit}}s of the pattern {name}"
     return PatternSpec(statistic, name, mask, target, "other", specific=True, reads_text=True)
 
 
+_neighbour = partial(PatternSpec, family="local", source="Clark et al. 2019", specific=True)
+_of_repeats = partial(PatternSpec, family="repeats", specific=True, reads_text=True, on_repeats=True)
+
 _NATIVE = (
-    PatternSpec(
-        "previous", "previous-token", lambda text: text.distances == -1, "the previous {unit}", "local",
-        column="Prev", source="Clark et al. 2019", specific=True,
+    _neighbour("previous", "previous-token", lambda text: text.distances == -1, "the previous {unit}", column="Prev"),
+    _neighbour("current", "current-token", lambda text: text.distances == 0, "the {unit} itself", column="Curr"),
+    _neighbour(
+        "next",
+        "next-token",
+        lambda text: None if text.causal else text.distances == 1,
+        "the next {unit}",
+        column="Next",
     ),
     PatternSpec(
-        "current", "current-token", lambda text: text.distances == 0, "the {unit} itself", "local",
-        column="Curr", source="Clark et al. 2019", specific=True,
+        statistic="local",
+        name="local",
+        mask=lambda text: text.distances.abs() <= text.local_window,
+        target="{unit}s at most {window} away",
+        family="local",
+        column="Local",
+        source="Pande et al. 2021",
     ),
     PatternSpec(
-        "next", "next-token", lambda text: None if text.causal else text.distances == 1, "the next {unit}",
-        "local", column="Next", source="Clark et al. 2019", specific=True,
+        statistic="long_range",
+        name="long-range",
+        mask=lambda text: text.distances.abs() >= text.long_range_from,
+        target="{unit}s at least {far} away that it chooses",
+        family="long-range",
+        column="Long",
+        source="attnviz",
+        chosen=True,
     ),
-    PatternSpec(
-        "local", "local", lambda text: text.distances.abs() <= text.local_window, "{unit}s at most {window} away",
-        "local", column="Local", source="Pande et al. 2021",
+    _of_repeats(
+        "induction",
+        "induction",
+        lambda text: text.after_earlier_copies,
+        "the {unit} after an earlier copy of the query",
+        source="Olsson et al. 2022",
     ),
-    PatternSpec(
-        "long_range", "long-range", lambda text: text.distances.abs() >= text.long_range_from,
-        "{unit}s at least {far} away that it chooses", "long-range", column="Long", source="attnviz", chosen=True,
+    _of_repeats(
+        "duplicate",
+        "duplicate-token",
+        lambda text: text.earlier_copies,
+        "an earlier copy of the query",
+        source="Wang et al. 2022",
     ),
-    PatternSpec(
-        "induction", "induction", lambda text: text.after_earlier_copies,
-        "the {unit} after an earlier copy of the query", "repeats",
-        source="Olsson et al. 2022", specific=True, reads_text=True, on_repeats=True,
-    ),
-    PatternSpec(
-        "duplicate", "duplicate-token", lambda text: text.earlier_copies, "an earlier copy of the query",
-        "repeats", source="Wang et al. 2022", specific=True, reads_text=True, on_repeats=True,
-    ),
-)  # fmt: skip
+)
 
 OWN_WORDS = (
     "alignment apart baseline broad confidence contacts copy copying coreference current diagonal diagonality distance "
@@ -238,13 +218,13 @@ def _check(spec: PatternSpec) -> None:
             "expected a name such as in-brackets, in small letters, whose first word attnviz has no use for"
         )
     if spec.statistic != "_".join(words) or spec.family not in FAMILIES or spec.chosen or spec.on_repeats:
-        raise ValueError(f"expected the statistic {'_'.join(words)}, a family of {', '.join(FAMILIES)}, and neither "
-                         "chosen nor on_repeats, which attnviz judges by rules of their own")  # fmt: skip
+        raise ValueError(
+            f"expected the statistic {'_'.join(words)}, a family of {', '.join(FAMILIES)}, and neither "
+            "chosen nor on_repeats, which attnviz judges by rules of their own"
+        )
 
 
-REGISTRY = Registry(
-    "pattern", f"{__name__}.PatternSpec", {spec.name: spec for spec in _NATIVE}, check=_check
-)  # fmt: skip
+REGISTRY = Registry("pattern", f"{__name__}.PatternSpec", {spec.name: spec for spec in _NATIVE}, check=_check)
 """Native patterns and those of plug-ins, by name."""
 
 PATTERNS = live(REGISTRY, lambda: tuple(REGISTRY.usable().values()))
@@ -280,8 +260,7 @@ ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
 TYPES = {statistic: f"{statistic}_types" for statistic in REPEATS}
 """From such a statistic to the number of different tokens from which a head shows the pattern."""
 
-SINK = "sink"
-"""The role of heads whose attention rests on sinks; what they do among other tokens is another."""
+SINK = "sink"  # the role of heads whose attention rests on sinks; what they do among other tokens is another
 
 INACTIVE = "inactive"
 """The role of heads that write little beside the other heads of their layer (Sandoval-Segura et al. 2025)."""
@@ -292,8 +271,7 @@ COPYING, COPY_SUPPRESSION = "copying", "copy-suppression"
 RARE_WORD = "rare-word"
 """The role of heads that point to the rarest token of a text (Voita et al. 2019)."""
 
-WRITTEN = (COPYING, COPY_SUPPRESSION, INACTIVE)
-"""Roles that rest on what a head writes."""
+WRITTEN = (COPYING, COPY_SUPPRESSION, INACTIVE)  # roles that rest on what a head writes
 
 
 def describes(role: str) -> bool:
@@ -328,13 +306,13 @@ def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dic
     for name, mask in masks.items():
         expected = f"{shape} of torch.bool, torch.strided"
         if isinstance(mask, Tensor) and not mask.is_nested and not mask.is_meta:
-            found = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}"
-            here = mask.device == (text.device or HOST)
-            masks[name] = mask if here else mask.to(text.device or HOST)
+            given = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}"
+            device = text.device or HOST
+            masks[name] = mask if mask.device == device else mask.to(device)
         else:
-            found = expected if mask is None else repr(mask)
-        if found != expected:
-            raise UsageError(f"the mask of the pattern {name!r} is {found}; expected {expected}.")
+            given = expected if mask is None else repr(mask)
+        if given != expected:
+            raise UsageError(f"the mask of the pattern {name!r} is {given}; expected {expected}.")
     return masks
 
 

@@ -28,20 +28,16 @@ class PointingTally(SumTally):
     """How often each head's largest attention, of that on content, is on a certain token, by bootstrap sample.
 
     The rarest tokens of a text are its content tokens of the smallest count. Counted are the queries that see one, of
-    texts that count; for the neighbours all content tokens are. The device says where queries point; the rest is
-    counted on the host.
-
-    Args:
-        checkpoint: the model.
-        counts: gives the count of every vocabulary entry, [vocabulary], infinite of those that are never rare; called
-            once, if there is a text.
-        common: see :data:`COMMON`.
+    texts that count (:data:`COMMON`); for the neighbours all content tokens are. ``counts`` gives the count of every
+    vocabulary entry, [vocabulary], infinite of those that are never rare, when there is a text. The device says where
+    queries point; the rest is counted on the host.
     """
 
     def __init__(
         self, checkpoint: Checkpoint, counts: Callable[[], Tensor], common: int = COMMON, replicates: int = REPLICATES
     ) -> None:
-        self._causal, self._count_tokens, self._common = checkpoint.architecture.causal, counts, common
+        self._causal, self._common = checkpoint.architecture.causal, common
+        self._count_tokens = counts
         super().__init__(
             sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, _N_TARGETS),
             # texts that count, queries that count, uniform attention, content tokens, then offsets
@@ -71,7 +67,7 @@ class PointingTally(SumTally):
         return rare & (counts == least), rare & (counts <= second)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Begin a batch."""
+        """Keep the ids and the content tokens of a batch."""
         self._weights, self._kept = weights, {}
         self._keys = batch.non_sink[:, None, None]
         self._keep("ids", batch.inputs["input_ids"])
@@ -86,11 +82,14 @@ class PointingTally(SumTally):
     def take(self, copies: Iterator[Tensor]) -> None:
         """Count a batch on the host."""
         kept, self._kept = self._kept, {}
-        found = {name: np.asarray(torch.stack([next(copies) for _ in of_layers])) for name, of_layers in kept.items()}
-        targets, guesses = self._targets(found["ids"][0], found["content"][0])
+        arrays = {name: np.asarray(torch.stack([next(copies) for _ in of_layers])) for name, of_layers in kept.items()}
+        targets, guesses = self._targets(arrays["ids"][0], arrays["content"][0])
         weights = np.asarray(self._weights)
         self._counts["guesses"] += torch.from_numpy(weights @ guesses)
-        sums = _on_targets(found["keys"], found["weights"] > 0, targets).astype(float)
+        keys = arrays["keys"][:, :, None, ..., None]  # [n_layers, batch, 1, n_heads, n, 1]
+        on_target = np.take_along_axis(targets[None, :, :, None], keys, -1)[..., 0]
+        points = (arrays["weights"] > 0)[:, :, None]
+        sums = (on_target & points).sum(-1).swapaxes(-1, -2).astype(float)  # [n_layers, batch, n_heads, n_targets]
         self._counts["sums"] += torch.from_numpy(np.tensordot(weights, sums, axes=(1, 1)))
 
     def _targets(self, ids: _Array, content: _Array) -> tuple[_Array, _Array]:
@@ -103,12 +102,12 @@ class PointingTally(SumTally):
             seen &= distances <= 0
         right: _Array = np.asarray(seen & rarest[:, None])
         queries: _Array = np.any(right, axis=-1)
-        at = distances == np.array(_OFFSETS)[:, None, None]  # [n_offsets, n, n]
+        at_offsets = distances == np.array(_OFFSETS)[:, None, None]  # [n_offsets, n, n]
         of_rarest = np.stack([right, seen & two[:, None] & queries[..., None]], 1)
         chance = right.sum(-1) / seen.sum(-1).clip(1)
         counted = np.stack([queries.any(1), queries.sum(1), chance.sum(1), content.sum(1)], 1)
-        of_offsets = right.reshape(len(ids), -1).astype(float) @ at.reshape(len(_OFFSETS), -1).T
-        targets = np.concatenate([of_rarest, seen[:, None] & at[_NEIGHBOURS]], 1)
+        of_offsets = right.reshape(len(ids), -1).astype(float) @ at_offsets.reshape(len(_OFFSETS), -1).T
+        targets = np.concatenate([of_rarest, seen[:, None] & at_offsets[_NEIGHBOURS]], 1)
         return targets, np.concatenate([counted, of_offsets], 1)
 
     def rare(self, target: int = 0) -> HeadScores:
@@ -117,22 +116,13 @@ class PointingTally(SumTally):
         Baselines are a random content token that the query sees, and the best fixed offset.
         """
         guesses = self._counts["guesses"]
-        queries = guesses[:, 1]
-        at = guesses[:, 4:]
-        best = int(at[0].argmax())
-        baselines = {"uniform attention": guesses[:, 2] / queries, "fixed offset": at[:, best] / queries}
-        shaped = {name: each[:, None, None, None] for name, each in baselines.items()}
+        queries, offsets = guesses[:, 1], guesses[:, 4:]
+        best = int(offsets[0].argmax())
+        baselines = {"uniform attention": guesses[:, 2] / queries, "fixed offset": offsets[:, best] / queries}
+        shaped = {name: baseline[:, None, None, None] for name, baseline in baselines.items()}
         scores = self._counts["sums"][..., target] / queries[:, None, None]
         return estimated(scores[:, None], shaped, int(queries[0]), int(guesses[0, 0]))
 
     def at_neighbours(self) -> Tensor:
         """Share of content tokens that point to the previous token, and to the next, [2, n_layers, n_heads]."""
         return (self._counts["sums"][0, ..., 2:] / self._counts["guesses"][0, 3].clamp(min=1)).permute(2, 0, 1)
-
-
-def _on_targets(keys: _Array, points: _Array, targets: _Array) -> _Array:
-    """How many queries of ``points`` have each target among ``keys``, [n_layers, batch, n_heads, n_targets]."""
-    pointed = keys[:, :, None, ..., None]  # [n_layers, batch, 1, n_heads, n, 1]
-    on_target = np.take_along_axis(targets[None, :, :, None], pointed, -1)[..., 0]
-    counted: _Array = (on_target & points[:, :, None]).sum(-1).swapaxes(-1, -2)
-    return counted

@@ -1,12 +1,11 @@
 """Accuracy of heads at finding the other end of a syntactic relation, beside simple guesses, in texts and corpora.
 
 The measure of Clark et al. 2019, section 4.2: a head's guess is the other word that a word attends to most; its
-accuracy on a relation stands beside that of the word at one fixed offset and of the other guesses of
-:mod:`attnviz.measures.guesses`. Sinks are left out of words; a word without other tokens is never guessed and in no
-relation.
+accuracy stands beside that of the word at one fixed offset and of other guesses (:mod:`attnviz.measures.guesses`).
+Sinks are left out of words; a word without other tokens is never guessed and in no relation.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from attnviz.language.syntax import DIRECTIONS, Arc
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.guesses import GUESSES, WordGuesses, first_largest, votes_elsewhere
+from attnviz.measures.guesses import GUESSES, WordGuesses, fast_argmax, votes_elsewhere
 from attnviz.measures.sums import SumTally
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import UnitRows
@@ -29,27 +28,20 @@ if TYPE_CHECKING:
     from attnviz.texts.batches import Batch
 
 Spans = Sequence[Sequence[Sequence[int]]]
-_MOST_HEADS = 256
-"""Heads that are counted at once, to save memory."""
+
+_MOST_HEADS = 256  # heads that are counted at once, to save memory
 
 _Right = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class RelatedWords:
-    """The words of some texts, and the relations between them.
+    """The words of some texts, and the relations between them."""
 
-    Attributes:
-        members: by text and word, its tokens that are not sinks, perhaps none.
-        sinks: by text, the positions of its sinks.
-        pairs: text, dependent and head of each instance, [n, 3].
-        numbers: by relation, the indices of its instances; a subtype (``acl:relcl``) counts as its base, too.
-    """
-
-    members: list[list[tuple[int, ...]]]
-    sinks: list[tuple[int, ...]]
-    pairs: Tensor
-    numbers: dict[str, list[int]]
+    members: list[list[tuple[int, ...]]]  # by text and word, its tokens that are not sinks, perhaps none
+    sinks: list[tuple[int, ...]]  # by text, their positions
+    pairs: Tensor  # text, dependent and head of each instance, [n, 3]
+    numbers: dict[str, list[int]]  # by relation, the indices of its instances; acl:relcl counts as acl, too
 
     @classmethod
     def of(cls, texts: Iterable[tuple[Iterable[Sequence[int]], Iterable[Arc], Collection[int]]]) -> "RelatedWords":
@@ -82,10 +74,7 @@ class RelatedWords:
 class SpansOfTexts:
     """The spans of the texts of a batch, for the patterns of all its layers.
 
-    Args:
-        members: for each text, for each of its spans, token positions; a span may have none.
-        n: tokens of the longest text.
-        device: of the patterns.
+    ``members``: for each text, for each of its spans, token positions, perhaps none; ``n``: tokens of the longest text.
     """
 
     def __init__(self, members: Spans, n: int, device: torch.device) -> None:
@@ -96,19 +85,18 @@ class SpansOfTexts:
             for span, positions in enumerate(spans)
             for position in positions
         ]
-        sizes = [len(positions) for spans in members for positions in [*spans, *[()] * (n_spans - len(spans))]]
+        sizes = [len(spans[i]) if i < len(spans) else 0 for spans in members for i in range(n_spans)]
         self._spans, self._positions = torch.tensor(owned, dtype=torch.long, device=device).reshape(-1, 2).T
         self._sizes = torch.tensor(sizes, device=device).clamp_(min=1)[:, None]
 
     def between(self, pattern: Tensor) -> Tensor:
         """Attention between the spans of each text: sums over the pieces attended to, means over those attending.
 
-        From [batch, n_heads, n, n] to [batch, n_heads, n_spans, n_spans]; zeros for spans without tokens and beyond a
-        text's last span.
+        From [batch, n_heads, n, n] to [batch, n_heads, n_spans, n_spans]; zeros where a span has no tokens.
         """
         batch, n_heads, n, _ = pattern.shape
         n_spans = self._n_spans
-        spans, positions, sizes = (each.to(pattern.device) for each in (self._spans, self._positions, self._sizes))
+        spans, positions, sizes = (x.to(pattern.device) for x in (self._spans, self._positions, self._sizes))
 
         def summed(values: Tensor) -> Tensor:
             """Sums over the pieces of each span, [batch * n_spans, …] of [batch, n, …]."""
@@ -122,22 +110,15 @@ class SpansOfTexts:
 
 @dataclass(frozen=True)
 class RelationCount:
-    """One relation of a text, or over a corpus.
-
-    Attributes:
-        relation: its name.
-        offset: the best fixed offset: +1 if the head is the word after the dependent.
-        accuracy: of every head by direction, beside the guesses of :data:`attnviz.measures.guesses.BASELINES`.
-        on_sinks: boolean [n_directions, n_layers, n_heads], whether mean attention to sinks exceeds that to the other
-            end; None for a corpus, and for a text without sinks.
-        layers: of the model, which name its heads; of an encoder-decoder those of its encoder.
-    """
+    """One relation of a text, or over a corpus."""
 
     relation: str
-    offset: int
-    accuracy: HeadScores
+    offset: int  # the best fixed offset: +1 if the head is the word after the dependent
+    accuracy: HeadScores  # by direction, beside the guesses of attnviz.measures.guesses.BASELINES
     on_sinks: Tensor | None = None
-    layers: Sequence[int] = ()
+    """Boolean [n_directions, n_layers, n_heads], whether mean attention to sinks exceeds that to the other end; None
+    for a corpus, and for a text without sinks."""
+    layers: Sequence[int] = ()  # of the model, which name its heads; of an encoder-decoder those of its encoder
 
     @property
     def n(self) -> int:
@@ -154,28 +135,22 @@ class RelationCount:
         """The head with the highest accuracy, its direction, and this accuracy."""
         scores = self.accuracy.scores
         direction, layer, head = map(int, torch.unravel_index(scores.argmax(), scores.shape))
-        return (
-            HeadId(self.layers[layer] if self.layers else layer, head),
-            self.accuracy.directions[direction],
-            float(scores.max()),
-        )
+        id = HeadId(self.layers[layer] if self.layers else layer, head)
+        return id, self.accuracy.directions[direction], float(scores.max())
 
 
 class RelationTally(SumTally):
     """Counts how often every head's most attended other word is the other end of a relation (Clark et al. 2019).
 
-    A corpus is counted batch by batch, a single text in blocks of rows. Counts are by relation and bootstrap sample:
+    A corpus is counted batch by batch, a single text in chunks of rows. Counts are by relation and bootstrap sample:
     how often each head is right, and how often it guesses the same from other words.
-
-    Attributes:
-        words: of the current batch or text.
     """
 
     def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
         super().__init__()
         self._shape = 1 + replicates, len(DIRECTIONS), 2, n_layers, n_heads
         self._causal = causal
-        self.words = RelatedWords.of([])
+        self.words = RelatedWords.of([])  # of the current batch or text
         self._weights = self._instances = self._relation_text = torch.empty(0)
         self._guesses: WordGuesses | None = None
         self._spans: SpansOfTexts | None = None
@@ -193,35 +168,32 @@ class RelationTally(SumTally):
         if not words.numbers:
             return
         sizes = [torch.tensor(list(map(len, members)), dtype=torch.long) for members in words.members]
-        self._guesses = WordGuesses.of(pad_sequence(sizes, batch_first=True), self._causal)
+        guesses = self._guesses = WordGuesses.of(pad_sequence(sizes, batch_first=True), self._causal)
         self._instances = torch.tensor([number for numbers in words.numbers.values() for number in numbers])
         relations = torch.repeat_interleave(torch.tensor(list(map(len, words.numbers.values()))))
         self._relation_text = relations * len(words.members) + words.pairs[self._instances, 0]
-        self._count_guesses(self._guesses)
-
-    def _count_guesses(self, words: WordGuesses) -> None:
-        """Count instances, sentences, offsets and guesses of the batch, in every bootstrap sample."""
 
         def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
-            chance = words.chance[text, query] * words.visible[text, query, target]
-            return torch.stack([chance, *((words.words[name][text, query] == target).double() for name in GUESSES)], 1)
+            chance = guesses.chance[text, query] * guesses.visible[text, query, target]
+            of_words = ((guesses.words[name][text, query] == target).double() for name in GUESSES)
+            return torch.stack([chance, *of_words], 1)
 
-        offsets = self.words.pairs[:, 2] - self.words.pairs[:, 1]
+        offsets = words.pairs[:, 2] - words.pairs[:, 1]
         different = sorted(set(offsets.tolist()))
         counted = self._of_relations((offsets[:, None] == torch.tensor(different)).double())
-        found = counted[:, 0].tolist()
-        for name, of_offsets, as_measured in zip(self.words.numbers, counted, found, strict=True):
+        as_measured = counted[:, 0].tolist()
+        of_guesses = self._of_relations(self._from_either_end(right))
+        for (name, numbers), of_offsets, measured, sums in zip(
+            words.numbers.items(), counted, as_measured, of_guesses, strict=True
+        ):
+            n_sentences = len(set(words.pairs[numbers, 0].tolist()))
             self._sum((name, "instances"), of_offsets.sum(1))
-            self._sum(
-                (name, "sentences"),
-                torch.tensor(float(len(set(self.words.pairs[self.words.numbers[name], 0].tolist())))),
-            )
+            self._sum((name, "sentences"), torch.tensor(float(n_sentences)))
             for number, offset in enumerate(different):
-                if as_measured[number]:
+                if measured[number]:
                     self._sum((name, offset), of_offsets[:, number])
             if (name, "heads") not in self._counts:
                 self._counts[name, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
-        for name, sums in zip(self.words.numbers, self._of_relations(self._from_either_end(right)), strict=True):
             self._sum((name, "guesses"), sums)
 
     def add(self, layer: int, pattern: Tensor, batch: "Batch") -> None:  # noqa: ARG002 - as other tallies
@@ -231,7 +203,7 @@ class RelationTally(SumTally):
             self._keep("guesses", most_attended_other(self._spans.between(pattern)))
 
     def update(self, rows: VerifiedRows) -> None:
-        """Count a block of rows of a single text, after :meth:`begin_words`."""
+        """Count a chunk of rows of a single text, after :meth:`begin_words`."""
         if self._guesses is None:
             return
         if self._layer is None:
@@ -255,13 +227,13 @@ class RelationTally(SumTally):
             self._sum((relation, name), sums[0])
 
     def _count_heads(self, first: int, guesses: Tensor) -> None:
-        """Count some layers from ``first`` on, from guesses as in :meth:`_count`."""
         assert self._guesses is not None
-        visible, of_text = self._guesses.visible, guesses.transpose(0, 1).flatten(1, 2)
+        visible = self._guesses.visible
+        of_text = guesses.transpose(0, 1).flatten(1, 2)
 
         def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
-            own = (of_text[text, :, query] == target[:, None]).double()
-            return torch.stack([own, votes_elsewhere(of_text, visible, text, query, target)], 1)
+            hits = (of_text[text, :, query] == target[:, None]).double()
+            return torch.stack([hits, votes_elsewhere(of_text, visible, text, query, target)], 1)
 
         for name, sums in zip(self.words.numbers, self._of_relations(self._from_either_end(right)), strict=True):
             layers = self._counts[name, "heads"][:, :, :, first : first + len(guesses)]
@@ -282,34 +254,29 @@ class RelationTally(SumTally):
 
     def results(self) -> list[RelationCount]:
         """Every relation, the most frequent first."""
-        names = [name for name, what in self._counts if what == "instances"]
-        counts = [self._result(name) for name in names]
-        return sorted(counts, key=lambda relation: (-relation.n, relation.relation))
-
-    def _result(self, name: str) -> RelationCount:
-        counts = {what: sums for (of_name, what), sums in self._counts.items() if of_name == name}
-        offset, _ = best_offset(Counter({k: int(sums[0]) for k, sums in counts.items() if isinstance(k, int)}))
-        n = counts["instances"]
-        heads = counts["heads"] / n[:, None, None, None, None]
-        guesses = (counts["guesses"] / n[:, None, None])[..., None, None]
-        baselines = {"fixed offset": (counts[offset] / n)[:, None, None, None]}
-        baselines |= dict(zip(("chance", *GUESSES), guesses.unbind(2), strict=True)) | {"other words": heads[:, :, 1]}
-        accuracy = estimated(heads[:, :, 0], baselines, int(n[0]), int(counts["sentences"]), DIRECTIONS)
-        above = counts.get("above sinks")
-        return RelationCount(name, offset, accuracy, None if above is None else above < 0)
+        relations = []
+        for name in [name for name, what in self._counts if what == "instances"]:
+            counts = {what: sums for (relation, what), sums in self._counts.items() if relation == name}
+            offsets = {k: int(sums[0]) for k, sums in counts.items() if isinstance(k, int)}
+            offset = min(offsets, key=lambda k: (-offsets[k], abs(k), -k))  # the most frequent, of these the nearest
+            n = counts["instances"]
+            heads = counts["heads"] / n[:, None, None, None, None]
+            guesses = (counts["guesses"] / n[:, None, None])[..., None, None]
+            baselines = {"fixed offset": (counts[offset] / n)[:, None, None, None]}
+            baselines |= dict(zip(("chance", *GUESSES), guesses.unbind(2), strict=True))
+            baselines["other words"] = heads[:, :, 1]
+            accuracy = estimated(heads[:, :, 0], baselines, int(n[0]), int(counts["sentences"]), DIRECTIONS)
+            above = counts.get("above sinks")
+            relations.append(RelationCount(name, offset, accuracy, None if above is None else above < 0))
+        return sorted(relations, key=lambda relation: (-relation.n, relation.relation))
 
 
 class WordsOfLayer:
-    """Guesses for the words of one text in one layer, from blocks of rows.
-
-    Attributes:
-        guesses: the other word that each word attends to most, [n_heads, n_words]; -1 for none.
-        above_sinks: attention to the other end less attention to sinks, of each instance in each direction,
-            [n_instances, n_directions, n_heads].
-    """
+    """Guesses for the words of one text in one layer, from chunks of rows."""
 
     def __init__(self, words: RelatedWords, rows: VerifiedRows) -> None:
-        pieces, device = words.members[0], rows.pattern.device
+        pieces = words.members[0]
+        device = rows.pattern.device
         kept = [word for word, member in enumerate(pieces) if member]
         members = [pieces[word] for word in kept]
         self._merge = UnitRows(members, [*members, words.sinks[0]], rows.n_queries, rows.n_keys)
@@ -318,37 +285,29 @@ class WordsOfLayer:
         index[kept] = np.arange(len(kept))
         self._ends = index[words.pairs[:, 1:].numpy()]
         n_heads = rows.pattern.shape[1]
+        # the other word that each word attends to most, [n_heads, n_words]; -1 for none
         self.guesses = torch.full((n_heads, len(pieces)), -1, device=device)
+        # attention to the other end less attention to sinks, [n_instances, n_directions, n_heads]
         self.above_sinks = torch.zeros(len(self._ends), 2, n_heads, device=device)
 
     def update(self, rows: VerifiedRows) -> None:
-        """Add the next block of rows."""
-        first, merged = self._merge.add(rows.first, rows.wide[0])
-        last, pattern = first + merged.shape[1], merged[..., :-1]
+        """Add the next chunk of rows."""
+        first, merged = self._merge.add(rows.first, rows.in_float32[0])
+        last = first + merged.shape[1]
+        pattern = merged[..., :-1]
         guesses = most_attended_other(pattern, first)
         self.guesses[:, self._kept[first:last]] = torch.where(guesses < 0, -1, self._kept[guesses])
         for direction, (query, target) in enumerate((self._ends.T, self._ends[:, ::-1].T)):
             instances = np.flatnonzero((query >= first) & (query < last))
-            row, at, number = (
-                torch.from_numpy(each).to(merged.device)
-                for each in (query[instances] - first, target[instances], instances)
-            )
-            above = pattern[:, row, at] - merged[:, row, -1]
+            indices = query[instances] - first, target[instances], instances
+            row, key, number = (torch.from_numpy(index).to(merged.device) for index in indices)
+            above = pattern[:, row, key] - merged[:, row, -1]
             self.above_sinks[number, direction] = above.to(self.above_sinks).T
 
 
 def most_attended_other(pattern: Tensor, first: int = 0) -> Tensor:
-    """The other word that each word attends to most, [..., rows] of patterns [..., rows, n]; -1 for none.
-
-    The first row is that of word ``first``.
-    """
+    """The other word that each word from ``first`` on attends to most, [..., rows] of [..., rows, n]; -1 for none."""
     others = pattern.clone()
     others.diagonal(first, dim1=-2, dim2=-1).fill_(-1.0)
-    guess = first_largest(others)
+    guess = fast_argmax(others)
     return guess.masked_fill(others.gather(-1, guess[..., None])[..., 0] <= 0, -1)
-
-
-def best_offset(counts: Counter[int]) -> tuple[int, int]:
-    """The most frequent offset, of equal ones the nearest, and its count."""
-    offset = min(counts, key=lambda offset: (-counts[offset], abs(offset), -offset))
-    return offset, counts[offset]

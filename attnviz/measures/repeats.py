@@ -26,25 +26,20 @@ CONTEXT, NEEDLE = 256, 10
 class RepeatScores:
     """Scores on random tokens repeated once.
 
-    Attributes:
-        scores: ``previous``, ``duplicate`` and ``induction``, means on a diagonal, [n_sequences, n_layers, n_heads];
-            the last two over the second half, whose tokens have an earlier copy. For causal models also ``retrieval``,
-            a share of tokens; see :class:`Needles`.
-        length: tokens before they are repeated.
-        baselines: the scores of uniform attention in each layer, [n_layers, 1].
-        needle: tokens of a sequence with a needle, and of the needle; None without ``retrieval``.
+    ``previous``, ``duplicate`` and ``induction`` are means on a diagonal, the last two over the second half, whose
+    tokens have an earlier copy; causal models also have ``retrieval``, a share of tokens, see :class:`Needles`.
     """
 
-    scores: dict[str, Tensor]
-    length: int
-    baselines: dict[str, Tensor]
-    needle: tuple[int, int] | None = None
+    scores: dict[str, Tensor]  # [n_sequences, n_layers, n_heads]
+    length: int  # tokens before they are repeated
+    baselines: dict[str, Tensor]  # the scores of uniform attention in each layer, [n_layers, 1]
+    needle: tuple[int, int] | None = None  # tokens of a sequence with a needle, and of the needle; None without any
 
     def sequences(self, role: str = "") -> dict[str, int]:
         """Descriptions of the sequences with their numbers, for one role or for all."""
-        described = (
-            {f"{self.length} random tokens, repeated": len(self.scores["previous"])} if role != RETRIEVAL else {}
-        )
+        described = {}
+        if role != RETRIEVAL:
+            described[f"{self.length} random tokens, repeated"] = len(self.scores["previous"])
         if self.needle is not None and role in ("", RETRIEVAL):
             context, needle = self.needle
             described[f"{context} random tokens, {needle} of them copied"] = len(self.scores[RETRIEVAL])
@@ -55,16 +50,12 @@ class Needles:
     """Sequences for retrieval scores (Wu et al. 2024): whether a head attends to the token to be copied next.
 
     A sequence is filler, a needle of a few tokens, filler, and the needle again. At the copy's i-th token a head
-    retrieves if its largest attention is on the needle's token i + 1, the next one. The score is the share of the
-    needle's tokens that are retrieved, without the first, which nothing predicts.
+    retrieves if its largest attention is on the needle's token i + 1. The score is the share of the needle's tokens
+    that are retrieved, without the first, which nothing predicts.
 
-    Unlike in the paper, tokens are random, and nothing is asked or generated: the copy is given (teacher forcing), so
-    that every model is measured on the same tokens. Unlike induction, the largest attention counts, not the mean, and
-    only a few tokens of a long context are repeated, at any depth, which occur nowhere else.
-
-    Attributes:
-        context, needle: tokens of a sequence, and of its needle.
-        measurable: whether the model is causal, with enough positions and tokens.
+    Unlike in the paper, tokens are random, and the copy is given (teacher forcing), so that every model is measured on
+    the same tokens. Unlike induction, the largest attention counts, not the mean, and only a few tokens of a long
+    context are repeated, at any depth, which occur nowhere else.
     """
 
     def __init__(self, checkpoint: Checkpoint, seed: int, n_sequences: int) -> None:
@@ -110,10 +101,9 @@ class Needles:
 
 
 def repeated_tokens(checkpoint: Checkpoint, seed: int) -> Tensor:
-    """Random sequences of ordinary tokens, each followed by itself, [SEQUENCES, 2 * length]; the same in every process.
+    """Random ordinary tokens, each sequence followed by itself, [SEQUENCES, 2 * length]; the same in every process.
 
-    Raises:
-        CheckpointError: the model has fewer than four positions, or its tokenizer special tokens only.
+    CheckpointError: the model has fewer than four positions, or its tokenizer special tokens only.
     """
     length = min(LENGTH, checkpoint.positions // 2)
     if length < 2:  # of a single token, what followed it is its copy, the query itself
@@ -121,7 +111,8 @@ def repeated_tokens(checkpoint: Checkpoint, seed: int) -> Tensor:
             f"the model has {counted(checkpoint.positions, 'position')}; --repeats needs four at least, "
             "for two tokens and their copies: leave it out."
         )
-    if not (ordinary := ordinary_ids(checkpoint)):
+    ordinary = ordinary_ids(checkpoint)
+    if not ordinary:
         raise CheckpointError(
             "the model's tokenizer has special tokens only; --repeats draws from the others: leave it out, or take a "
             "model with its whole tokenizer."
@@ -140,7 +131,7 @@ class RepeatTally(SumTally):
         # offset of each diagonal, and the first query that has such a key
         self._diagonals = {"previous": (-1, 1), "duplicate": (-n, n), "induction": (1 - n, n)}
         self._needles, self._numbers = Needles(checkpoint, seed, SEQUENCES), list[int]()
-        names = [*self._diagonals, *[RETRIEVAL] * self._needles.measurable]
+        names = [*self._diagonals, RETRIEVAL] if self._needles.measurable else self._diagonals
         super().__init__(**dict.fromkeys(names, (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)))
 
     def measure(
@@ -171,20 +162,14 @@ class RepeatTally(SumTally):
         self._counts[name][self._numbers] = scores.transpose(0, 1)
 
     def results(self) -> RepeatScores:
-        """The scores, beside those of uniform attention."""
-        windows = self._checkpoint.windows
-        layers = [self._uniform(window) for window in windows]
-        baselines = {name: torch.tensor([of_layer[name] for of_layer in layers])[:, None] for name in self._diagonals}
-        if not self._needles.measurable:
+        """The scores, beside those of attention that is uniform over visible keys."""
+        windows, causal, needles = self._checkpoint.windows, self._checkpoint.architecture.causal, self._needles
+        uniform = [uniform_pattern(allowed_units(2 * self._length, causal, window)) for window in windows]
+        baselines = {}
+        for name, (offset, first) in self._diagonals.items():
+            means = [float(torch.diagonal(pattern[first:], first + offset, -2, -1).mean()) for pattern in uniform]
+            baselines[name] = torch.tensor(means)[:, None]
+        if not needles.measurable:
             return RepeatScores(self._counts, self._length, baselines)
-        baselines[RETRIEVAL] = torch.tensor([self._needles.uniform(window) for window in windows])[:, None]
-        return RepeatScores(self._counts, self._length, baselines, (self._needles.context, self._needles.needle))
-
-    def _uniform(self, window: int | None) -> dict[str, float]:
-        """The scores of attention that is uniform over visible keys."""
-        allowed = allowed_units(2 * self._length, self._checkpoint.architecture.causal, window)
-        pattern = uniform_pattern(allowed)
-        return {
-            name: float(torch.diagonal(pattern[first:], first + offset, -2, -1).mean())
-            for name, (offset, first) in self._diagonals.items()
-        }
+        baselines[RETRIEVAL] = torch.tensor([needles.uniform(window) for window in windows])[:, None]
+        return RepeatScores(self._counts, self._length, baselines, (needles.context, needles.needle))

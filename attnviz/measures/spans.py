@@ -1,11 +1,9 @@
 """Attention between spans of a text, and how much new tokens look back at the prompt.
 
 The share from span A to span B is sum over k in B of A[q,k], its mean over the queries q of A, and of the last one by
-itself; the same under attention that is uniform over what each query sees stands beside it. Tokens are measured as
-they are, sinks included, whatever units a text is shown in.
-
-A span that holds a sink, such as the first token, gets much for that alone. So the same is measured of content keys,
-those of B that are no sinks, beside attention that is uniform over the content keys that each query sees.
+itself, beside the same under attention that is uniform over what each query sees. Tokens are measured as they are,
+sinks included, whatever units a text is shown in. A span that holds a sink, such as the first token, gets much for that
+alone: so the same is measured of content keys, beside attention that is uniform over these.
 
 Lookback ratio (Chuang et al. 2024, "Lookback Lens", section 2.1), of a new token q: P / (P + N), P being the mean
 attention to a token of the prompt and N that to a new token, q itself included. Here its mean over new tokens.
@@ -20,49 +18,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.measures.statistics import TextContext
+from attnviz.measures.statistics import CHUNK_BYTES, TextContext
 from attnviz.measures.sums import copy_to_host
+from attnviz.memory import row_blocks
 from attnviz.models.head_ids import HeadId
 from attnviz.models.spans import Span
 from attnviz.models.tokens import Tokens, merge_subwords
 from attnviz.reference.attention import uniform_pattern
-from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedRows
-
-_BLOCK_BYTES = 128 * 2**20  # bytes of a block of uniform attention
 
 
 @dataclass(frozen=True)
 class SpanShare:
-    """Attention of one head from one span to another.
-
-    Attributes:
-        source, target: names of the spans that attend and are attended to.
-        share: of the attention of ``source``, mean over its queries, 0-1.
-        uniform: the same under uniform attention.
-        per_token: ``share`` over the tokens of ``target``.
-        content: the part of ``share`` that goes to content, not to sinks.
-        content_uniform: the same under attention that is uniform over content.
-        sink: what ``source`` gives to all sinks of the text, mean over its queries.
-        last: ``share`` of the last query of ``source`` alone; None where that is not measured.
-        last_uniform, last_content, last_content_uniform: likewise.
-        to_sinks: whether ``target`` has no content.
-    """
+    """Attention of one head from one span to another; shares are means over the queries of ``source``, 0-1."""
 
     id: HeadId
-    source: str
+    source: str  # names of the spans that attend and are attended to
     target: str
     share: float
-    uniform: float
-    per_token: float
-    content: float
-    content_uniform: float
-    sink: float
-    last: float | None
+    uniform: float  # share under uniform attention
+    per_token: float  # share over the tokens of ``target``
+    content: float  # the part of ``share`` that goes to content, not to sinks
+    content_uniform: float  # the same under attention that is uniform over content
+    sink: float  # what ``source`` gives to all sinks of the text
+    last: float | None  # share of the last query of ``source`` alone; None where that is not measured
     last_uniform: float | None
     last_content: float | None
     last_content_uniform: float | None
-    to_sinks: bool
+    to_sinks: bool  # whether ``target`` has no content
 
     @property
     def judged(self) -> tuple[float, float]:
@@ -77,18 +60,12 @@ class SpanShare:
 
 @dataclass(frozen=True)
 class SpanLayout:
-    """Which token of a text is in which span.
+    """Which token of a text is in which span."""
 
-    Attributes:
-        spans: in the order of the text, or as they were named.
-        first_new: the first new token: generated, or of the answer that ends a chat; None where there is none.
-        sinks: tokens that are no content.
-    """
-
-    spans: tuple[Span, ...]
+    spans: tuple[Span, ...]  # in the order of the text, or as they were named
     n_tokens: int
-    first_new: int | None = None
-    sinks: frozenset[int] = frozenset()
+    first_new: int | None = None  # the first new token: generated, or of the answer that ends a chat
+    sinks: frozenset[int] = frozenset()  # tokens that are no content
     _copies: dict[object, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def on(self, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,7 +90,7 @@ class SpanLayout:
 
 
 class SpanTally:
-    """Sums the attention of every head of one layer between spans, block by block of query rows, on the device."""
+    """Sums the attention of every head of one layer between spans, in chunks of query rows, on the device."""
 
     def __init__(self, layout: SpanLayout) -> None:
         self.layout = layout
@@ -121,33 +98,30 @@ class SpanTally:
         self._sums: list[Tensor] = []
 
     def update(self, rows: VerifiedRows) -> None:
-        """Add the next block of rows."""
-        self.add(rows.first, rows.wide[0])
+        """Add the next chunk of rows."""
+        self.add(rows.first, rows.in_float32[0])
 
     def add(self, first: int, pattern: Tensor) -> None:
         """Add rows of tokens from ``first`` on, [n_heads, rows, n_keys]; later keys are hidden from them."""
-        _, n_rows, n_keys = pattern.shape
+        n_heads, n_rows, n_keys = pattern.shape
         inside, lasts = self.layout.on(pattern)
         onto = pattern @ inside[:n_keys]  # [n_heads, rows, n_sets]
         from_spans = torch.einsum("qa,hqb->hab", inside[first : first + n_rows, : len(lasts)], onto)
         here = (lasts >= first) & (lasts < first + n_rows)
         of_last = onto.index_select(1, (lasts - first).clamp(0, n_rows - 1)) * here[:, None]
-        sums = [_wide(each) for each in (from_spans, of_last, self._lookback(first, pattern))]
+        lookback, first_new = pattern.new_zeros(2, n_heads), self.layout.first_new  # sum and number of ratios
+        if first_new is not None and first + n_rows > first_new:
+            new_rows = pattern[:, max(0, first_new - first) :]
+            queries = torch.arange(first + n_rows - new_rows.shape[1], first + n_rows, device=pattern.device)
+            to_prompt = new_rows[..., :first_new].sum(-1) / first_new
+            to_new = new_rows[..., first_new:].sum(-1) / (queries - first_new + 1)
+            total = to_prompt + to_new
+            ratios = torch.where(total > 0, to_prompt / total, 0.0)
+            lookback = torch.stack([ratios.sum(-1), (total > 0).sum(-1).to(ratios)])
+        on_host = pattern.device.type == "mps"  # it has no float64
+        sums = [(new.cpu() if on_host else new).double() for new in (from_spans, of_last, lookback)]
         self._sums = [before + new for before, new in zip(self._sums, sums, strict=True)] if self._sums else sums
         self._rows.append((first, first + n_rows))
-
-    def _lookback(self, first: int, pattern: Tensor) -> Tensor:
-        """Lookback ratios of the new tokens among some rows: their sum and their number, [2, n_heads]."""
-        first_new, (n_heads, n_rows, _) = self.layout.first_new, pattern.shape
-        if first_new is None or first + n_rows <= first_new:
-            return pattern.new_zeros(2, n_heads)
-        new_rows = pattern[:, max(0, first_new - first) :]
-        queries = torch.arange(first + n_rows - new_rows.shape[1], first + n_rows, device=pattern.device)
-        to_prompt = new_rows[..., :first_new].sum(-1) / first_new
-        to_new = new_rows[..., first_new:].sum(-1) / (queries - first_new + 1)
-        total = to_prompt + to_new
-        ratios = torch.where(total > 0, to_prompt / total, 0.0)
-        return torch.stack([ratios.sum(-1), (total > 0).sum(-1).to(ratios)])
 
     def on_device(self) -> list[Tensor]:
         """The sums, to be copied at once with those of other layers."""
@@ -157,100 +131,60 @@ class SpanTally:
         """The copies of :meth:`on_device`, in order."""
         self._sums = [next(copies) for _ in self._sums]
 
-    def _measured(self, token: int) -> bool:
-        return any(first <= token < end for first, end in self._rows)
-
     @cached_property
-    def _means(self) -> Tensor:
-        """Mean share over the queries of each span, to each set of tokens, [n_heads, n_spans, n_sets]; may be NaN."""
-        counts = [sum(map(self._measured, span.tokens)) for span in self.layout.spans]
-        return self._sums[0] / torch.tensor([count or torch.nan for count in counts])[:, None]
+    def means(self) -> dict[str, Tensor]:
+        """Shares from span to span, [n_heads, n_spans, n_spans], ``last_`` those of the last query of a span alone.
 
-    @cached_property
-    def _lasts(self) -> Tensor:
-        """Likewise of the last token of each span alone."""
-        missing = [not self._measured(span.tokens[-1]) for span in self.layout.spans]
-        return self._sums[1].masked_fill(torch.tensor(missing)[:, None], torch.nan)
-
-    @property
-    def _n_spans(self) -> int:
-        return len(self.layout.spans)
-
-    @property
-    def shares(self) -> Tensor:
-        """Mean share over the queries of each span, to each span, [n_heads, n_spans, n_spans]; NaN without queries."""
-        return self._means[..., : self._n_spans]
-
-    @property
-    def last_shares(self) -> Tensor:
-        """Likewise of the last token of each span alone."""
-        return self._lasts[..., : self._n_spans]
-
-    @property
-    def content(self) -> Tensor:
-        """The part of :attr:`shares` that goes to content."""
-        return self._means[..., self._n_spans : -1]
-
-    @property
-    def last_content(self) -> Tensor:
-        """The part of :attr:`last_shares` that goes to content."""
-        return self._lasts[..., self._n_spans : -1]
-
-    @property
-    def sink(self) -> Tensor:
-        """Mean share over the queries of each span, to all sinks, [n_heads, n_spans]."""
-        return self._means[..., -1]
-
-    @cached_property
-    def lookback(self) -> Tensor:
-        """Mean lookback ratio of the new tokens, [n_heads]; NaN without any."""
-        return self._sums[2][0] / self._sums[2][1]
+        ``content`` is the part of ``shares`` that goes to content, ``sink`` what goes to all sinks, [n_heads, n_spans],
+        ``lookback`` the ratio, [n_heads]. NaN where nothing is measured.
+        """
+        spans = self.layout.spans
+        measured = {token for first, end in self._rows for token in range(first, end)}
+        counts = [sum(token in measured for token in span.tokens) or torch.nan for span in spans]
+        missing = [span.tokens[-1] not in measured for span in spans]
+        of_all = self._sums[0] / torch.tensor(counts)[:, None]
+        of_last = self._sums[1].masked_fill(torch.tensor(missing)[:, None], torch.nan)
+        n = len(spans)
+        return {
+            "shares": of_all[..., :n],
+            "last_shares": of_last[..., :n],
+            "content": of_all[..., n:-1],
+            "last_content": of_last[..., n:-1],
+            "sink": of_all[..., -1],
+            "lookback": self._sums[2][0] / self._sums[2][1],
+        }
 
     @cached_property
     def numbers(self) -> dict[str, Any]:
-        """All of these by name, as nested lists."""
-        names = "shares", "last_shares", "content", "last_content", "sink", "lookback"
-        return {name: getattr(self, name).tolist() for name in names}
-
-
-def _wide(sums: Tensor) -> Tensor:
-    """In float64; on the host where the device has none."""
-    return (sums.cpu() if sums.device.type == "mps" else sums).double()
+        """The means as nested lists."""
+        return {name: values.tolist() for name, values in self.means.items()}
 
 
 @dataclass(frozen=True)
 class SpanShares:
-    """Attention between the spans of a text, of every head.
-
-    Attributes:
-        layout: the spans.
-        tallies: by layer.
-        baselines: by layer, of one head with uniform attention.
-        content_baselines: by layer, of one head with attention that is uniform over content.
-    """
+    """Attention between the spans of a text, of every head; tallies and baselines are by layer."""
 
     layout: SpanLayout
     tallies: dict[int, SpanTally]
-    baselines: dict[int, SpanTally]
-    content_baselines: dict[int, SpanTally]
+    baselines: dict[int, SpanTally]  # of one head with uniform attention
+    content_baselines: dict[int, SpanTally]  # of one head with attention that is uniform over content
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """In the order of the text, or as they were named."""
         return self.layout.spans
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
         """Numbers of two spans of which the first is measured and sees the second in some layer."""
-        seen = torch.stack([baseline.shares[0] for baseline in self.baselines.values()]).nan_to_num().amax(0)
+        seen = torch.stack([baseline.means["shares"][0] for baseline in self.baselines.values()]).nan_to_num().amax(0)
         return [(source, target) for source, target in torch.nonzero(seen).tolist()]
 
     def between(self, head: HeadId, source: int, target: int) -> SpanShare:
         """The share of one head from one span to another, by their numbers."""
-        found = {name: values[head.head] for name, values in self.tallies[head.layer].numbers.items()}
+        head_numbers = {name: values[head.head] for name, values in self.tallies[head.layer].numbers.items()}
         uniform = {name: values[0] for name, values in self.baselines[head.layer].numbers.items()}
         of_content = {name: values[0] for name, values in self.content_baselines[head.layer].numbers.items()}
-        share = found["shares"][source][target]
+        share = head_numbers["shares"][source][target]
         return SpanShare(
             id=head,
             source=self.spans[source].name,
@@ -258,12 +192,12 @@ class SpanShares:
             share=share,
             uniform=uniform["shares"][source][target],
             per_token=share / len(self.spans[target].tokens),
-            content=found["content"][source][target],
+            content=head_numbers["content"][source][target],
             content_uniform=of_content["content"][source][target],
-            sink=found["sink"][source],
-            last=_known(found["last_shares"][source][target]),
+            sink=head_numbers["sink"][source],
+            last=_known(head_numbers["last_shares"][source][target]),
             last_uniform=_known(uniform["last_shares"][source][target]),
-            last_content=_known(found["last_content"][source][target]),
+            last_content=_known(head_numbers["last_content"][source][target]),
             last_content_uniform=_known(of_content["last_content"][source][target]),
             to_sinks=not self.layout.content_of(target),
         )
@@ -288,26 +222,27 @@ def measured_spans(
     copy_to_host(list(tallies.values()))
     layout = next(iter(tallies.values())).layout
     of_windows = dict[int | None, tuple[SpanTally, SpanTally]]()
+    baselines, content_baselines = dict[int, SpanTally](), dict[int, SpanTally]()
     for layer in tallies:
         context = context_of(layer)
         if context.window not in of_windows:
             uniform, of_content = (_uniform(layout, tokens, context, alone) for alone in (False, True))
             of_windows[context.window] = uniform, of_content
-    by_layer = {layer: of_windows[context_of(layer).window] for layer in tallies}
-    baselines, content_baselines = ({layer: both[kind] for layer, both in by_layer.items()} for kind in (0, 1))
+        baselines[layer], content_baselines[layer] = of_windows[context.window]
     return SpanShares(layout, tallies, baselines, content_baselines)
 
 
 def _uniform(layout: SpanLayout, tokens: Tokens, context: TextContext, of_content: bool) -> SpanTally:
     """The tally under attention that is uniform over all keys, or over content; the context's units may be words."""
-    units, measured = merge_subwords(tokens, False), None
-    if context.queries is not None:
-        measured = [token for unit in context.queries for token in context.units.members[unit]]
+    units, tally = merge_subwords(tokens, False), SpanTally(layout)
     of_tokens = TextContext(units, context.causal, None, window=context.window, device=context.device)
-    tally, wanted = SpanTally(layout), torch.ones(len(units), dtype=torch.bool, device=context.device)
+    wanted = torch.ones(len(units), dtype=torch.bool, device=context.device)
     wanted[list(layout.sinks)] = not of_content
-    blocks = row_blocks(len(units), 8 * len(units), _BLOCK_BYTES)
-    for first, last in blocks if measured is None else ((query, query + 1) for query in sorted(measured)):
+    chunks = row_blocks(len(units), 8 * len(units), CHUNK_BYTES)
+    if context.queries is not None:
+        measured = sorted(token for unit in context.queries for token in context.units.members[unit])
+        chunks = ((query, query + 1) for query in measured)
+    for first, last in chunks:
         allowed = of_tokens.allowed_rows(first, last) & wanted
         tally.add(first, uniform_pattern(allowed, context.learned_sinks)[None])
     copy_to_host([tally])

@@ -1,8 +1,7 @@
 """The statistics of a head: entropy, distance, confidence, sink, and shares under masks.
 
-For one head: ``A[q, k]`` is the pattern over n positions; ``S`` are the sink positions,
-``C`` all others ("content"). The baseline of a share is the same share under uniform attention over
-allowed content.
+For one head: ``A[q, k]`` is the pattern over n positions; ``S`` are the sink positions, ``C`` all others ("content").
+The baseline of a share is the same share under uniform attention over allowed content.
 """
 
 import math
@@ -20,7 +19,7 @@ from torch import Tensor
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
 from attnviz.measures.contacts import CONTACTS, ContactMap
-from attnviz.measures.guesses import first_largest
+from attnviz.measures.guesses import fast_argmax
 from attnviz.measures.patterns import (
     CHOSEN,
     HOST,
@@ -40,39 +39,29 @@ from attnviz.measures.patterns import (
     masks_of,
 )
 from attnviz.measures.sums import copy_to_host
+from attnviz.memory import MOST_MASKS, row_blocks
 from attnviz.models.tokens import Positions, UnitRows
 from attnviz.plugins import live
 from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
-from attnviz.trace.recorder import MOST_MASKS, row_blocks
 from attnviz.trace.verify import VerifiedRows
 
-SCALARS = live(REGISTRY, lambda: (
-    "entropy", "entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink",
-    *SHARES, *REPEATS, *ON_REPEATS.values(),
-))  # fmt: skip
+_OF_ROWS = "entropy entropy_non_sink distance distance_non_sink confidence confidence_non_sink sink".split()
+
+SCALARS = live(REGISTRY, lambda: (*_OF_ROWS, *SHARES, *REPEATS, *ON_REPEATS.values()))
 """All statistics of every head but :data:`TYPES` and :data:`SHUFFLED`, which only labels need."""
 
 _HALF = 0.5  # a head shows a pattern from a token if its mean over the token's positions is above this
-
 _MOST_RUNS = 8  # most stretches of keys whose maxima are taken one by one
 
 DIAGONALITY = "diagonality"
 """The statistic of cross-attention alone, where statistics of positions within one text are None."""
 
-
-NOWHERE = "nowhere"
-"""The statistic of models with learned sinks alone: the share of attention that goes to no token."""
-
-OPTIONAL = (DIAGONALITY, NOWHERE, *CONTACTS)
-"""What some texts of some models have."""
+NOWHERE = "nowhere"  # the statistic of models with learned sinks alone: the share of attention that goes to no token
+OPTIONAL = (DIAGONALITY, NOWHERE, *CONTACTS)  # what some texts of some models have
 
 
 def statistic_named(name: str) -> str:
-    """The statistic of heads.json that a name means; hyphens count as underscores.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
+    """The statistic of heads.json that a name means, hyphens being underscores; UsageError where there is none."""
     wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
     known = (*SCALARS, *OPTIONAL)
     if wanted not in known:
@@ -81,92 +70,63 @@ def statistic_named(name: str) -> str:
     return wanted
 
 
-Run = tuple[int, int]
-"""First and past-the-last key of a stretch."""
+Run = tuple[int, int]  # first and past-the-last key of a stretch
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """The keys of content, the sinks, and the pairs under every mask in a block of rows.
+    """The keys of content, the sinks, and the pairs under every mask in a chunk of rows.
 
-    Pairs are listed as indices into the flattened block [rows, n_keys]. For a mask of more than half of a block's pairs
+    Pairs are listed as indices into the flattened chunk [rows, n_keys]. For a mask of more than half of a chunk's pairs
     of content, the pairs outside of it are listed.
-
-    Attributes:
-        non_sink: boolean [rows], the queries of content.
-        content: stretches of the keys of content; where there are many, the numbers of these keys.
-        sinks: the numbers of the other keys.
-        inverted: boolean [rows, n_masks], whether the pairs outside are listed.
-        indices: index in the block.
-        onto: the mask, plus the number of masks times the row.
-        to_choose: by statistic, of the :data:`CHOSEN` patterns.
     """
 
-    non_sink: Tensor
-    content: list[Run] | Tensor
-    sinks: Tensor
-    inverted: Tensor
-    indices: Tensor
-    onto: Tensor
-    to_choose: dict[str, Choice]
+    non_sink: Tensor  # boolean [rows], the queries of content
+    content: list[Run] | Tensor  # stretches of the keys of content; where there are many, the numbers of these keys
+    sinks: Tensor  # the numbers of the other keys
+    inverted: Tensor  # boolean [rows, n_masks], whether the pairs outside are listed
+    indices: Tensor  # index in the chunk
+    onto: Tensor  # the mask, plus the number of masks times the row
+    to_choose: dict[str, Choice]  # by statistic, of the CHOSEN patterns
 
 
 @dataclass(frozen=True)
 class PairWeights:
-    """What a block of rows is multiplied by, in its number format.
-
-    Attributes:
-        of_pairs: [rows, n_keys, 4]: 1 for content, 1 for sinks, the distance, and the distance of content; of
-            cross-attention a fifth, where each key of content stands from 0 to 1.
-        of_keys: [n_keys, 2]: 1 for every key, and 1 for content.
-        to_choose: by statistic, the factors of each choice.
-    """
+    """What a chunk of rows is multiplied by, in its dtype."""
 
     of_pairs: Tensor
-    of_keys: Tensor
-    to_choose: dict[str, tuple[Tensor, Tensor]]
+    """[rows, n_keys, 4]: 1 for content, 1 for sinks, the distance, and the distance of content; of cross-attention a
+    fifth, where each key of content stands from 0 to 1."""
+    of_keys: Tensor  # [n_keys, 2]: 1 for every key, and 1 for content
+    to_choose: dict[str, tuple[Tensor, Tensor]]  # by statistic, the factors of each choice
 
     @property
     def nbytes(self) -> int:
-        """Their size in memory."""
-        return self.of_pairs.nbytes + sum(each.nbytes for both in self.to_choose.values() for each in both)
+        return self.of_pairs.nbytes + sum(factor.nbytes for both in self.to_choose.values() for factor in both)
 
 
-_BLOCK_BYTES = 128 * 2**20  # bytes of a block of uniform attention
+CHUNK_BYTES = 128 * 2**20  # bytes of a chunk of rows of uniform attention
 
 
 @dataclass(frozen=True)
 class TextContext:
-    """What the statistics of all heads of one text share.
+    """What the statistics of all heads of one text share."""
 
-    Attributes:
-        units: tokens, or words.
-        causal: whether a query sees only itself and what precedes it.
-        text: input of the patterns' masks; None for cross-attention, which has none.
-        source: of cross-attention, the units of the text attended to; else None.
-        window: attention window in tokens on each side, including the query; None for no window.
-        queries: the units whose rows are measured, in order; None for all.
-        learned_sinks: whether rows may sum to less than 1.
-        contacts: between the residues of a protein, if they are known.
-        device: where masks are made.
-    """
-
-    units: Positions
-    causal: bool
-    text: MaskInput | None
-    source: Positions | None = None
-    window: int | None = None
-    queries: tuple[int, ...] | None = None
-    learned_sinks: bool = False
-    contacts: ContactMap | None = None
-    device: torch.device = HOST
+    units: Positions  # tokens, or words
+    causal: bool  # whether a query sees only itself and what precedes it
+    text: MaskInput | None  # input of the patterns' masks; None for cross-attention, which has none
+    source: Positions | None = None  # of cross-attention, the units of the text attended to
+    window: int | None = None  # attention window in tokens on each side, including the query; None for no window
+    queries: tuple[int, ...] | None = None  # the units whose rows are measured, in order; None for all
+    learned_sinks: bool = False  # whether rows may sum to less than 1
+    contacts: ContactMap | None = None  # between the residues of a protein, if they are known
+    device: torch.device = HOST  # where masks are made
     _plans: dict[object, RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
     _weights: dict[object, PairWeights] = field(default_factory=dict, init=False, repr=False, compare=False)
     _types: dict[str, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def keys(self) -> Positions:
-        """The units of the keys."""
         return self.units if self.source is None else self.source
 
     @cached_property
@@ -181,22 +141,18 @@ class TextContext:
 
     @property
     def query_positions(self) -> Sequence[int]:
-        """The units whose rows are measured."""
         return range(len(self.units)) if self.queries is None else self.queries
 
     @cached_property
     def key_non_sink(self) -> Tensor:
-        """Keys that are not sinks, boolean [n_keys]."""
         return ~torch.tensor(self.keys.sink, dtype=torch.bool)
 
     @cached_property
     def n_non_sink(self) -> int:
-        """Number of measured queries that are not sinks."""
         return int(np.count_nonzero(self.non_sink.numpy()))
 
     @cached_property
     def n_key_non_sink(self) -> int:
-        """Number of keys that are not sinks."""
         return sum(not sink for sink in self.keys.sink)
 
     def allowed_rows(self, first: int, last: int) -> Tensor:
@@ -207,9 +163,8 @@ class TextContext:
         if self.source is None and self.causal:
             allowed &= keys <= queries
         if self.source is None and self.window is not None:
-            firsts, lasts = (
-                torch.tensor([unit[end] for unit in self.units.members], device=self.device) for end in (0, -1)
-            )
+            firsts = torch.tensor([unit[0] for unit in self.units.members], device=self.device)
+            lasts = torch.tensor([unit[-1] for unit in self.units.members], device=self.device)
             allowed &= firsts[first:last, None] - lasts < self.window
             allowed &= firsts - lasts[first:last, None] < self.window
         return allowed
@@ -222,26 +177,16 @@ class TextContext:
     @cached_property
     def masks(self) -> tuple[str, ...]:
         """The statistics of patterns that apply to the model; none for cross-attention."""
-        if self.text is None:
-            return ()
-        return applicable(tuple(PATTERNS), self.text.causal)
+        return () if self.text is None else applicable(tuple(PATTERNS), self.text.causal)
 
     def mask_rows(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Allowed pairs in some rows, boolean [rows, n_keys]; those of content, and those under each mask, stacked."""
         allowed = self.allowed_rows(first, last)
-        non_sink, keys = (each.to(self.device) for each in (self.non_sink[first:last, None], self.key_non_sink))
-        pairs = allowed & non_sink & keys
+        pairs = allowed & self.non_sink[first:last, None].to(self.device) & self.key_non_sink.to(self.device)
         if self.text is None:
             return allowed, pairs[None]
         masks = masks_of(replace(self.text, first=first, last=last, device=self.device))
         return allowed, torch.stack([pairs, *(mask for mask in masks.values() if mask is not None)]) & pairs
-
-    def _blocks(self) -> Iterator[tuple[int, int]]:
-        """First and past-the-last unit of every block of measured queries."""
-        if self.queries is None:
-            yield from row_blocks(len(self.units), 2 * 8 * len(self.keys), _BLOCK_BYTES)
-        else:
-            yield from ((query, query + 1) for query in self.queries)
 
     @cached_property
     def selected(self) -> tuple[str, ...]:
@@ -249,72 +194,75 @@ class TextContext:
         return tuple(name for name in self.masks if self.counts[name])
 
     def plan(self, first: int, pattern: Tensor) -> RowPlan:
-        """The pairs under each of the :attr:`masks` in a block of rows from ``first`` on, [n_heads, rows, n_keys].
-
-        It is made once for all layers.
-        """
+        """The pairs under each of the :attr:`masks` in rows from ``first`` on, [n_heads, rows, n_keys]; made once."""
         kind = first, *pattern.shape[1:], pattern.device
-        if kind not in self._plans:
-            self._plans[kind] = self._planned(first, pattern)
-        return self._plans[kind]
-
-    def _planned(self, first: int, like: Tensor) -> RowPlan:
-        rows, n_keys = like.shape[1:]
+        if kind in self._plans:
+            return self._plans[kind]
+        (rows, n_keys), device = pattern.shape[1:], pattern.device
         allowed, under = self.mask_rows(first, first + rows)
         pairs, masks = under[0, :, :n_keys], under[1:, :, :n_keys]
         n_pairs, *counts = under[..., :n_keys].sum((1, 2)).tolist()
         inverted = torch.tensor([2 * count > n_pairs for count in counts], dtype=torch.bool)
         inverted = inverted.to(self.device, non_blocking=True)
-        row, key, mask = (masks ^ (pairs & inverted[:, None, None])).permute(1, 2, 0).nonzero().to(like.device).T
-        runs, sinks = _groups([not sink for sink in self.keys.sink[:n_keys]])
-        numbers = [key for first, last in runs for key in range(first, last)]
-        n_visible = allowed.sum(-1, dtype=like.dtype).to(like.device)
-        return RowPlan(
-            self.non_sink[first : first + rows].to(like.device),
-            runs if len(runs) <= _MOST_RUNS else torch.tensor(numbers, device=like.device),
-            torch.tensor(sinks, dtype=torch.long, device=like.device),
-            inverted.to(like.device).expand(rows, -1),
-            row * n_keys + key,
-            row * len(counts) + mask,
-            {
-                name: choosing(n_visible, pairs.to(like.device), mask.to(like.device))
-                for name, mask in zip(self.masks, masks, strict=True)
-                if name in CHOSEN
-            },
+        row, key, mask = (masks ^ (pairs & inverted[:, None, None])).permute(1, 2, 0).nonzero().to(device).T
+        runs, sinks, start = list[Run](), list[int](), 0
+        for is_sink, group in groupby(self.keys.sink[:n_keys]):
+            end = start + len(list(group))
+            if is_sink:
+                sinks += range(start, end)
+            else:
+                runs.append((start, end))
+            start = end
+        content = [number for run in runs for number in range(*run)]
+        n_visible = allowed.sum(-1, dtype=pattern.dtype).to(device)
+        to_choose = {
+            name: choosing(n_visible, pairs.to(device), under_mask.to(device))
+            for name, under_mask in zip(self.masks, masks, strict=True)
+            if name in CHOSEN
+        }
+        self._plans[kind] = RowPlan(
+            non_sink=self.non_sink[first : first + rows].to(device),
+            content=runs if len(runs) <= _MOST_RUNS else torch.tensor(content, device=device),
+            sinks=torch.tensor(sinks, dtype=torch.long, device=device),
+            inverted=inverted.to(device).expand(rows, -1),
+            indices=row * n_keys + key,
+            onto=row * len(counts) + mask,
+            to_choose=to_choose,
         )
+        return self._plans[kind]
 
     def weights(self, first: int, pattern: Tensor) -> PairWeights:
-        """What a block of rows is multiplied by; as :meth:`plan`, but kept only for texts that are not long."""
+        """What a chunk of rows is multiplied by; as :meth:`plan`, but kept only for texts that are not long."""
         kind = first, *pattern.shape[1:], pattern.device, pattern.dtype
         if kind in self._weights:
             return self._weights[kind]
-        made = self._weighting(first, pattern)
-        if made.nbytes + sum(kept.nbytes for kept in self._weights.values()) <= MOST_MASKS:
-            self._weights[kind] = made
-        return made
-
-    def _weighting(self, first: int, like: Tensor) -> PairWeights:
-        plan, n_keys = self.plan(first, like), like.shape[-1]
-        far, content = distances(like, first), self.key_non_sink[:n_keys].to(like)
+        far, content = distances(pattern, first), self.key_non_sink[: pattern.shape[-1]].to(pattern)
         columns = [content.expand_as(far), (1 - content).expand_as(far), far, far * content]
         if self.source is not None:
-            columns.append((_along(self.key_non_sink).to(like) * content).expand_as(far))
-        return PairWeights(
+            columns.append((_along(self.key_non_sink).to(pattern) * content).expand_as(far))
+        choices = self.plan(first, pattern).to_choose
+        weights = PairWeights(
             torch.stack(columns, -1),
             torch.stack([torch.ones_like(content), content], -1),
-            {name: choice.factors(like.dtype) for name, choice in plan.to_choose.items()},
+            {name: choice.factors(pattern.dtype) for name, choice in choices.items()},
         )
+        if weights.nbytes + sum(kept.nbytes for kept in self._weights.values()) <= MOST_MASKS:
+            self._weights[kind] = weights
+        return weights
 
     @cached_property
     def _uniform(self) -> "HeadStatistics":
         """Two heads: attention uniform over allowed keys, and over allowed keys that are not sinks."""
         statistics = HeadStatistics(self, 2, kept=self.masks)
         statistics.begin(0)
-        for first, last in self._blocks():
+        chunks = row_blocks(len(self.units), 2 * 8 * len(self.keys), CHUNK_BYTES)
+        if self.queries is not None:
+            chunks = ((query, query + 1) for query in self.queries)
+        for first, last in chunks:
             allowed = self.allowed_rows(first, last)
             visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
             statistics.add(first, uniform_pattern(visible, self.learned_sinks))
-        self._weights.clear()  # those of layers are of another number format
+        self._weights.clear()  # those of layers are of another dtype
         copy_to_host([statistics])
         return statistics
 
@@ -328,15 +276,10 @@ class TextContext:
 
     @cached_property
     def uniform(self) -> dict[str, float | None]:
-        """Every statistic under uniform attention, by name: the baselines.
-
-        For shares, attention is uniform over content alone. None where not measurable, as diagonality of
-        self-attention.
-        """
-        return {
-            name: of_content if name in NAMES else of_all
-            for name, (of_all, of_content) in {DIAGONALITY: (None, None), **self._uniform.results()[0]}.items()
-        } | ({} if self.contacts is None else self.contacts.chance)
+        """Every statistic under uniform attention, by name; for shares it is uniform over content alone."""
+        both = {DIAGONALITY: (None, None), **self._uniform.results()[0]}
+        uniform = {name: of_content if name in NAMES else of_all for name, (of_all, of_content) in both.items()}
+        return uniform if self.contacts is None else uniform | self.contacts.chance
 
     def baselines_of(self, statistics: Mapping[str, float | None]) -> dict[str, float | None]:
         """The baseline of each share of a head with these statistics; None where not measurable.
@@ -358,12 +301,12 @@ class TextContext:
         assert self.text is not None  # not called for cross-attention
         if name == "induction":  # what followed a copy counts even where the copy itself is a sink
             firsts, pairs = dict[object, int](), set[tuple[object, object]]()
-            types, tokens = [-1] * len(self.non_sink), self.text.tokens
-            non_sink = self.non_sink.tolist()
+            types = [-1] * len(self.non_sink)
+            tokens = self.text.tokens
+            non_sink = [*self.non_sink.tolist(), False]
             for i, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
                 first = firsts.setdefault(token, i)
-                follows = i + 1 < len(non_sink) and non_sink[i] and non_sink[i + 1]
-                if follows and (token, later) in pairs:
+                if non_sink[i] and non_sink[i + 1] and (token, later) in pairs:
                     types[i] = first
                 pairs.add((token, later))
             numbers = np.array(types)
@@ -377,18 +320,18 @@ class TextContext:
 
 
 def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, list[float | None]]:
-    """The statistics of every head of one verified layer, from all blocks of its rows; see :class:`HeadStatistics`."""
-    blocks = list(rows)
-    statistics = HeadStatistics(context, blocks[0].pattern.shape[1])
-    for block in blocks:
-        statistics.update(block)
+    """The statistics of every head of one verified layer, from all chunks of its rows; see :class:`HeadStatistics`."""
+    chunks = list(rows)
+    statistics = HeadStatistics(context, chunks[0].pattern.shape[1])
+    for chunk in chunks:
+        statistics.update(chunk)
     copy_to_host([statistics])
-    return statistics.results()[blocks[0].layer]
+    return statistics.results()[chunks[0].layer]
 
 
 @dataclass(frozen=True)
-class _Block:
-    """What is kept of a block of rows of one layer until all layers are summed."""
+class _Chunk:
+    """What is kept of a chunk of rows of one layer until all layers are summed."""
 
     positions: range
     plan: RowPlan
@@ -407,7 +350,7 @@ class _Block:
         return self.largest.nbytes * (self.on_pairs.shape[-1] + 4 + 2 * len(self.chosen) + self.plan.inverted.shape[-1])
 
 
-_MOST_PENDING = 2**26  # bytes of blocks that are kept before they are summed
+_MOST_PENDING = 2**26  # bytes of chunks that are kept before they are summed
 
 
 class HeadStatistics:
@@ -436,18 +379,13 @@ class HeadStatistics:
 
     Diagonality is how closely attention follows the diagonal from target to source, 0-1: 1 - mean over q in C of
     |sum_k A[q,k] k / (n_keys - 1) - q / (n_queries - 1)|, positions counted among content alone, rows divided by their
-    sum over content. 1 is a straight diagonal. It is None where either text has fewer than
-    two content positions (after Shim et al. 2022, "Understanding the Role of Self Attention for Efficient Speech
-    Recognition", section 3, which measures distances from the diagonal of one text).
+    sum over content. 1 is a straight diagonal; None where either text has fewer than two content positions (after Shim
+    et al. 2022, "Understanding the Role of Self Attention for Efficient Speech Recognition", section 3, which measures
+    distances from the diagonal of one text).
 
-    With learned sinks a row has one outcome more, ``nowhere``, which entropy counts, too.
-
-    Patterns of tokens are merged to the context's units here; sums over rows are in float64.
-
-    Args:
-        context: of the text.
-        n_heads: of each of the layers.
-        kept: masks whose attention is kept by query, see :attr:`seen`; default those of repeated tokens.
+    With learned sinks a row has one outcome more, ``nowhere``, which entropy counts, too. Patterns of tokens are merged
+    to the context's units here; sums over rows are in float64. ``kept`` are masks whose attention is kept by query, see
+    :attr:`seen`; default those of repeated tokens.
     """
 
     def __init__(self, context: TextContext, n_heads: int, kept: Sequence[str] | None = None) -> None:
@@ -455,24 +393,24 @@ class HeadStatistics:
         self._kept = [name for name in REPEATS if name in context.selected] if kept is None else kept
         self._merge: UnitRows | None = None
         self.layers: list[int] = []
-        self._blocks: list[_Block] = []
+        self._chunks: list[_Chunk] = []
         self._names: list[str] = []
         self._positions: list[int] = []
         self._n_summed = 0
         self._sums, self._seen, self._aligned = list[Tensor](), list[Tensor](), list[Tensor]()
 
     def update(self, rows: VerifiedRows) -> None:
-        """Add the next block of rows, merging tokens to units; layers come one after the other."""
+        """Add the next chunk of rows, merging tokens to units; layers come one after the other."""
         if self.layers[-1:] != [rows.layer]:
             self.begin(rows.layer)
             units, keys = self._context.units.members, self._context.keys.members
             self._merge = UnitRows(units, keys, rows.n_queries, rows.n_keys)
         assert self._merge is not None
-        self.add(*self._merge.add(rows.first, rows.wide[0]))
+        self.add(*self._merge.add(rows.first, rows.in_float32[0]))
 
     def begin(self, layer: int) -> None:
         """Begin a layer."""
-        if sum(block.nbytes for block in self._blocks) > _MOST_PENDING:
+        if sum(chunk.nbytes for chunk in self._chunks) > _MOST_PENDING:
             self._sum()
         self.layers.append(layer)
 
@@ -483,14 +421,15 @@ class HeadStatistics:
             return
         context = self._context
         plan, weights = context.plan(first, pattern), context.weights(first, pattern)
-        rows, masked = pattern.transpose(0, 1), None
+        rows = pattern.transpose(0, 1)
+        masked = None
         if context.masks:
             masked = pattern.new_zeros(len(pattern), n_rows * len(context.masks))
             masked.index_add_(1, plan.onto, pattern.flatten(1).index_select(1, plan.indices))
-        self._blocks.append(
-            _Block(
-                range(first, first + n_rows),
-                plan,
+        self._chunks.append(
+            _Chunk(
+                positions=range(first, first + n_rows),
+                plan=plan,
                 on_pairs=torch.bmm(rows, weights.of_pairs),
                 logs=weighted_logs(pattern) @ weights.of_keys,
                 largest=_largest_of(pattern, plan.content),
@@ -501,64 +440,66 @@ class HeadStatistics:
                     for name, (factors, columns) in weights.to_choose.items()
                 },
                 nowhere=nowhere(pattern) if context.learned_sinks else None,
-                aligned=None if context.source is None else first_largest(pattern),
+                aligned=None if context.source is None else fast_argmax(pattern),
             )
         )
 
     def _sum(self) -> None:
-        """Sum the blocks of complete layers over their rows."""
-        blocks, self._blocks = self._blocks, []
-        if not blocks:
+        """Sum the chunks of complete layers over their rows."""
+        chunks, self._chunks = self._chunks, []
+        if not chunks:
             return
         n_layers = len(self.layers) - self._n_summed
         self._n_summed = len(self.layers)
-        self._positions = [position for block in blocks[: len(blocks) // n_layers] for position in block.positions]
-        values, under = self._values(blocks)
-        every = torch.stack(list(values.values()))
-        every = every.cpu() if every.device.type == "mps" else every  # it has no float64
+        self._positions = [position for chunk in chunks[: len(chunks) // n_layers] for position in chunk.positions]
+        values, under = self._values(chunks)
+        stacked = torch.stack(list(values.values()))
+        stacked = stacked.cpu() if stacked.device.type == "mps" else stacked  # it has no float64
         self._names = list(values)
-        self._sums.append(every.view(len(every), self._n_heads, n_layers, -1).sum(-1, dtype=torch.float64))
+        self._sums.append(stacked.view(len(stacked), self._n_heads, n_layers, -1).sum(-1, dtype=torch.float64))
         if self._kept:
             seen = torch.stack([under[name] for name in self._kept]).float()
             self._seen.append(seen.view(len(seen), self._n_heads, n_layers, -1))
         if self._context.source is not None:
-            self._aligned.append(_rows_of("aligned", blocks).view(self._n_heads, n_layers, -1))
+            self._aligned.append(_rows_of("aligned", chunks).view(self._n_heads, n_layers, -1))
 
-    def _values(self, blocks: Sequence[_Block]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _values(self, chunks: Sequence[_Chunk]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The values of each row of some layers, [n_heads, n_layers * n_rows], and attention under each mask."""
         context = self._context
-        total, sink, distance, of_content, *along = torch.cat([block.on_pairs for block in blocks]).permute(2, 1, 0)
-        of_all, spread = torch.cat([block.logs for block in blocks], 1).unbind(-1)
-        largest = _rows_of("largest", blocks)
-        non_sink = torch.cat([block.plan.non_sink for block in blocks])
+        total, sink, distance, of_content, *along = torch.cat([chunk.on_pairs for chunk in chunks]).permute(2, 1, 0)
+        of_all, spread = torch.cat([chunk.logs for chunk in chunks], 1).unbind(-1)
+        largest = _rows_of("largest", chunks)
+        non_sink = torch.cat([chunk.plan.non_sink for chunk in chunks])
         has_content = non_sink & (total > 0)
-        divisors, on_pairs = torch.where(has_content, total, torch.inf), total * non_sink
+        divisors = torch.where(has_content, total, torch.inf)
+        on_pairs = total * non_sink
         values = {
             "entropy": -of_all,
             "entropy_non_sink": (torch.xlogy(total, total) - spread).clamp(min=0.0) / divisors,  # -1e-8 by rounding
             "distance": distance,
             "distance_non_sink": of_content / divisors,
-            "confidence": torch.maximum(largest, _rows_of("of_sinks", blocks)),
+            "confidence": torch.maximum(largest, _rows_of("of_sinks", chunks)),
             "confidence_non_sink": largest / divisors,
             "sink": sink * non_sink,
             "total": on_pairs,
             "rows": has_content.to(total),
         }
         if context.learned_sinks:
-            values = with_nowhere(values, _rows_of("nowhere", blocks))
+            values = with_nowhere(values, _rows_of("nowhere", chunks))
             values[NOWHERE] = values[NOWHERE] * non_sink
         if context.source is not None:
-            of = _along(context.non_sink)[[position for block in blocks for position in block.positions]].to(total)
-            values["off_diagonal"] = torch.where(has_content, (along[0] / total - of).abs(), 0.0)
+            positions = [position for chunk in chunks for position in chunk.positions]
+            diagonal = _along(context.non_sink)[positions].to(total)
+            values["off_diagonal"] = torch.where(has_content, (along[0] / total - diagonal).abs(), 0.0)
         if not context.masks:
             return values, {}
-        sums = _rows_of("masked", blocks).view(self._n_heads, -1, len(context.masks))
-        inverted = torch.cat([block.plan.inverted for block in blocks])
+        sums = _rows_of("masked", chunks).view(self._n_heads, -1, len(context.masks))
+        inverted = torch.cat([chunk.plan.inverted for chunk in chunks])
         sums = torch.where(inverted, on_pairs[..., None] - sums, sums)
         under = dict(zip(context.masks, sums.unbind(-1), strict=True))
         chosen = {}
-        for name in blocks[0].chosen:
-            of_rows = torch.cat([block.chosen[name] for block in blocks])
+        for name in chunks[0].chosen:
+            of_rows = torch.cat([chunk.chosen[name] for chunk in chunks])
             chosen[name], chosen[SHUFFLED[name]] = of_rows.permute(2, 1, 0)
         return values | under | chosen, under
 
@@ -579,17 +520,14 @@ class HeadStatistics:
 
     def _of_units(self, of_rows: Sequence[Tensor]) -> NDArray[Any]:
         """Values of all units, from those of the rows of some layers each; 0 for other units."""
-        values = np.concatenate([each.numpy() for each in of_rows], -2)
+        values = np.concatenate([rows.numpy() for rows in of_rows], -2)
         of_units = np.zeros((*values.shape[:-1], len(self._context.units)), values.dtype)
         of_units[..., self._positions] = values
         return of_units
 
     @property
     def aligned(self) -> dict[int, list[list[int]]]:
-        """Of cross-attention, by layer and head each query's key of largest weight: word alignment.
-
-        Koehn & Knowles 2017, section 3.6.
-        """
+        """By layer and head each query's key of largest weight, in cross-attention (Koehn & Knowles 2017, 3.6)."""
         if self._context.source is None:
             return {}
         by_layer = self._of_units(self._aligned).swapaxes(0, 1).tolist()
@@ -598,24 +536,27 @@ class HeadStatistics:
     def results(self) -> dict[int, dict[str, list[float | None]]]:
         """By layer and name one number a head; None where not measurable.
 
-        Names are :data:`SCALARS`, :data:`SHUFFLED`, :data:`TYPES`, and where they apply :data:`DIAGONALITY` and
+        Names are :data:`SCALARS`, :data:`SHUFFLED`, :data:`TYPES`, and where they apply :data:`DIAGONALITY`,
         :data:`NOWHERE`.
         """
-        found: dict[str, list[list[float | None]]] = {}
+        by_name: dict[str, list[list[float | None]]] = {}
         for name, values in self._measured().items():
-            numbers = values.T.tolist()
-            found[name] = [[each if math.isfinite(each) else None for each in of_layer] for of_layer in numbers]
+            of_layers = values.T.tolist()
+            by_name[name] = [[value if math.isfinite(value) else None for value in row] for row in of_layers]
+        names = [*SCALARS, *SHUFFLED.values(), *TYPES.values()]
+        if self._context.source is not None:
+            names.append(DIAGONALITY)
         nothing: list[float | None] = [None] * self._n_heads
-        names = [*SCALARS, *SHUFFLED.values(), *TYPES.values(), *[DIAGONALITY] * (self._context.source is not None)]
         return {
-            layer: dict.fromkeys(names, nothing) | {name: of_layers[i] for name, of_layers in found.items()}
+            layer: dict.fromkeys(names, nothing) | {name: rows[i] for name, rows in by_name.items()}
             for i, layer in enumerate(self.layers)
         }
 
     def _measured(self) -> dict[str, NDArray[np.float64]]:
         """The statistics that are measurable, [n_heads, n_layers]; NaN for heads that have none."""
-        context, n = self._context, len(self._context.query_positions)
-        sums = dict(zip(self._names, np.concatenate([each.numpy() for each in self._sums], -1), strict=True))
+        context = self._context
+        n = len(self._context.query_positions)
+        sums = dict(zip(self._names, np.concatenate([part.numpy() for part in self._sums], -1), strict=True))
         result = {"entropy": sums["entropy"] / n, "confidence": sums["confidence"] / n}
         if context.source is None:
             result["distance"] = sums["distance"] / n
@@ -645,7 +586,8 @@ class HeadStatistics:
 
     def _types(self, name: str) -> NDArray[np.float64]:
         """Number of types from which each head shows the pattern, its mean over the type's positions above half."""
-        numbers, seen = self._context.types(name), self.seen[self._kept.index(name)]
+        numbers = self._context.types(name)
+        seen = self.seen[self._kept.index(name)]
         order = np.argsort(numbers, kind="stable")[(numbers < 0).sum() :]
         if not len(order):
             return np.zeros(seen.shape[:2])
@@ -655,9 +597,8 @@ class HeadStatistics:
         return shown
 
 
-def _rows_of(name: str, blocks: Sequence[_Block]) -> Tensor:
-    """The values of the rows of all blocks, [n_heads, rows]."""
-    return torch.cat([getattr(block, name) for block in blocks], 1)
+def _rows_of(name: str, chunks: Sequence[_Chunk]) -> Tensor:
+    return torch.cat([getattr(chunk, name) for chunk in chunks], 1)
 
 
 def distances(pattern: Tensor, first: int) -> Tensor:
@@ -675,17 +616,6 @@ def with_nowhere(values: dict[str, Tensor], gone: Tensor) -> dict[str, Tensor]:
 def _along(non_sink: Tensor) -> Tensor:
     """Where each position stands among those of content, 0 to 1, [n]."""
     return (non_sink.cumsum(0) - 1) / max(int(non_sink.sum()) - 1, 1)
-
-
-def _groups(non_sink: Sequence[bool]) -> tuple[list[Run], list[int]]:
-    """The stretches of keys of content, and the numbers of the sinks."""
-    runs, first = list[Run](), 0
-    for of_content, group in groupby(non_sink):
-        last = first + len(list(group))
-        if of_content:
-            runs.append((first, last))
-        first = last
-    return runs, [key for key, of_content in enumerate(non_sink) if not of_content]
 
 
 def _largest_of(pattern: Tensor, keys: list[Run] | Tensor) -> Tensor:

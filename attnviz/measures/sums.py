@@ -8,19 +8,18 @@ from torch import Tensor
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors on the host, by one transfer for each device and number format; those that are there as they are."""
+    """Tensors on the host, by one transfer for each device and dtype; those that are there as they are."""
     kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for number, tensor in enumerate(tensors):
         kinds.setdefault((tensor.device, tensor.dtype), []).append(number)
-    copies = dict[int, Tensor]()
+    copies = list(tensors)
     for (device, _), numbers in kinds.items():
-        if device.type == "cpu":
-            copies |= {number: tensors[number] for number in numbers}
-            continue
-        flat = torch.cat([tensors[number].flatten() for number in numbers]).cpu()
-        parts = torch.split(flat, [tensors[number].numel() for number in numbers])
-        copies |= {n: part.view(tensors[n].shape) for n, part in zip(numbers, parts, strict=True)}
-    return [copies[number] for number in range(len(tensors))]
+        if device.type != "cpu":
+            flat = torch.cat([tensors[number].flatten() for number in numbers]).cpu()
+            parts = torch.split(flat, [tensors[number].numel() for number in numbers])
+            for number, part in zip(numbers, parts, strict=True):
+                copies[number] = part.view(tensors[number].shape)
+    return copies
 
 
 class OnDevice(Protocol):
@@ -33,32 +32,26 @@ class OnDevice(Protocol):
         """The copies of :meth:`on_device`, in order."""
 
 
-def copy_to_host(several: Sequence[OnDevice]) -> None:
+def copy_to_host(keepers: Sequence[OnDevice]) -> None:
     """Copy what they keep on the device to the host, at once."""
-    copies = iter(on_host([tensor for each in several for tensor in each.on_device()]))
-    for each in several:
-        each.take(copies)
+    copies = iter(on_host([tensor for keeper in keepers for tensor in keeper.on_device()]))
+    for keeper in keepers:
+        keeper.take(copies)
 
 
 def as_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """The tensor in the number format and on the device of another one."""
+    """The tensor in the dtype and on the device of another one."""
     return tensor if (tensor.dtype, tensor.device) == (like.dtype, like.device) else tensor.to(like)
 
 
 class SumTally:
-    """A tally whose counts are tensors of sums.
-
-    Values of a batch are kept on the device, layer by layer, until :func:`copy_to_host` is called.
-    """
+    """A tally of sums; values of a batch stay on the device, layer by layer, until :func:`copy_to_host` is called."""
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
-        self._counts: dict[Any, Tensor] = {
-            name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()
-        }
+        self._counts: dict[Any, Tensor] = {name: torch.zeros(shape).double() for name, shape in shapes.items()}
         self._kept: dict[str, list[Tensor]] = {}
 
     def _keep(self, name: str, values: Tensor) -> None:
-        """Keep a layer's values of a batch on the device."""
         self._kept.setdefault(name, []).append(values)
 
     def on_device(self) -> list[Tensor]:

@@ -30,11 +30,8 @@ from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
 from attnviz.texts.batches import Batch
 from attnviz.texts.runs import Additive
 
-_MEANS = ("entropy", "distance", "confidence")
-
 
 def _at(offset: int) -> PatternSpec:
-    """The pattern of keys at one offset."""
 
     def mask(text: MaskInput) -> Tensor | None:
         return None if text.causal and offset > 0 else text.distances == offset
@@ -53,13 +50,7 @@ class Tally(Additive, OnDevice, Protocol):
     """Counts over batches, layer by layer."""
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Begin a batch.
-
-        Args:
-            batch: texts of the corpus.
-            weights: [1 + replicates, n_texts] float64, of each text in each replicate of the bootstrap; the first row
-                is ones. See :func:`attnviz.measures.bootstrap.text_weights`.
-        """
+        """Begin a batch, with the :func:`attnviz.measures.bootstrap.text_weights` of its texts."""
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
@@ -105,12 +96,10 @@ class TextTally(SumTally):
 
     @property
     def n_texts(self) -> int:
-        """Number of texts."""
         return int(self._counts["counted"][0])
 
     @property
     def n_non_sink(self) -> int:
-        """Number of positions that are not sinks."""
         return int(self._counts["counted"][1])
 
 
@@ -130,7 +119,6 @@ class StatisticsTally(TextTally):
 
     Means are over all positions of the corpus, shares are ratios of sums over the corpus; the spread of ``replicates``
     bootstrap samples of its texts is the standard error. Masks that depend on the text are made for each text.
-
     ``roles`` are the names of the patterns. With ``learned_sinks`` also what goes nowhere.
     """
 
@@ -152,12 +140,15 @@ class StatisticsTally(TextTally):
         chosen = [spec.statistic for spec in self._patterns if spec.chosen]
         plain = [spec.statistic for spec in self._patterns if not spec.chosen]
         self._sums_of = ["entropy", "distance", "sink", "total", *plain, "confidence"]
-        self._sums_of += [each for name in chosen for each in (name, SHUFFLED[name])]
-        self._sums_of += [NOWHERE] * learned_sinks
+        for name in chosen:
+            self._sums_of += [name, SHUFFLED[name]]
+        if learned_sinks:
+            self._sums_of.append(NOWHERE)
         super().__init__(
             replicates,
             sums=(replicates + 1, n_layers, n_heads, len(self._sums_of)),
-            uniform=(replicates + 1, len(self._windows), 2, len(self._sums_of)),  # see :meth:`_uniform`
+            # two heads: uniform over all visible keys, and over those that are not sinks
+            uniform=(replicates + 1, len(self._windows), 2, len(self._sums_of)),
             queries=(len(self._windows), len(self._patterns)),  # content with a key under the mask
         )
         self._under, self._columns = torch.empty(0), dict[object, _Columns]()
@@ -167,20 +158,15 @@ class StatisticsTally(TextTally):
         super().begin(batch, weights)
         self._columns = {}
         pairs = batch.non_sink[:, :, None] & batch.non_sink[:, None]
+        keys = torch.stack([batch.valid, batch.non_sink], 1)[:, :, None]
         self._under = torch.cat([pairs[:, None], pairs[:, None] & self.masks_of(batch)], 1)
         for i, window in enumerate(self._windows):
-            uniform = self._uniform(batch, window)
-            self._keep("uniform", self._sums(uniform, self._columns_of(batch, i, uniform)))
             allowed = allowed_units(pairs.shape[-1], self.causal, window).to(pairs.device)
+            uniform = uniform_pattern(keys & allowed, self._learned)
+            self._keep("uniform", self._sums(uniform, self._columns_of(batch, i, uniform)))
             self._keep("queries", (self._under[:, 1:] & allowed).any(-1).sum((0, 2)))
 
-    def _uniform(self, batch: Batch, window: int | None) -> Tensor:
-        """Two heads: attention uniform over all visible keys, and over those that are not sinks, [batch, 2, n, n]."""
-        keys = torch.stack([batch.valid, batch.non_sink], 1)[:, :, None]
-        return uniform_pattern(keys & allowed_units(keys.shape[-1], self.causal, window).to(keys.device), self._learned)
-
-    def _columns_of(self, batch: Batch, window: int, like: Tensor) -> "_Columns":
-        """What patterns of a layer's window are multiplied by, in their number format."""
+    def _columns_of(self, batch: Batch, window: int, like: Tensor) -> _Columns:
         valid, non_sink, n = batch.valid.to(like), batch.non_sink.to(like), batch.valid.shape[1]
         far = (distances(like, 0) * valid[..., None])[:, None]
         on_sinks = (non_sink[:, :, None] * (valid - non_sink)[:, None])[:, None]
@@ -191,11 +177,11 @@ class StatisticsTally(TextTally):
         content, *of_chosen = ((self._under[:, number] & allowed).to(like.device) for number in (0, *chosen))
         choices = (choosing(n_visible, content, mask).factors(like.dtype) for mask in of_chosen)
         return _Columns(
-            torch.cat([far, on_sinks, self._under[:, plain].to(like)], 1).flatten(2).mT,
-            -valid[..., None].expand(-1, -1, n).flatten(1)[..., None],
-            valid[..., None],
-            non_sink[..., None],
-            [(factors.transpose(1, 2), columns.flatten(1, 2)) for factors, columns in choices],
+            of_pairs=torch.cat([far, on_sinks, self._under[:, plain].to(like)], 1).flatten(2).mT,
+            no_padding=-valid[..., None].expand(-1, -1, n).flatten(1)[..., None],
+            queries=valid[..., None],
+            content=non_sink[..., None],
+            chosen=[(factors.transpose(1, 2), columns.flatten(1, 2)) for factors, columns in choices],
         )
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
@@ -206,7 +192,7 @@ class StatisticsTally(TextTally):
             self._columns[kind] = self._columns_of(batch, window, pattern)
         self._keep("sums", self._sums(pattern, self._columns[kind]))
 
-    def _sums(self, pattern: Tensor, columns: "_Columns") -> Tensor:
+    def _sums(self, pattern: Tensor, columns: _Columns) -> Tensor:
         """Sums over each text, [batch, n_heads, n_sums], of patterns [batch, n_heads, n, n]."""
         entropy = weighted_logs(pattern).flatten(2) @ columns.no_padding
         chosen = [chosen_weights(pattern, factors).flatten(2) @ of_chosen for factors, of_chosen in columns.chosen]
@@ -215,9 +201,8 @@ class StatisticsTally(TextTally):
             of_rows = nowhere(pattern)
             entropy = entropy - torch.xlogy(of_rows, of_rows) @ columns.queries
             gone = [of_rows @ columns.content]
-        return torch.cat(
-            [entropy, pattern.flatten(2) @ columns.of_pairs, pattern.amax(-1) @ columns.queries, *chosen, *gone], -1
-        )
+        largest = pattern.amax(-1) @ columns.queries
+        return torch.cat([entropy, pattern.flatten(2) @ columns.of_pairs, largest, *chosen, *gone], -1)
 
     def masks_of(self, batch: Batch) -> Tensor:
         """The masks of the patterns in each text, boolean [n_texts, n_shares, n, n]; [1, …] if none depends on it."""
@@ -232,13 +217,11 @@ class StatisticsTally(TextTally):
         of_texts = []
         for text in texts:
             masks = masks_of(text, self._patterns).values()
-            of_texts.append(
-                torch.stack([none if mask is None else pad(mask, (0, n - text.n, 0, n - text.n)) for mask in masks])
-            )
+            room = (0, n - text.n, 0, n - text.n)
+            of_texts.append(torch.stack([none if mask is None else pad(mask, room) for mask in masks]))
         return torch.stack(of_texts)
 
     def _count(self, name: str, values: Tensor) -> None:
-        """Add sums of texts, and the queries with a key under each mask."""
         if name == "queries":
             self._counts["queries"] += values
         else:
@@ -248,9 +231,10 @@ class StatisticsTally(TextTally):
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
         sums = dict(zip(self._sums_of, self._counts[name].unbind(-1), strict=True))
         positions = self._counts["positions"][:, :, None, None]
-        values = {mean: sums[mean] / positions[:, 0] for mean in _MEANS}
-        for share in ("sink", *[NOWHERE] * self._learned):
-            values[share] = sums[share] / positions[:, 1]  # rows in half precision do not sum to 1
+        values = {mean: sums[mean] / positions[:, 0] for mean in ("entropy", "distance", "confidence")}
+        for share in ("sink", NOWHERE):
+            if share in sums:
+                values[share] = sums[share] / positions[:, 1]  # rows in half precision do not sum to 1
         for share, possible in self._possible.items():
             values[share] = sums[share] / sums["total"] if possible else torch.full_like(sums["total"], torch.nan)
         return values | {name: sums[name] / sums["total"] for name in SHUFFLED.values()}
@@ -258,9 +242,7 @@ class StatisticsTally(TextTally):
     def _baselines(self) -> dict[str, Tensor | None]:
         """Values of uniform attention, [1 + replicates, n_layers]; None of a pattern that the model cannot have."""
         samples = self._samples("uniform")
-        of_all, of_content = (
-            {name: values[:, self._of_layer, head] for name, values in samples.items()} for head in (0, 1)
-        )
+        of_all, of_content = ({k: v[:, self._of_layer, head] for k, v in samples.items()} for head in (0, 1))
         shares = {name: of_content[name] if possible else None for name, possible in self._possible.items()}
         return shares | {"sink": of_all["sink"] + of_all.get(NOWHERE, 0.0), "entropy": of_all["entropy"]}
 
@@ -277,33 +259,27 @@ class StatisticsTally(TextTally):
         entropy = uniform.pop("entropy")
         assert entropy is not None
         samples["sink"] = samples["sink"] + samples.get(NOWHERE, 0.0)  # a learned sink is one, too
-        broad = samples["entropy"] / entropy[..., None]
+        samples["broad"] = samples["entropy"] / entropy[..., None]
+        uniform["broad"] = torch.ones_like(entropy)
         queries = dict(zip(self._possible, self._counts["queries"][self._of_layer].long().T, strict=True))
-
-        def estimate(name: str, values: Tensor, baseline: Tensor, of: str = "uniform attention") -> HeadScores:
-            n = queries[name][:, None] if name in queries else self.n_non_sink
-            return estimated(values[:, None], {of: baseline[:, None]}, n, self.n_texts)
-
-        shares = {
-            name: estimate(name, samples[name], each[..., None]) for name, each in uniform.items() if each is not None
-        }
-        for name, shuffled in SHUFFLED.items():
-            shares[name] = estimate(name, samples[name], samples[shuffled], "keys shuffled")
-        return shares | {"broad": estimate("broad", broad, torch.ones_like(entropy)[..., None])}
+        estimates = {}
+        for name, baseline in uniform.items():
+            baselines = {} if baseline is None else {"uniform attention": baseline[:, None, :, None]}
+            if name in SHUFFLED:
+                baselines = {"keys shuffled": samples[SHUFFLED[name]][:, None]}
+            if baselines:
+                n = queries[name][:, None] if name in queries else self.n_non_sink
+                estimates[name] = estimated(samples[name][:, None], baselines, n, self.n_texts)
+        return estimates
 
     def baselines(self) -> dict[str, float | None]:
-        """Shares, sink and entropy (nats) of uniform attention.
-
-        Means over the layers where these have different windows.
-        """
+        """Shares, sink and entropy (nats) of uniform attention; means over layers where windows differ."""
         layers = slice(None) if self.windowed else slice(1)
-        return {
-            name: None if each is None else float(each[0, layers].mean()) for name, each in self._baselines().items()
-        }
+        baselines = self._baselines()
+        return {name: None if x is None else float(x[0, layers].mean()) for name, x in baselines.items()}
 
     @property
     def windowed(self) -> bool:
-        """Whether layers have different windows."""
         return len(self._windows) > 1
 
 
@@ -323,10 +299,9 @@ def ordinary_ids(checkpoint: Checkpoint) -> list[int]:
 
 
 def mean_embedding(checkpoint: Checkpoint) -> Tensor:
-    """Mean input embedding of :func:`ordinary_ids`, [d_model].
+    """Mean input embedding of :func:`ordinary_ids`, [d_model]: a large direction that makes all words look alike.
 
-    Embeddings share a large common direction that makes all words look alike; without it, cosines tell words apart
-    (Mu & Viswanath 2018).
+    Without it, cosines tell words apart (Mu & Viswanath 2018).
     """
     return _embeddings(checkpoint)[ordinary_ids(checkpoint)].mean(0, dtype=torch.float64)
 
@@ -375,11 +350,7 @@ class MeaningTally(TextTally):
         return pattern.flatten(2) @ as_of(self._masks, pattern)
 
     def results(self) -> HeadScores:
-        """Scores beside what uniform attention would score; all are cosines.
-
-        The score is sum A cos / sum A over the pairs; NaN for a head without attention there. The
-        baseline is the mean over queries with a pair of the mean cosine of their pairs; NaN where there are none.
-        """
+        """The cosines sum A cos / sum A over the pairs, beside those of uniform attention; NaN where there are none."""
         sums, uniform = self._counts["sums"], self._counts["uniform"][:, self._of_layer, 0]
         baselines = {"uniform attention": (uniform[..., 0] / uniform[..., 1])[:, None, :, None]}
         return estimated((sums[..., 0] / sums[..., 1])[:, None], baselines, self.n_queries, self.n_texts)
@@ -395,7 +366,6 @@ class MeaningTally(TextTally):
 
 
 def _embeddings(checkpoint: Checkpoint) -> Tensor:
-    """The input embeddings, [n_entries, d_model]."""
     model: Any = checkpoint.model
     weight: Tensor = parameter_of(model.get_input_embeddings(), "weight")
     return weight.detach()

@@ -39,7 +39,8 @@ class WritingTally(TextTally):
     """
 
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
-        self._checkpoint, self._causal = checkpoint, checkpoint.architecture.causal
+        self._checkpoint = checkpoint
+        self._causal = checkpoint.architecture.causal
         self.why_no_copying = why_not_linear(checkpoint)
         if not self.why_no_copying:
             self._unembedding: Tensor = parameter_of(checkpoint.language_head, "weight").detach()
@@ -51,8 +52,7 @@ class WritingTally(TextTally):
             sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 1 if self.why_no_copying else 6),
         )
         self._grams: dict[int, Tensor] = {}  # by layer, W_O W_O^T, [n_heads, d_head, d_head]
-        self._keys, self._pattern = list[Tensor](), torch.empty(0)
-        self._tokens = torch.empty(0)
+        self._keys, self._pattern, self._tokens = list[Tensor](), torch.empty(0), torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the content tokens of a batch, and find the keys of each."""
@@ -76,9 +76,9 @@ class WritingTally(TextTally):
             keys = as_of(self._keys[self._of_layer[layer]], self._pattern)
             weight, attended = (self._pattern * keys).max(-1)
             signs = self._effects(layer, weighted, self._tokens).sign_().to(keys).mul_(keys)
-            own, shuffled = signs.gather(-1, attended[..., None])[..., 0], signs.sum(-1)
-            n_keys = keys.sum(-1).clamp_(min=1)
-            moved = own.abs(), own, signs.abs_().sum(-1) / n_keys, shuffled / n_keys
+            attended_signs = signs.gather(-1, attended[..., None])[..., 0]
+            shuffled, n_keys = signs.sum(-1), keys.sum(-1).clamp_(min=1)
+            moved = attended_signs.abs(), attended_signs, signs.abs_().sum(-1) / n_keys, shuffled / n_keys
             case = (weight >= CHOSEN_OF_ROW).to(keys)
             values = torch.stack([torch.ones_like(case), *moved], -1)
             sums = torch.cat([sums, (case[:, :, None] @ values)[:, :, 0]], -1)
@@ -141,13 +141,11 @@ class WritingTally(TextTally):
             moved, more, all_moved, all_more = (sums[..., 2:] / sums[..., 1:2]).unbind(-1)
             shares[COPYING] = (moved + more) / 2, "shuffled attention", (all_moved + all_more) / 2
             shares[COPY_SUPPRESSION] = (moved - more) / 2, "shuffled attention", (all_moved - all_more) / 2
-        cases = sums[0, ..., 1].round().long() if shares.keys() > {INACTIVE} else torch.empty(0)
-        return {
-            role: estimated(
-                score[:, None], {name: baseline[:, None]}, self.n_non_sink if role == INACTIVE else cases, self.n_texts
-            )
-            for role, (score, name, baseline) in shares.items()
-        }
+        estimates = {}
+        for role, (score, name, baseline) in shares.items():
+            n = self.n_non_sink if role == INACTIVE else sums[0, ..., 1].round().long()
+            estimates[role] = estimated(score[:, None], {name: baseline[:, None]}, n, self.n_texts)
+        return estimates
 
     def cases(self) -> Tensor:
         """Share of the content tokens that are cases of copying, [n_layers, n_heads]."""

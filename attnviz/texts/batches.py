@@ -17,9 +17,9 @@ from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
 from attnviz.texts.reading import Corpus, Span, Text, read_texts
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
-from attnviz.trace.patterns import PatternsAlone
+from attnviz.trace.patterns import PatternCallback
 from attnviz.trace.recorder import record_attention
-from attnviz.trace.verify import Names, VerifiedRows, Verifier
+from attnviz.trace.verify import TokenLabels, VerifiedRows, Verifier
 
 EVERY = 20
 """One of so many batches is verified, of the first ones the very first."""
@@ -271,9 +271,9 @@ class SampledAttention:
         if self._batches % EVERY == 0:
             self._chosen = self._random.randrange(EVERY)
         if verifying:
-            self.verify(batch, lambda rows: visit(rows.layer, rows.wide), torch.inf, written)
+            self.verify(batch, lambda rows: visit(rows.layer, rows.in_float32), torch.inf, written)
         else:
-            patterns = PatternsAlone(self._checkpoint, visit, written, lambda layer: batch.keys(layer).long())
+            patterns = PatternCallback(self._checkpoint, visit, written, lambda layer: batch.keys(layer).long())
             record_attention(self._checkpoint, batch.inputs, patterns, torch.inf)
             patterns.check()
 
@@ -290,18 +290,23 @@ class SampledAttention:
             VerificationError: a head does not reproduce the model.
         """
 
-        def names(layer: int) -> tuple[Names, Names]:
+        def names(layer: int) -> tuple[TokenLabels, TokenLabels]:
             return self._labels(batch, batch.queries(layer)), self._labels(batch, batch.keys(layer))
 
         verifier = Verifier(
-            self._checkpoint, names, visit, lambda layer: batch.keys(layer).long(), keep=False, written=written
+            self._checkpoint,
+            names,
+            visit,
+            lambda layer: batch.keys(layer).long(),
+            keep=False,
+            on_weighted_values=written,
         )
         verifier.run(batch.inputs, memory)
         for layer, check in verifier.checks.items():
             self._checks[layer] = worse_of(self._checks[layer], check)
         self.texts_verified += len(batch.items)
 
-    def _labels(self, batch: Batch, valid: Tensor) -> Names:
+    def _labels(self, batch: Batch, valid: Tensor) -> TokenLabels:
         """Labels of the texts' tokens, or of those that a decoder reads."""
         ids = batch.inputs.get("input_ids" if valid is batch.valid else "decoder_input_ids")
         if ids is None:  # of a sound

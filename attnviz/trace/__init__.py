@@ -1,1 +1,1 @@
-"""Records named sites of a running model, in blocks of query rows, and verifies the recomputed attention."""
+"""Records named sites of a running model, in chunks of query rows, and verifies the recomputed attention."""

@@ -30,7 +30,8 @@ def without_gradients(device: torch.device) -> Iterator[None]:
 
 def why_not_linear(checkpoint: Checkpoint) -> str:
     """Reason why the logits of this model are no sum over heads, or ''."""
-    if (head := checkpoint.class_head) is not None:
+    head = checkpoint.class_head
+    if head is not None:
         why = head.why_no_classes and f": {head.why_no_classes}"
         return f"this checkpoint has a head for {checkpoint.head_in_words}{why}"
     if checkpoint.encoder_only:
@@ -53,30 +54,22 @@ def why_not_linear(checkpoint: Checkpoint) -> str:
 
 @dataclass(frozen=True, eq=False)
 class LayerContributions:
-    """The values and output weights of one layer's verified heads; numbers in float32 at least.
+    """The values and output weights of one layer's verified heads; numbers in float32 at least."""
 
-    Attributes:
-        attention: from which patterns are recomputed, a block of rows at a time.
-        value: x W_V + b_V, [n_heads, n_keys, d_head]; heads that share values have the same.
-        output_weight: W_O, [n_heads, d_head, d_model].
-        output_bias: b_O, [d_model]; zeros where the model has none.
-    """
-
-    attention: VerifiedAttention
+    attention: VerifiedAttention  # from which patterns are recomputed, a chunk of rows at a time
     layer: int
-    value: Tensor
-    output_weight: Tensor
-    output_bias: Tensor
+    value: Tensor  # x W_V + b_V, [n_heads, n_keys, d_head]; heads that share values have the same
+    output_weight: Tensor  # W_O, [n_heads, d_head, d_model]
+    output_bias: Tensor  # b_O, [d_model]; zeros where the model has none
 
     @property
     def n_heads(self) -> int:
-        """Heads of the layer."""
         return len(self.value)
 
     def rows(self, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
-        """The first query of each block of rows of A, and the rows, [n_heads, rows, keys that these rows see]."""
+        """The first query of each chunk of rows of A, and the rows, [n_heads, rows, keys that these rows see]."""
         for rows in self.attention.rows(self.layer, heads):
-            yield rows.first, rows.wide[0]
+            yield rows.first, rows.in_float32[0]
 
     def added(self, head: int, rows: Tensor) -> Tensor:
         """What the head adds to the residual stream, [rows, d_model], from rows of its pattern, [rows, n_keys]."""
@@ -89,8 +82,8 @@ class LayerContributions:
 
     def pattern_row(self, position: int, head: int) -> Tensor:
         """The pattern of one head at one position, [n_keys that it sees]."""
-        ((_, rows),) = replace(self, attention=replace(self.attention, queries=(position,))).rows([head])
-        return rows[0, 0]
+        rows = next(replace(self.attention, queries=(position,)).rows(self.layer, [head]))
+        return rows.in_float32[0, 0, 0]
 
     def value_norms(self, head: int) -> Tensor:
         """||f(x_k)|| of every key, [n]."""
@@ -111,61 +104,52 @@ class LayerContributions:
 
 
 def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContributions:
-    """Recompute one layer's values, in the model's number format, and collect its output weights.
-
-    Raises:
-        VerificationError: the model was changed since it was verified.
-    """
+    """Recompute one layer's values, and collect its output weights; VerificationError if the model was changed."""
     checkpoint = verified.checkpoint
     with without_gradients(checkpoint.device):
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         value = attention.values(verified.keys_input(layer), parameters)[0]
         weight, bias = parameters.output_weight, parameters.output_bias
         bias = weight.new_zeros(weight.shape[-1]) if bias is None else bias
-        return LayerContributions(
-            verified, layer, *(attention.upcast(tensor.detach()) for tensor in (value, weight, bias))
-        )
+        wide = (attention.upcast(tensor.detach()) for tensor in (value, weight, bias))
+        return LayerContributions(verified, layer, *wide)
 
 
 def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:
     """Compare a sum of ``parts`` and b_O, [n, d_model], with the model's own attention output of a layer."""
-    own, labels = verified.model_output(layer)[0].to(total.dtype), verified.tokens_of(layer)[0].labels
+    output = verified.model_output(layer)[0].to(total.dtype)
+    labels = verified.tokens_of(layer)[0].labels
 
     def where(worst: int) -> str:
-        query, dimension = divmod(worst, own.shape[-1])
+        query, dimension = divmod(worst, output.shape[-1])
         return f"at query {query} ({labels[query]!r}), dimension {dimension}"
 
     what = f"{parts} to the model's own attention output"
-    return check_total(verified.checkpoint, total, own, what, where, largest="the layer's largest output")
+    return check_total(verified.checkpoint, total, output, what, where, largest="the layer's largest output")
 
 
 def check_total(
     checkpoint: Checkpoint,
     total: Tensor,
-    own: Tensor,
+    model_numbers: Tensor,
     what: str,
     where: Callable[[int], str],
     largest: str = "the largest",
 ) -> tuple[float, float]:
-    """Compare the sum of parts with the model's own numbers.
+    """Compare the sum of parts with the model's own numbers; VerificationError if they differ beyond the tolerance.
 
     For the message: ``what`` begins it; ``where`` puts the flat index of the largest difference in words; ``largest``
-    says of what the tolerance is a share.
-
-    Returns:
-        the largest absolute difference as a share of the largest of the model's numbers, and this number.
-
-    Raises:
-        VerificationError: they differ by more than the tolerance.
+    says of what the tolerance is a share. Returns the largest absolute difference as a share of the largest of the
+    model's numbers, and this number.
     """
     tolerance = checkpoint.tolerance.output
-    scale, difference = float(own.abs().max()), (total - own).abs()
+    scale, difference = float(model_numbers.abs().max()), (total - model_numbers).abs()
     error = float(difference.max()) / (scale or 1.0)
     if not error <= tolerance:  # a NaN is a failure, too
         worst = int(difference.nan_to_num(nan=torch.inf).argmax())
         raise VerificationError(
-            f"{what}: they differ most {where(worst)}: the model gives {float(own.flatten()[worst]):.6g}, the sum "
-            f"{float(total.flatten()[worst]):.6g} (tolerance {tolerance:g} of {largest}, {scale:.6g}). "
+            f"{what}: they differ most {where(worst)}: the model gives {float(model_numbers.flatten()[worst]):.6g}, "
+            f"the sum {float(total.flatten()[worst]):.6g} (tolerance {tolerance:g} of {largest}, {scale:.6g}). "
             f"Nothing was written. {what_to_try(checkpoint)}"
         )
     return error, scale

@@ -1,14 +1,13 @@
 """Direct effects of heads on an answer minus a foil: two tokens of the vocabulary, or two classes.
 
-Direct effects alone: what later layers make of a head's output is in their parts (Elhage et al. 2021; answer minus
-foil as in Wang et al. 2022, "Interpretability in the Wild"). The final state x is a sum of parts c
+Direct effects alone: what later layers make of a head's output is in their parts (Elhage et al. 2021; answer minus foil
+as in Wang et al. 2022, "Interpretability in the Wild"). The final state x is a sum of parts c
 (:mod:`attnviz.trace.residual_parts`); with f(x) = logit of the answer - logit of the foil, c adds g·c, g = df/dx.
 
 Where the unembedding or the classifier is one linear map (GPT-2, Llama) that is exact. BERT's masked-language head, its
-pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient at this x, and what it
-leaves out is a part of its own; that the head moves along the parts as they say is checked by a finite difference. That
-the parts sum to the model's own x, and to f(x), and that its head gives the logits that the whole model returns, is
-checked too, or nothing is given.
+pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient at this x, what it leaves
+out is a part of its own, and a finite difference checks that the head moves along the parts as they say. That parts sum
+to the model's own x and f(x), and that its head gives the logits that the whole model returns, is checked, too.
 
 Promoted tokens: those whose logits a head raises most (nostalgebraist 2020), where logits are linear in x. From its
 part of the logits the mean over the vocabulary is removed, since a number added to all changes no probability.
@@ -16,7 +15,6 @@ part of the logits the mean over the vocabulary is removed, since a number added
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -38,20 +36,19 @@ from attnviz.trace.residual_parts import Source, WrittenParts, parts_at, why_no_
 from attnviz.trace.taps import what_to_try
 from attnviz.trace.verify import VerifiedAttention
 
-MOST_TOKENS = 10
-"""Tokens listed of those that a head promotes, or suppresses, most."""
+MOST_TOKENS = 10  # tokens listed of those that a head promotes, or suppresses, most
+NOT_LINEAR = " (not linear)"  # ends the name of the part that a linearisation leaves out
 
-NOT_LINEAR = " (not linear)"
-"""Ends the name of the part that a linearisation leaves out."""
-
-_ROUNDINGS = 4
-"""Roundings of all parts that the sum of direct effects may be off; correct sums in half precision are below 2.1."""
+_ROUNDINGS = (
+    4  # of all parts: how far the sum of direct effects may be off; below 2.1 for correct sums in half precision
+)
 
 _STEP, _CURVED = 1e-2, 2e-2
 """Of the finite difference: the step along the parts as a share of the final state's length, and the largest error as a
 share of what all parts add, absolute. What bends in such a step is of third order, below 1e-3 of it."""
 
 _AT_ONCE = 32  # heads whose logits are computed at a time
+_IN_LAYER = ("attention bias", "mixer", "norm bias", "feed-forward", "experts")  # parts of a layer in a table
 
 
 @dataclass(frozen=True)
@@ -73,10 +70,7 @@ class Promotion:
 
 @dataclass(frozen=True)
 class Answer:
-    """A token of the vocabulary, as figures show it, a class, or a token of the text where an answer starts or ends.
-
-    With the model's own logit and probability.
-    """
+    """A token, as figures show it, a class, or a token of the text where an answer starts or ends."""
 
     id: int  # of the token, number of the class, or position in the text
     text: str
@@ -95,47 +89,29 @@ class PartEffect:
 
 @dataclass(frozen=True)
 class DirectEffects:
-    """The logit of an answer minus that of a foil, at one position, as a sum over heads and other parts.
+    """The logit of an answer minus that of a foil, at one position, as a sum over heads and other parts."""
 
-    Attributes:
-        position: of the token whose final state is read, counted from 0.
-        answer, foil: two tokens, or two classes; in question answering the foil is None, and the logit is divided
-            alone.
-        boundary: in question answering ``start`` or ``end``; else empty.
-        predicted: the model's first choice.
-        actual: the token that follows in the text; None at its end, and where the model predicts no next token.
-        classes: all of them, in the model's order; empty where the answer is a token.
-        difference: logit of the answer minus that of the foil, by the head on the model's final state, in float32 at
-            least; the logits themselves are the model's, and rounded as these are.
-        heads: direct effect of every head; none of an encoder's where a decoder gives the logits.
-        keys: of one head, if asked for, the same by key, [n_keys]; they sum to its direct effect.
-        parts: all that is no head.
-        promotions: by head; empty for classes, for a head by key, and where logits are not linear in the final state.
-        linear: whether the parts are exact; else a linearisation along the gradient.
-        deviation: what the final norm divides by, held fixed; None of a model without.
-        error: the difference of the sum of heads and parts from ``difference``, as a share of ``scale``.
-        scale: the largest of heads and ``difference``, absolute; a larger part that is no head would hide them.
-        tolerance: that applied to ``error``: of the number format, or what its rounding of the final state makes of
-            the logits, if that is more.
-    """
-
-    position: int
+    position: int  # of the token whose final state is read, counted from 0
     answer: Answer
-    foil: Answer | None
-    boundary: str
-    predicted: Answer
-    actual: Answer | None
-    classes: tuple[Answer, ...]
+    foil: Answer | None  # None in question answering: the logit is divided alone
+    boundary: str  # in question answering ``start`` or ``end``; else empty
+    predicted: Answer  # the model's first choice
+    actual: Answer | None  # the token that follows in the text; None at its end, and where none is predicted
+    classes: tuple[Answer, ...]  # all of them, in the model's order; empty where the answer is a token
     difference: float
-    heads: dict[HeadId, float]
-    keys: tuple[float, ...]
-    parts: tuple[PartEffect, ...]
-    promotions: dict[HeadId, Promotion]
-    linear: bool
-    deviation: float | None
-    error: float
-    scale: float
+    """Logit of the answer minus that of the foil, by the head on the model's final state, in float32 at least; the
+    logits themselves are the model's, and rounded as these are."""
+    heads: dict[HeadId, float]  # direct effects; none of an encoder's heads where a decoder gives the logits
+    keys: tuple[float, ...]  # of one head, if asked for, the same by key, [n_keys], which sum to its direct effect
+    parts: tuple[PartEffect, ...]  # all that is no head
+    promotions: dict[HeadId, Promotion]  # empty for classes, for a head by key, and where logits are not linear
+    linear: bool  # whether the parts are exact; else a linearisation along the gradient
+    deviation: float | None  # what the final norm divides by, held fixed; None of a model without
+    error: float  # the difference of the sum of heads and parts from ``difference``, as a share of ``scale``
+    scale: float  # the largest of heads and ``difference``, absolute; a larger part that is no head would hide them
     tolerance: float
+    """Applied to ``error``: of the dtype, or what its rounding of the final state makes of the logits, if that is
+    more."""
 
 
 def answer_ids(
@@ -143,12 +119,12 @@ def answer_ids(
 ) -> tuple[int | None, int | None]:
     """Ids of the tokens, or numbers of the classes, that an answer and a foil name; None where none is given.
 
-    Raises:
-        UsageError: no such token or class, both the same, or a model without logits.
+    UsageError: no such token or class, both the same, or a model without logits.
     """
     if answer is None and foil is None:
         return None, None
-    if why := why_no_effects(checkpoint):
+    why = why_no_effects(checkpoint)
+    if why:
         raise UsageError(f"leave out --answer and --foil (answer=..., foil=...). {why}")
     return named_ids(checkpoint, answer, foil)
 
@@ -160,8 +136,10 @@ def named_ids(
     classifier = checkpoint.class_head
 
     def number(name: str, value: str | int | None) -> int | None:
-        if value is None or classifier is not None:
-            return None if classifier is None or value is None else classifier.number(value)
+        if value is None:
+            return None
+        if classifier is not None:
+            return classifier.number(value)
         return token_id(checkpoint.tokenizer, name, value, int(checkpoint.config.vocab_size), bool(checkpoint.stacks))
 
     ids = number("answer", answer), number("foil", foil)
@@ -182,13 +160,11 @@ def direct_effects(
     """Decompose an answer minus a foil; ``written`` was recorded while the heads were verified.
 
     ``answer``, ``foil``: by :func:`answer_ids`; None for the model's first choice, and for the first of the others. In
-    question answering ``answer`` is 0 for the start of the answer and 1 for its end, and there is no foil.
-    ``by_key``: a head whose effect is divided among the keys that it attends to, too.
+    question answering ``answer`` is 0 for the start of the answer and 1 for its end, and there is no foil. ``by_key``:
+    a head whose effect is divided among the keys that it attends to, too.
 
-    Raises:
-        VerificationError: the parts do not sum to the model's own final state or logits, within the tolerance for
-            outputs of the number format (:data:`attnviz.reference.tolerances.TOLERANCES`); they are not how its head
-            moves; the whole model returns other logits; or the model was changed.
+    VerificationError: the parts do not sum to the model's own final state or logits; they are not how its head moves;
+    the whole model returns other logits; or the model was changed.
     """
     checkpoint, tolerance = verified.checkpoint, verified.verification.tolerance.output
     tokens, _ = verified.tokens_of(next(layer for layer in written.layers if checkpoint.modules[layer].attends))
@@ -197,36 +173,48 @@ def direct_effects(
     state = written.sites[None, "final"][position]
     of_span = classifier is not None and classifier.task == SPAN
     with without_gradients(checkpoint.device):
-        own = upcast(head(written.sites[None, "final"])[:, answer] if of_span else head(state[None])[0])
-        refuse_not_finite(own, f"logits at position {position}")
+        model_logits = upcast(head(written.sites[None, "final"])[:, answer] if of_span else head(state[None])[0])
+        refuse_not_finite(model_logits, f"logits at position {position}")
         check_logits(checkpoint, verified.inputs, state[None], [position])
-        best, probabilities = own.sort(descending=True, stable=True).indices[:3].tolist(), own.softmax(-1)
-        one, other = (answer or 0, None) if of_span else _two(best, answer, foil)
+        best = model_logits.sort(descending=True, stable=True).indices[:3].tolist()
+        probabilities = model_logits.softmax(-1)
+        one: int = answer or 0
+        other: int | None = None
+        if not of_span:  # by default the first of those that are not given
+            ranked = (number for number in best if number not in (answer, foil))
+            one = next(ranked) if answer is None else answer
+            other = next(ranked) if foil is None else foil
         final = upcast(state)
         gradient, rest = _linearised(head, "unembedding" if classifier is None else "classifier", final, one, other)
         terms = list(written.final_terms())
-        names, found = parts_at(terms, torch.tensor([position]))
-        parts = found[:, 0]
+        names, of_position = parts_at(terms, torch.tensor([position]))
+        parts = of_position[:, 0]
         keys: tuple[float, ...] = ()
         if by_key is not None:
             (term,) = [term for term in terms if by_key in term.sources]
-            of_keys = (term.by_key(verified, by_key, position) @ _wide(gradient)).tolist()
+            of_keys = (term.by_key(verified, by_key, position) @ _in_float64(gradient)).tolist()
             hidden = len(verified.tokens_of(by_key.layer)[1]) - len(of_keys)
             keys = (*of_keys, *[0.0] * hidden)
         no_sum = (
             "embeddings, heads, biases and feed-forward networks do not sum to the model's own final state at position "
             f"{position} ({tokens.labels[position]!r})"
         )
-        check_total(checkpoint, parts.sum(0), _wide(final), no_sum, lambda at: f"in dimension {at}")
-        values = parts @ _wide(gradient)
-        logits = _wide_logits(head, final)
+        check_total(checkpoint, parts.sum(0), _in_float64(final), no_sum, lambda at: f"in dimension {at}")
+        values = parts @ _in_float64(gradient)
+        logits = _logits_in_float32(head, final)
         if _linear_map(head) is None:
             _check_slope(head, final, (one, other), parts.to(final), values, rest[:-1], position)
         promotions = {} if classifier or by_key else dict(_promotions(checkpoint, names, parts))
-    named = list(zip(names, values.tolist(), strict=True))
-    heads = {name: value for name, value in named if isinstance(name, HeadId)}
-    others = [PartEffect(*name, value) for name, value in named if not isinstance(name, HeadId)]
-    others = [*sorted(others, key=partial(_place, written.layers)), *rest]
+    effects = list(zip(names, values.tolist(), strict=True))
+    heads = {name: value for name, value in effects if isinstance(name, HeadId)}
+    others = [PartEffect(*name, value) for name, value in effects if not isinstance(name, HeadId)]
+
+    def place(part: PartEffect) -> tuple[int, int]:  # in a table: embeddings, layers in running order, the final norm
+        if part.layer is None:
+            return (len(written.layers) if part.name == "final norm bias" else -1), 0
+        return written.layers.index(part.layer), _IN_LAYER.index(part.name)
+
+    others = [*sorted(others, key=place), *rest]
     if by_key is not None:
         heads[by_key] = sum(keys)
     last = checkpoint.architecture.final_norm(checkpoint.model)
@@ -234,7 +222,7 @@ def direct_effects(
     difference = float(_less(logits, one, other))
     scale = max(map(abs, [*heads.values(), difference])) or 1.0
     error = abs(total - difference) / scale
-    spread = float((_wide(gradient).square() * parts.square().sum(0)).sum().sqrt())
+    spread = float((_in_float64(gradient).square() * parts.square().sum(0)).sum().sqrt())
     limit = max(tolerance, _ROUNDINGS * torch.finfo(checkpoint.dtype).eps * spread / scale)
     if not error <= limit:  # a NaN is a failure, too
         raise VerificationError(
@@ -245,9 +233,10 @@ def direct_effects(
 
     def choice(number: int) -> Answer:
         if of_span:
-            return Answer(number, tokens.labels[number], float(own[number]), float(probabilities[number]))
-        label = classifier.labels[number] if classifier else vocabulary_labels(checkpoint.tokenizer, [number])[0]
-        return Answer(number, label, float(own[number]), float(probabilities[number]))
+            label = tokens.labels[number]
+        else:
+            label = classifier.labels[number] if classifier else vocabulary_labels(checkpoint.tokenizer, [number])[0]
+        return Answer(number, label, float(model_logits[number]), float(probabilities[number]))
 
     next_token = not classifier and (checkpoint.architecture.causal or bool(checkpoint.stacks))
     return DirectEffects(
@@ -257,7 +246,7 @@ def direct_effects(
         boundary=classifier.labels[one] if classifier and of_span else "",
         predicted=choice(best[0]),
         actual=choice(tokens.ids[position + 1]) if next_token and position + 1 < len(tokens) else None,
-        classes=tuple(map(choice, range(len(own)))) if classifier and not of_span else (),
+        classes=tuple(map(choice, range(len(model_logits)))) if classifier and not of_span else (),
         difference=difference,
         heads=dict(sorted(heads.items())),
         keys=keys,
@@ -271,25 +260,9 @@ def direct_effects(
     )
 
 
-def _place(layers: Sequence[int], part: PartEffect) -> tuple[int, int]:
-    """Where a part comes in a table: embeddings, layers in running order, and the final norm."""
-    if part.layer is None:
-        return (len(layers) if part.name == "final norm bias" else -1), 0
-    return layers.index(part.layer), ("attention bias", "mixer", "norm bias", "feed-forward", "experts").index(
-        part.name
-    )
-
-
-def _two(best: Sequence[int], answer: int | None, foil: int | None) -> tuple[int, int]:
-    """The two choices, by default the first of those that are not given."""
-    ranked = iter(each for each in best if each not in (answer, foil))
-    one = next(ranked) if answer is None else answer
-    return one, next(ranked) if foil is None else foil
-
-
-def _less(of: Tensor, one: int, other: int | None) -> Tensor:
+def _less(numbers: Tensor, one: int, other: int | None) -> Tensor:
     """What belongs to one choice less what belongs to the other, if there is one, in float32 at least."""
-    return upcast(of[one]) if other is None else upcast(of[one]) - upcast(of[other])
+    return upcast(numbers[one]) if other is None else upcast(numbers[one]) - upcast(numbers[other])
 
 
 def _linear_map(head: Any) -> Any:
@@ -303,68 +276,77 @@ def _linearised(
     head: nn.Module, what: str, final: Tensor, one: int, other: int | None
 ) -> tuple[Tensor, list[PartEffect]]:
     """Gradient of the difference by the final state, [d_model], and the head's own parts."""
-    if (linear := _linear_map(head)) is not None:
+    linear = _linear_map(head)
+    if linear is not None:
         weight, bias = _less(parameter_of(linear, "weight"), one, other), parameter_of(linear, "bias")
-        own = [] if bias is None else [float(_less(bias, one, other))]
-        return weight.to(final), [PartEffect(f"{what} bias", None, each) for each in own]
-    wide = {name: upcast(each.detach()) for name, each in (*head.named_parameters(), *head.named_buffers())}
-    inputs = [final.detach().clone(), *(each for name, each in wide.items() if name.endswith("bias"))]
+        parts = [] if bias is None else [PartEffect(f"{what} bias", None, float(_less(bias, one, other)))]
+        return weight.to(final), parts
+    wide = _in_float32(head)
+    inputs = [final.detach().clone(), *(value for name, value in wide.items() if name.endswith("bias"))]
     with torch.enable_grad():
-        for each in inputs:
-            each.requires_grad_()
-        logits: Tensor = functional_call(head, wide, (inputs[0],))
-        difference = _less(logits, one, other)
+        for value in inputs:
+            value.requires_grad_()
+        difference = _less(functional_call(head, wide, (inputs[0],)), one, other)
         gradients = torch.autograd.grad(difference, inputs)
     added, *biases = (float((gradient * value).sum()) for gradient, value in zip(gradients, inputs, strict=True))
     parts = [PartEffect(f"{what} bias", None, sum(biases))] if biases else []
     return gradients[0], [*parts, PartEffect(f"{what}{NOT_LINEAR}", None, float(difference) - added - sum(biases))]
 
 
-def _wide_logits(head: Any, final: Tensor, **moved: Tensor) -> Tensor:
+def _in_float32(head: nn.Module) -> dict[str, Tensor]:
+    return {name: upcast(value.detach()) for name, value in (*head.named_parameters(), *head.named_buffers())}
+
+
+def _logits_in_float32(head: Any, final: Tensor, **moved: Tensor) -> Tensor:
     """Logits of a final state [d_model], in float32 at least; ``moved`` are parameters with other values."""
-    if (linear := _linear_map(head)) is not None:
-        weight, bias = upcast(parameter_of(linear, "weight")), parameter_of(linear, "bias")
-        logits: Tensor = weight @ final
-        return logits if bias is None else logits + upcast(bias)
-    wide = {name: upcast(each.detach()) for name, each in (*head.named_parameters(), *head.named_buffers())}
-    return functional_call(head, wide | moved, (final,))  # type: ignore[no-any-return]
+    linear = _linear_map(head)
+    if linear is None:
+        return functional_call(head, _in_float32(head) | moved, (final,))  # type: ignore[no-any-return]
+    bias = parameter_of(linear, "bias")
+    logits: Tensor = upcast(parameter_of(linear, "weight")) @ final
+    return logits if bias is None else logits + upcast(bias)
 
 
 def _check_slope(
-    head: Any, final: Tensor, two: tuple[int, int | None], parts: Tensor, values: Tensor, biases: Sequence[PartEffect],
+    head: Any,
+    final: Tensor,
+    two: tuple[int, int | None],
+    parts: Tensor,
+    values: Tensor,
+    biases: Sequence[PartEffect],
     position: int,
-) -> None:  # fmt: skip
+) -> None:
     """Raise unless logits move along all parts, each in its direction, as the parts and biases say."""
+    eps, tiny = torch.finfo(final.dtype).eps, torch.finfo(final.dtype).tiny
     direction = values.sign().to(parts) @ parts
-    step = _STEP * float(final.norm() / direction.norm().clamp_min(torch.finfo(final.dtype).tiny))
-    named = {name: upcast(each.detach()) for name, each in head.named_parameters() if name.endswith("bias")}
+    step = _STEP * float(final.norm() / direction.norm().clamp_min(tiny))
+    of_head = {name: upcast(bias.detach()) for name, bias in head.named_parameters() if name.endswith("bias")}
 
     def moved(by: float) -> float:
-        biased = {name: (1 + by) * bias for name, bias in named.items()}
-        logits = _wide_logits(head, final + by * direction, **biased)
-        return float(_less(logits, *two))
+        biased = {name: (1 + by) * bias for name, bias in of_head.items()}
+        return float(_less(_logits_in_float32(head, final + by * direction, **biased), *two))
 
-    stated, found = float(values.abs().sum()) + sum(part.direct_effect for part in biases), moved(step) - moved(-step)
-    rounding = (
-        64
-        * torch.finfo(final.dtype).eps
-        * float(_wide_logits(head, final)[[each for each in two if each is not None]].abs().max())
-    )
-    if not abs(found - 2 * step * stated) <= 2 * step * _CURVED * float(values.abs().sum()) + rounding:
+    size = float(values.abs().sum())
+    stated = size + sum(part.direct_effect for part in biases)
+    change = moved(step) - moved(-step)
+    chosen = [number for number in two if number is not None]
+    rounding = 64 * eps * float(_logits_in_float32(head, final)[chosen].abs().max())
+    if not abs(change - 2 * step * stated) <= 2 * step * _CURVED * size + rounding:
         raise VerificationError(
             f"the direct effects at position {position} are not how the logits move: along all parts they change by "
-            f"{found / (2 * step):.6g}, but the direct effects sum to {stated:.6g}. Nothing was written."
+            f"{change / (2 * step):.6g}, but the direct effects sum to {stated:.6g}. Nothing was written."
         )
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _in_float64(tensor: Tensor) -> Tensor:
     """In float64 on the CPU, as the parts are."""
     return tensor.detach().cpu().double()
 
 
 def _promotions(checkpoint: Checkpoint, names: Sequence[Source], parts: Tensor) -> Iterator[tuple[HeadId, Promotion]]:
     """What heads promote by their parts of the final state; nothing where logits are not linear in it."""
-    if (linear := _linear_map(checkpoint.prediction_head)) is None:
+    linear = _linear_map(checkpoint.prediction_head)
+    if linear is None:
         return
     heads = [(row, name) for row, name in enumerate(names) if isinstance(name, HeadId)]
     weight = upcast(parameter_of(linear, "weight")).T
@@ -372,11 +354,9 @@ def _promotions(checkpoint: Checkpoint, names: Sequence[Source], parts: Tensor) 
         some = heads[first : first + _AT_ONCE]
         logits = parts[[row for row, _ in some]].to(weight) @ weight
         for (_, head), of_head in zip(some, logits - logits.mean(-1, keepdim=True), strict=True):
-            yield head, Promotion(*(_most_moved(of_head, checkpoint.tokenizer, raised) for raised in (True, False)))
-
-
-def _most_moved(logits: Tensor, tokenizer: Any, raised: bool) -> tuple[TokenLogit, ...]:
-    """Tokens whose logit is raised, or lowered, most by one head's effect, [vocabulary]."""
-    values, ids = (top.tolist() for top in logits.topk(min(MOST_TOKENS, len(logits)), largest=raised))
-    tokens = map(TokenLogit, ids, vocabulary_labels(tokenizer, ids), values)
-    return tuple(token for token in tokens if (token.logit > 0 if raised else token.logit < 0))
+            moved = []
+            for sign in (1, -1):  # raised, then lowered
+                values, ids = (top.tolist() for top in of_head.topk(min(MOST_TOKENS, len(of_head)), largest=sign > 0))
+                tokens = map(TokenLogit, ids, vocabulary_labels(checkpoint.tokenizer, ids), values)
+                moved.append(tuple(token for token in tokens if sign * token.logit > 0))
+            yield head, Promotion(*moved)

@@ -15,20 +15,16 @@ from attnviz.models.tokens import Tokens, shifted_right
 from attnviz.trace.recorder import running_plainly
 from attnviz.wording import counted, visible
 
-MOST_NEW_TOKENS = 40
-"""The default limit of a generated target."""
+MOST_NEW_TOKENS = 40  # the default limit of a generated target
 
 
 class TargetTokens(NamedTuple):
-    """A target, given or ``generated`` by the model, and the decoder's input: a start token and all but its last.
-
-    ``predicted``: vocabulary entries of the target, of the token that each position of the input predicts.
-    """
+    """A target, and the decoder's input: a start token and all but the target's last."""
 
     text: str
     tokens: Tokens
-    generated: bool
-    predicted: tuple[int, ...]
+    generated: bool  # by the model, or given
+    predicted: tuple[int, ...]  # vocabulary entries of the target, of the token that each position predicts
 
 
 def target_tokens(
@@ -36,8 +32,7 @@ def target_tokens(
 ) -> TargetTokens:
     """What the decoder of an encoder-decoder reads: the ``target``, or one generated greedily if it is None.
 
-    Raises:
-        TextError: see :func:`attnviz.models.encoding.tokenize`.
+    TextError: see :func:`attnviz.models.encoding.tokenize`.
     """
     longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
     if target is None:
@@ -64,7 +59,6 @@ def with_language(checkpoint: Checkpoint, sound: Tokens) -> Checkpoint:
 
 
 def _decoder_on(checkpoint: Checkpoint, source: Tokens) -> Callable[..., Any]:
-    """The decoder of a source, which the encoder reads now."""
     model: Any = checkpoint.model
     inputs = source.model_inputs(checkpoint.device)
     states = model.encoder(**inputs, return_dict=True).last_hidden_state
@@ -75,16 +69,15 @@ def _decoder_on(checkpoint: Checkpoint, source: Tokens) -> Callable[..., Any]:
 def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:
     """Generate a target, as text and tokens, by the most likely next token that is not padding.
 
-    Ends at the end token, after ``max_new_tokens``, or at the model's last position.
-
-    Raises:
-        TextError: the model has no language-modelling head, or writes nothing.
+    Ends at the end token, after ``max_new_tokens``, or at the model's last position. TextError: the model has no
+    language-modelling head, or writes nothing.
     """
     if checkpoint.language_head is None:
         raise TextError(
             "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
         )
-    config, prefix = checkpoint.config, language_prefix(checkpoint.tokenizer)
+    config = checkpoint.config
+    prefix = language_prefix(checkpoint.tokenizer)
     start = int(config.decoder_start_token_id)
     written = prefix if prefix[:1] == [start] else [start, *prefix]
     count = min(max_new_tokens, checkpoint.positions + 1 - len(written))
@@ -97,28 +90,23 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
 
 
 def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tuple[list[int], bool]:
-    """Continue a text with a decoder's most likely next tokens: ``count`` of them, or fewer if the model ends it.
+    """The ``count`` most likely next tokens of a text, or fewer if the model ends it, and whether it did.
 
-    Returns:
-        their ids, without the end token; and whether the model gave the end token.
-
-    Raises:
-        TextError: the model has too few positions, or ends at once.
+    TextError: the model has too few positions, or ends at once.
     """
     if len(tokens) + count > checkpoint.positions:
         raise TextError(
             f"the text has {counted(len(tokens), 'token')} and {count} more were asked for, but the model has "
             f"{checkpoint.positions} positions; shorten the text, or generate fewer."
         )
-    written, model = list(tokens.ids), checkpoint.model
+    written = list(tokens.ids)
+    model = checkpoint.model
+
+    def run(ids: torch.Tensor, **options: Any) -> Any:
+        return model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **options)
+
     with running_plainly(checkpoint), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        run = partial(model, use_cache=False)
-        hit_eos = _append(
-            checkpoint,
-            written,
-            count,
-            lambda ids, **options: run(input_ids=ids, attention_mask=torch.ones_like(ids), **options),
-        )
+        hit_eos = _append(checkpoint, written, count, run)
     new = written[len(tokens) : len(written) - hit_eos]
     if not new:
         raise TextError("the model ends this text at once and writes nothing after it; give another, without its end.")
@@ -126,25 +114,20 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
 
 
 def drafted_greedily(checkpoint: Checkpoint, ids: Sequence[int], draft: Sequence[int]) -> list[int]:
-    """As many of a decoder's most likely next tokens as ``draft`` has, the likely ones: one pass where they are right.
-
-    Ends with the model's end token.
-    """
+    """As many most likely next tokens as ``draft`` has, or up to the end token: one pass where the draft is right."""
     head: Any = checkpoint.language_head
-    end = checkpoint.config.eos_token_id
-    ends = {end} if isinstance(end, int) else set(end or ())
-    written: list[int] = []
+    ends, written = _end_tokens(checkpoint), list[int]()
     while len(written) < len(draft):
         tried = draft[len(written) :]
         inputs = torch.tensor([[*ids, *written, *tried[:-1]]], device=checkpoint.device)
         with running_plainly(checkpoint), torch.inference_mode():
             states = checkpoint.model(input_ids=inputs, attention_mask=torch.ones_like(inputs), use_cache=False)[0]
             chosen = head(states[0, -len(tried) :]).argmax(-1).tolist()
-        for own, other in zip(chosen, tried, strict=True):
-            written.append(own)
-            if own in ends:
+        for token, drafted in zip(chosen, tried, strict=True):
+            written.append(token)
+            if token in ends:
                 return written
-            if own != other:
+            if token != drafted:
                 break
     return written
 
@@ -154,8 +137,7 @@ def _append(
 ) -> bool:
     """Append up to ``count`` most likely next tokens, other than ``never``; return whether one was the end token."""
     head: Any = checkpoint.language_head
-    end = checkpoint.config.eos_token_id
-    ends = {end} if isinstance(end, int) else set(end or ())
+    ends = _end_tokens(checkpoint)
     for _ in range(count):
         states = run(torch.tensor([written], device=checkpoint.device), return_dict=True).last_hidden_state
         logits = head(states[0, -1]).flatten()
@@ -165,3 +147,8 @@ def _append(
         if written[-1] in ends:
             return True
     return False
+
+
+def _end_tokens(checkpoint: Checkpoint) -> set[int]:
+    end = checkpoint.config.eos_token_id
+    return {end} if isinstance(end, int) else set(end or ())

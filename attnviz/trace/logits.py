@@ -18,29 +18,25 @@ def check_logits(checkpoint: Checkpoint, inputs: dict[str, Tensor], states: Tens
     """Compare the logits that the whole model returns for one text with those of its head on recorded final states.
 
     ``inputs``: of the model, [1, n]; ``states``: [n_positions, d_model]; of a classifier at the one that it reads.
-
-    Returns:
-        the largest difference as a share of the largest logit.
-
-    Raises:
-        VerificationError: they differ, so that the head alone is not what the model does with its final states.
+    Returns the largest difference as a share of the largest logit. VerificationError: the head alone is not what the
+    model does.
     """
     whole, head = checkpoint.whole, checkpoint.prediction_head
     assert whole is not None
     assert head is not None
     keep = torch.tensor(positions, device=checkpoint.device)
     options: dict[str, Any] = {"use_cache": False, "logits_to_keep": keep}
-    taken = {name: value for name, value in options.items() if name in signature(whole.forward).parameters}
+    accepted = {name: value for name, value in options.items() if name in signature(whole.forward).parameters}
     with running(checkpoint):
-        given, output = head(states), whole(**inputs, **taken)
+        given, output = head(states), whole(**inputs, **accepted)
         of_span = checkpoint.class_head is not None and checkpoint.class_head.task == SPAN
-        own = (torch.stack(tuple(output[:2]), dim=-1) if of_span else output[0]).reshape(-1, *given.shape[1:])
-    own = own if len(own) == len(given) else own[positions]  # all positions, where none can be asked for
+        logits = (torch.stack(tuple(output[:2]), dim=-1) if of_span else output[0]).reshape(-1, *given.shape[1:])
+    logits = logits if len(logits) == len(given) else logits[positions]  # all positions, where none can be asked for
     n_logits = given.shape[-1]
 
     def where(worst: int) -> str:
         return f"at position {positions[worst // n_logits]}, logit {worst % n_logits}"
 
     what = "the head of the model, on its final states, does not give the logits that the model returns"
-    error, _ = check_total(checkpoint, upcast(given), upcast(own), what, where)
+    error, _ = check_total(checkpoint, upcast(given), upcast(logits), what, where)
     return error

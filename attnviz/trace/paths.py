@@ -38,11 +38,8 @@ LOGITS = "logits"
 
 FROZEN, RUN = PATH_NETWORKS
 
-READS = {"q": "queries", "k": "keys", "v": "values"}
-"""What a head reads the stream for, by the letter after its id."""
-
-AT_ONCE = 2048
-"""Tokens that are run at a time."""
+READS = {"q": "queries", "k": "keys", "v": "values"}  # what a head reads the stream for, by the letter after its id
+AT_ONCE = 2048  # tokens that are run at a time
 
 
 @dataclass(frozen=True)
@@ -58,8 +55,7 @@ class Receiver:
     def senders(self, checkpoint: Checkpoint, selections: Sequence[str] = ()) -> list[HeadId]:
         """The heads that write into the stream before it is read here, layer by layer; all, or those of selections.
 
-        Raises:
-            UsageError: a selection cannot be read, or names a head that does not write before.
+        UsageError: a selection cannot be read, or names a head that does not write before.
         """
         n_layers = checkpoint.n_layers if self.head is None else self.head.layer
         before = [head for head in select_heads((), checkpoint.kinds) if head.layer < n_layers]
@@ -72,12 +68,9 @@ class Receiver:
 
 
 def receiver_named(name: str, checkpoint: Checkpoint) -> Receiver:
-    """A receiver from ``L10H7.q``, ``10.7.k`` or ``logits``.
-
-    Raises:
-        UsageError: it names none, a head that the model lacks, or the model has no direct paths.
-    """
-    if why := why_no_paths(checkpoint):
+    """A receiver from ``L10H7.q``, ``10.7.k`` or ``logits``; UsageError without such a one, or without direct paths."""
+    why = why_no_paths(checkpoint)
+    if why:
         raise UsageError(f"leave out --to (receiver=...): {why}.")
     if name.strip().lower() == LOGITS:
         return Receiver(None, "")
@@ -103,20 +96,18 @@ def why_no_paths(checkpoint: Checkpoint) -> str:
 
 
 def sent(checkpoint: Checkpoint, base: KeptPass, other: KeptPass, head: HeadId, at: Tensor | None = None) -> Tensor:
-    """What is added to the base's residual stream when a head writes what it writes in the other run.
+    """What is added to the base's stream when a head writes what it does in the other run, [rows, n, d_model].
 
     ``at``: boolean [rows, n], the positions at which it does; None for all.
-
-    Returns:
-        [rows, n, d_model], in float32 at least.
     """
-    of = checkpoint.modules[head.layer]
+    modules = checkpoint.modules[head.layer]
     weight = checkpoint.architecture.parameters(checkpoint.model, head.layer).output_weight[head.head]
-    own, instead = (upcast(kept.o_proj[head.layer][..., _columns(head, len(weight))]) for kept in (base, other))
-    added = (instead - own) @ upcast(weight)
-    if of.attention_output_norm is not None:
-        written = of.o_proj(base.o_proj[head.layer])
-        added = upcast(of.attention_output_norm(written + added) - of.attention_output_norm(written))
+    columns = _columns(head, len(weight))
+    before, instead = (upcast(kept.o_proj[head.layer][..., columns]) for kept in (base, other))
+    added = (instead - before) @ upcast(weight)
+    if modules.attention_output_norm is not None:
+        written = modules.o_proj(base.o_proj[head.layer])
+        added = upcast(modules.attention_output_norm(written + added) - modules.attention_output_norm(written))
     if at is not None:
         added = added * at[..., None]
     return added * checkpoint.architecture.residual_multiplier(checkpoint.config)
@@ -138,46 +129,29 @@ def along_paths(
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Patch the path from each sender to a receiver, inside :func:`attnviz.trace.removal.running`.
 
-    ``at``: as of :func:`sent`. ``networks``: those between are ``frozen``, or ``run``.
-
-    Yields:
-        numbers of senders, and the final states with the path of each patched, [n_senders * rows, n, d_model].
-
-    Raises:
-        VerificationError: with nothing sent these are not the final states of the base.
+    ``at``: as of :func:`sent`. ``networks``: those between are ``frozen``, or ``run``. Yields numbers of senders, and
+    the final states with the path of each patched, [n_senders * rows, n, d_model]. VerificationError: with nothing sent
+    these are not the final states of the base.
     """
-    streams = _with_networks if networks == RUN else _frozen
     step = max(1, AT_ONCE // base.final[..., 0].numel())
     for first in range(0, len(senders), step):
-        numbers = list(range(first, min(first + step, len(senders))))
-        changed = streams(checkpoint, base, other, receiver, [senders[number] for number in numbers], at)
-        final = _final_states(checkpoint, base, receiver, changed)
+        some = senders[first : first + step]
+        if networks == RUN:
+            changed = _with_networks(checkpoint, base, other, receiver, some, at)
+        else:
+            changes = [sent(checkpoint, base, other, sender, at) for sender in some]
+            stream = _read_stream(checkpoint, base, receiver.head)
+            changed = (stream + torch.stack([torch.zeros_like(changes[0]), *changes])).to(stream.dtype)
+        if receiver.head is None:
+            final = checkpoint.architecture.final_states(checkpoint.model, changed)
+        else:
+            weighted = _received(checkpoint, base, receiver.head, receiver.reads, changed.flatten(0, 1))
+            sites = sites_of(checkpoint, ["concatenated"], [receiver.head.layer])
+            with taps(sites, lambda *_, values=weighted: values):
+                final = resume(checkpoint, base, receiver.head.layer, len(changed))
         final = final.reshape(len(changed), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"the path to {receiver} with nothing sent along it")
-        yield numbers, final[1:].flatten(0, 1)
-
-
-def _final_states(checkpoint: Checkpoint, base: KeptPass, receiver: Receiver, changed: Tensor) -> Tensor:
-    """Final states where the receiver reads changed streams, [copies * rows, n, d_model]."""
-    if receiver.head is None:
-        return checkpoint.architecture.final_states(checkpoint.model, changed)
-    weighted = _received(checkpoint, base, receiver, changed.flatten(0, 1))
-    with taps(sites_of(checkpoint, ["concatenated"], [receiver.head.layer]), lambda *_: weighted):
-        return resume(checkpoint, base, receiver.head.layer, len(changed))
-
-
-def _frozen(
-    checkpoint: Checkpoint,
-    base: KeptPass,
-    other: KeptPass,
-    receiver: Receiver,
-    senders: Sequence[HeadId],
-    at: Tensor | None,
-) -> Tensor:
-    """The stream that is read with nothing sent, then with what each head sends, [1 + n_senders, rows, n, d_model]."""
-    changes = [sent(checkpoint, base, other, sender, at) for sender in senders]
-    stream = _read_stream(checkpoint, base, receiver)
-    return (stream + torch.stack([torch.zeros_like(changes[0]), *changes])).to(stream.dtype)
+        yield list(range(first, first + len(some))), final[1:].flatten(0, 1)
 
 
 def _with_networks(
@@ -188,17 +162,21 @@ def _with_networks(
     senders: Sequence[HeadId],
     at: Tensor | None,
 ) -> Tensor:
-    """The same with networks between running: where heads are frozen, no token changes another one."""
-    copies, every = 1 + len(senders), checkpoint.every_layer
+    """The stream that is read with nothing sent, then with what each head sends, [1 + n_senders, rows, n, d_model].
+
+    Networks between run: where heads are frozen, no token changes another one.
+    """
+    copies = 1 + len(senders)
+    every = checkpoint.every_layer
     first = min(sender.layer for sender in senders)
     end = len(every) if receiver.head is None else every.index(receiver.head.layer)
     stream = base.calls[first][0][0]
     where = torch.ones_like(stream[..., 0], dtype=torch.bool) if at is None else at
     hidden = stream[where].repeat(copies, 1, 1)  # [copies, n_tokens, d_model]
     for layer in every[every.index(first) : end]:
-        of = checkpoint.modules[layer]
+        modules = checkpoint.modules[layer]
         with ExitStack() as known:
-            if of.attends:
+            if modules.attends:
                 values = base.o_proj[layer][where].repeat(copies, 1, 1)
                 for copy, sender in enumerate(senders, start=1):
                     if sender.layer == layer:
@@ -206,27 +184,20 @@ def _with_networks(
                         values[copy, :, columns] = other.o_proj[layer][where][:, columns]
                 known.enter_context(attention_known(checkpoint, layer, values))
             else:
-                mixed = _mixed(checkpoint, base, layer)[where].repeat(copies, 1, 1)
-                known.enter_context(answering(of.output, lambda *_, mixed=mixed, **__: mixed))
-            hidden = run_block(of.block, base, layer, hidden)
-    streams = _read_stream(checkpoint, base, receiver).repeat(copies, 1, 1, 1)
+                given: list[Tensor] = []  # what the layer's mixer gives in the base, [rows, n, d_model]
+                with at_site(modules.output, "output", given.append):
+                    run_block(modules.block, base, layer, base.calls[layer][0][0])
+                mixed = given[0][where].repeat(copies, 1, 1)
+                known.enter_context(answering(modules.output, lambda *_, mixed=mixed, **__: mixed))
+            hidden = run_block(modules.block, base, layer, hidden)
+    streams = _read_stream(checkpoint, base, receiver.head).repeat(copies, 1, 1, 1)
     streams[:, where] = hidden
     return streams
 
 
-def _mixed(checkpoint: Checkpoint, base: KeptPass, layer: int) -> Tensor:
-    """What the mixer of a layer without heads gives in the base, [rows, n, d_model]."""
-    of, given = checkpoint.modules[layer], list[Tensor]()
-    with at_site(of.output, "output", given.append):
-        run_block(of.block, base, layer, base.calls[layer][0][0])
-    return given[0]
-
-
-def _read_stream(checkpoint: Checkpoint, base: KeptPass, receiver: Receiver) -> Tensor:
-    """The residual stream of the base that a receiver reads, [rows, n, d_model]."""
-    if receiver.head is None:
-        return last_stream(checkpoint, base)
-    stream: Tensor = base.calls[receiver.head.layer][0][0]
+def _read_stream(checkpoint: Checkpoint, base: KeptPass, head: HeadId | None) -> Tensor:
+    """The residual stream of the base that a head reads, or the logits, [rows, n, d_model]."""
+    stream: Tensor = last_stream(checkpoint, base) if head is None else base.calls[head.layer][0][0]
     return stream
 
 
@@ -244,23 +215,23 @@ def last_stream(checkpoint: Checkpoint, base: KeptPass) -> Tensor:
     return run_block(checkpoint.modules[last].block, base, last, base.calls[last][0][0])
 
 
-def _received(checkpoint: Checkpoint, base: KeptPass, receiver: Receiver, changed: Tensor) -> Tensor:
-    """Weighted values of the receiver's layer, where it reads changed streams, [copies * rows, n, n_heads * d_head]."""
-    assert receiver.head is not None
-    layer, head = receiver.head
+def _received(checkpoint: Checkpoint, base: KeptPass, head: HeadId, reads: str, changed: Tensor) -> Tensor:
+    """Weighted values of a head's layer, where it reads changed streams, [copies * rows, n, n_heads * d_head]."""
+    layer = head.layer
     stream = base.calls[layer][0][0]
     norm = checkpoint.modules[layer].attention_norm
     copies = len(changed) // len(stream)
     unchanged = stream.repeat(copies, 1, 1)
-    inputs = {reads: changed if reads == receiver.reads else unchanged for reads in READS}
+    inputs = {name: changed if name == reads else unchanged for name in READS}
     if norm is not None:
-        inputs = {reads: norm(x) for reads, x in inputs.items()}
+        inputs = {name: norm(x) for name, x in inputs.items()}
     parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
     query, key = attention.queries_and_keys(inputs["q"], inputs["k"], parameters)
     mask = base.inputs.get("attention_mask")
     mask = None if mask is None or bool(mask.all()) else mask.repeat(copies, 1)
-    pattern = of_heads(LayerQK(query, key, parameters, mask, False, {}), [head]).rows(0, query.shape[-2])
-    value = attention.values(inputs["v"], parameters)[:, head]
+    heads = LayerQK(query=query, key=key, scoring=parameters, mask=mask, across=False, mask_cache={})
+    pattern = of_heads(heads, [head.head]).rows(0, query.shape[-2])
+    value = attention.values(inputs["v"], parameters)[:, head.head]
     weighted = base.o_proj[layer].repeat(copies, 1, 1)
-    weighted[..., _columns(receiver.head, value.shape[-1])] = pattern[:, 0] @ value
+    weighted[..., _columns(head, value.shape[-1])] = pattern[:, 0] @ value
     return weighted

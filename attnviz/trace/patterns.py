@@ -1,4 +1,4 @@
-"""The patterns of a layer, computed in blocks of query rows from its queries and keys."""
+"""The patterns of a layer, computed in chunks of query rows from its queries and keys."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import VerificationError
+from attnviz.memory import MOST_MASKS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference import attention
 from attnviz.reference.attention import Scoring
-from attnviz.trace.recorder import MOST_MASKS, AttentionCall, LayerRecord, Observer, Rows
+from attnviz.trace.recorder import AttentionCall, LayerRecord, Observer, Rows
 
 MaskCache = dict[object, Tensor | None]
 """Masks of a text or batch by what they depend on, so that layers with the same window share them."""
@@ -18,25 +19,14 @@ MaskCache = dict[object, Tensor | None]
 
 @dataclass(frozen=True)
 class LayerQK:
-    """What the patterns of a layer are computed from.
+    """What a layer's patterns are computed from; in float32 at least where its attention does not round scores."""
 
-    Attributes:
-        query: [batch, n_heads, n_queries, d_head].
-        key: [batch, n_heads, n_keys, d_head].
-        mask: [batch, n_keys], 1 for a token and 0 for padding; None without padding.
-        across: whether keys are of another text (cross-attention).
-        mask_cache: masks that other layers have made.
-
-    Both are in float32 at least where the model's implementation of attention does not round scores to the number
-    format, as all but eager do not.
-    """
-
-    query: Tensor
-    key: Tensor
+    query: Tensor  # [batch, n_heads, n_queries, d_head]
+    key: Tensor  # [batch, n_heads, n_keys, d_head]
     scoring: Scoring
-    mask: Tensor | None
-    across: bool
-    mask_cache: MaskCache
+    mask: Tensor | None  # [batch, n_keys], 1 for a token and 0 for padding; None without padding
+    across: bool  # whether keys are of another text (cross-attention)
+    mask_cache: MaskCache  # masks that other layers have made
 
     def without_rounding(self) -> "LayerQK":
         """As all implementations but eager score: in float32 at least, throughout."""
@@ -49,8 +39,9 @@ class LayerQK:
         return self.query.shape[:2].numel() * self.key.shape[-2] * self.query.element_size()
 
     def rows(self, first: int, last: int, n_keys: int | None = None) -> Tensor:
-        """A block of the pattern, [batch, n_heads, rows, n_keys], over the keys that it sees, or ``n_keys``."""
-        scoring, total = self.scoring, self.key.shape[-2]
+        """Some rows of the pattern, [batch, n_heads, rows, n_keys], over the keys that they see, or ``n_keys``."""
+        scoring = self.scoring
+        total = self.key.shape[-2]
         seen = total
         if scoring.causal and not self.across:
             seen = last
@@ -67,16 +58,15 @@ class LayerQK:
     def allowed(self, first: int, last: int, n_keys: int) -> Tensor | None:
         """Which of the last of so many keys these rows may attend to; None for all."""
         cache, scoring = self.mask_cache, self.scoring
-        of = self.across, scoring.causal, scoring.window, self.mask is None, first, last, n_keys, self.key.device
-        if of not in cache:
+        kind = self.across, scoring.causal, scoring.window, self.mask is None, first, last, n_keys, self.key.device
+        if kind not in cache:
             allowed = self._allowed(first, last, n_keys)
             if sum(mask.nbytes for mask in (*cache.values(), allowed) if mask is not None) > MOST_MASKS:
                 return allowed
-            cache[of] = allowed
-        return cache[of]
+            cache[kind] = allowed
+        return cache[kind]
 
     def _allowed(self, first: int, last: int, n_keys: int) -> Tensor | None:
-        """Which of the last keys these rows may attend to; None for all."""
         scoring, mask = self.scoring, self.mask
         if self.across:
             return None if mask is None else mask.bool()[:, None, None, :n_keys]
@@ -92,22 +82,23 @@ class LayerQK:
         return allowed
 
 
-class PatternsAlone(Observer):
-    """Passes the model's patterns, unverified, to ``visit``, and its weighted values to ``written``.
+class PatternCallback(Observer):
+    """Passes the model's patterns, unverified, to ``on_pattern``, and its weighted values to ``on_weighted_values``.
 
     They are the model's own weights where it shows them; else they are computed from its own queries and keys. A layer
-    comes at once, [batch, n_heads, n_queries, n_keys], in float32 at least, if memory for a block is unlimited.
+    comes at once, [batch, n_heads, n_queries, n_keys], in float32 at least, if memory for a chunk is unlimited.
     ``masks`` gives the keys of a layer that are tokens, [batch, n_keys]; without it all are.
     """
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        visit: Callable[[int, Tensor], None] | None = None,
-        written: Callable[[int, Tensor], None] | None = None,
+        on_pattern: Callable[[int, Tensor], None] | None = None,
+        on_weighted_values: Callable[[int, Tensor], None] | None = None,
         masks: Callable[[int], Tensor] | None = None,
     ) -> None:
-        self._checkpoint, self._visit, self._written, self._masks = checkpoint, visit, written, masks
+        self._checkpoint, self._masks = checkpoint, masks
+        self._on_pattern, self._on_weighted_values = on_pattern, on_weighted_values
         self._mask_cache: MaskCache = {}
         self._call: AttentionCall
         self._across = False
@@ -119,44 +110,46 @@ class PatternsAlone(Observer):
         self._call, self._across, self._weighted = call, source is not None, []
 
     def rows(self, layer: int, rows: Rows) -> None:
-        """Pass the block on."""
-        if self._visit is None:
+        """Pass the rows on."""
+        if self._on_pattern is None:
             return
         pattern = rows.weights
         if pattern is None:
-            pattern = self._heads(layer).rows(rows.first, rows.last, rows.n_keys)
-            value = attention.repeat_kv(attention.upcast(self._call.value), pattern.shape[1])
+            call, model = self._call, self._checkpoint
+            mask = None if self._masks is None else self._masks(layer)
+            scoring = model.architecture.scoring(model.model, layer, call.query.shape[-1])
+            key = attention.repeat_kv(call.key, call.query.shape[1])
+            heads = LayerQK(
+                query=call.query, key=key, scoring=scoring, mask=mask, across=self._across, mask_cache=self._mask_cache
+            )
+            pattern = heads.without_rounding().rows(rows.first, rows.last, rows.n_keys)
+            value = attention.repeat_kv(attention.upcast(call.value), pattern.shape[1])
             self._weighted.append(torch.matmul(pattern, value[..., : pattern.shape[-1], :]).transpose(1, 2))
-        self._visit(layer, attention.upcast(pattern))
-
-    def _heads(self, layer: int) -> LayerQK:
-        call, model = self._call, self._checkpoint
-        mask = None if self._masks is None else self._masks(layer)
-        scoring = model.architecture.scoring(model.model, layer, call.query.shape[-1])
-        key = attention.repeat_kv(call.key, call.query.shape[1])
-        return LayerQK(call.query, key, scoring, mask, self._across, self._mask_cache).without_rounding()
+        self._on_pattern(layer, attention.upcast(pattern))
 
     def end(self, record: LayerRecord) -> None:
         """Pass the weighted values on, [batch, n, n_heads, d_head], and keep how far those of the patterns are."""
         if self._weighted:
-            own = attention.upcast(record.weighted)
-            difference = (torch.cat(self._weighted, 1) - own).abs_()
+            weighted = attention.upcast(record.weighted)
+            difference = (torch.cat(self._weighted, 1) - weighted).abs_()
             if self._masks is not None and not self._across:  # implementations differ in rows of padding
                 difference = difference * self._masks(record.layer)[:, :, None, None]
-            self._errors.append(difference.amax() / own.abs().amax().clamp_min(torch.finfo(own.dtype).tiny))
-        if self._written is not None:
-            self._written(record.layer, record.weighted)
+            scale = weighted.abs().amax().clamp_min(torch.finfo(weighted.dtype).tiny)
+            self._errors.append(difference.amax() / scale)
+        if self._on_weighted_values is not None:
+            self._on_weighted_values(record.layer, record.weighted)
 
     def check(self) -> None:
         """Raise VerificationError unless the patterns of all layers give the model's own weighted values.
 
-        They are the model's own where it shows them; else an attention that ignores padding, or attends in another
-        way in some texts alone, is seen here.
+        Where they are not its own, an attention that ignores padding, or attends in another way in some texts alone, is
+        seen here.
         """
         if not self._errors:
             return
-        errors = torch.stack([each.to(self._errors[0]) for each in self._errors])
-        worst, limit = float(errors.max()), self._checkpoint.tolerance.output
+        errors = torch.stack([error.to(self._errors[0]) for error in self._errors])
+        worst = float(errors.max())
+        limit = self._checkpoint.tolerance.output
         if not worst <= limit:
             raise VerificationError(
                 f"on some texts the model attends otherwise than on those that were verified: what its heads give "
@@ -171,7 +164,7 @@ def of_heads(heads: LayerQK, chosen: Sequence[int]) -> LayerQK:
     if bias is not None:
         scoring = replace(scoring, position_bias=lambda *rows: bias(*rows)[numbers])
     if scoring.relative is not None:
-        vectors = {name: each[numbers] for name, each in scoring.relative.vectors.items()}
+        vectors = {name: vector[numbers] for name, vector in scoring.relative.vectors.items()}
         scoring = replace(scoring, relative=replace(scoring.relative, vectors=vectors))
     if scoring.sinks is not None:
         scoring = replace(scoring, sinks=scoring.sinks[numbers])

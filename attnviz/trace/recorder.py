@@ -1,18 +1,13 @@
-"""One forward pass, recorded: every layer's attention in blocks of query rows, its input, output, residual and norm.
+"""One forward pass, recorded: every layer's attention in chunks of query rows, its input, output, residual and norm.
 
 The model runs with the implementation of attention that it was loaded with. A function of ours takes the place of that
-implementation in transformers' attention interface, and calls it.
+implementation in transformers' attention interface, and calls it. Eager attention is called on a chunk of queries at a
+time, so that no pattern of a whole layer has to be in memory, and each chunk of weights is handed to an observer. Keys
+that the model's own mask hides from a whole chunk are left out, which gives the same numbers in half the time.
 
-Eager attention is called on a block of queries at a time, so that no pattern of a whole layer has to be in memory, and
-each block of weights is handed to an observer. Keys that the model's own mask hides from a whole block are left out,
-which gives the same numbers in half the time.
-
-Others (sdpa, flash, a function of the user's) return no weights. They are called as the model calls them, and their
-result is handed on. Then they are called once more with the same queries, keys and mask on random values R: the result,
-A R, is that of a pattern A alone but for a chance of nothing (Freivalds 1977, "Probabilistic Machines Can Use Less
-Running Time").
-
-Inputs, outputs, the residual stream and norms are read by taps (:mod:`attnviz.trace.taps`).
+Others (sdpa, flash, a function of the user's) return no weights. Their result is handed on; then they are called once
+more with the same queries, keys and mask on random values R: the result, A R, is that of a pattern A alone but for a
+chance of nothing (Freivalds 1977, "Probabilistic Machines Can Use Less Running Time").
 """
 
 import math
@@ -31,7 +26,7 @@ from torch import Tensor, nn
 
 from attnviz.arguments import n_bytes
 from attnviz.errors import ArchitectureError, VerificationError
-from attnviz.memory import TENSORS_OF_A_BLOCK
+from attnviz.memory import MOST_MASKS, row_blocks
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules, heads_apart
 from attnviz.models.libraries import running_own_code
@@ -39,24 +34,18 @@ from attnviz.models.weights import all_finite
 from attnviz.reference.positions import Rotary, apply_rotary, cos_and_sin_of_all
 from attnviz.trace.taps import Site, at_site, sites_of, taps
 
-_EAGER = "eager_attention_forward"  # name of the eager attention function in each of transformers' modeling files
-
 _OF_PROCESSOR, _OF_GPU = 48 * 2**20, 2**30
-"""Default bytes of a block of rows: small enough for a processor's cache; on a GPU large, so that it has enough to do,
+"""Default bytes of a chunk of rows: small enough for a processor's cache; on a GPU large, so that it has enough to do,
 but at most a quarter of what is free."""
 
 
 def block_memory(size: object) -> int | None:
-    """Bytes of a block of rows, from a number or a text such as ``64M``; None for the default of the device.
-
-    Raises:
-        UsageError: not a size.
-    """
+    """Bytes of a chunk of rows, from a number or ``64M``; None for the default of the device; UsageError else."""
     return None if size is None else n_bytes("memory", size)
 
 
 def default_memory(device: torch.device) -> float:
-    """Bytes of a block of rows on a device."""
+    """Bytes of a chunk of rows on a device."""
     if device.type != "cuda":
         return _OF_PROCESSOR
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -65,99 +54,66 @@ def default_memory(device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """What a layer of the model hands to its attention function.
-
-    Attributes:
-        query: [batch, n_heads, n_queries, d_head].
-        key, value: [batch, n_kv_heads, n_keys, d_head]; heads in groups share them.
-        scale: what scores are multiplied by; not a number where the attention does not say.
-        cap: what they are bounded by; None for nothing.
-    """
+    """What a layer of the model hands to its attention function."""
 
     layer: int
-    query: Tensor
-    key: Tensor
+    query: Tensor  # [batch, n_heads, n_queries, d_head]
+    key: Tensor  # [batch, n_kv_heads, n_keys, d_head]; heads in groups share keys and values
     value: Tensor
-    scale: float
-    cap: float | None
+    scale: float  # what scores are multiplied by; not a number where the attention does not say
+    cap: float | None  # what they are bounded by; None for nothing
 
     @property
     def n_queries(self) -> int:
-        """Query rows."""
         return self.query.shape[-2]
 
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """Inputs and outputs of the attention of one layer of the model, and the residual stream and norm after it.
-
-    Attributes:
-        attention_input: [batch, n, d_model]: what W_Q, W_K and W_V are applied to.
-        weighted: [batch, n, n_heads, d_head]: every head's weighted values, as the model's attention gave them.
-        output: [batch, n, d_model]: the model's own, after W_O and b_O, before the residual.
-        residual: [batch, n, d_model]: what the output is added to.
-        summed: [batch, n, d_model]: residual + output, the input of the norm after the attention.
-        normed: [batch, n, d_model]: the output of this norm; ``summed`` again where there is none.
-        network_output: [batch, n, d_model]: of a feed-forward network in parallel, which ``summed`` includes, its
-            output; ``normed`` is then the norm of the residual alone. None elsewhere.
-        output_norm: the norm of the output before it is added (Gemma); None where there is none.
-        source: of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final
-            states; None of self-attention.
-    """
+    """Inputs and outputs of a layer's attention, and stream and norm after it; [batch, n, d_model] where not said."""
 
     layer: int
-    attention_input: Tensor
-    weighted: Tensor
-    output: Tensor
-    residual: Tensor
-    summed: Tensor
-    normed: Tensor
+    attention_input: Tensor  # what W_Q, W_K and W_V are applied to
+    weighted: Tensor  # [batch, n, n_heads, d_head]: every head's weighted values, as the model's attention gave them
+    output: Tensor  # the model's own, after W_O and b_O, before the residual
+    residual: Tensor  # what the output is added to
+    summed: Tensor  # residual + output, the input of the norm after the attention
+    normed: Tensor  # the output of this norm; ``summed`` again where there is none
     norm: nn.Module | None
-    output_norm: nn.Module | None = None
+    output_norm: nn.Module | None = None  # of the output before it is added (Gemma)
     source: Tensor | None = None
+    """Of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final states."""
     network_output: Tensor | None = None
+    """Of a feed-forward network in parallel, which ``summed`` includes; ``normed`` is then of the residual alone."""
 
     @property
     def norm_input(self) -> Tensor:
-        """What ``normed`` is the norm of."""
         return self.summed if self.network_output is None else self.residual
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A block of query rows of a layer, as the model's attention shows it.
-
-    Attributes:
-        first, last: the first query, and past the last one.
-        n_keys: keys after these are hidden from all of the rows; None if the model does not say.
-        weights: the model's own pattern, [batch, n_heads, rows, n_keys]; None where the implementation returns none.
-        probe: the pattern times :func:`random_values`, [batch, rows, n_heads, d_head], where it returns none and
-            the observer probes.
-    """
+    """Query rows of a layer from ``first`` to before ``last``, as the model's attention shows them."""
 
     first: int
     last: int
-    n_keys: int | None = None
-    weights: Tensor | None = None
+    n_keys: int | None = None  # keys after these are hidden from all of the rows; None if the model does not say
+    weights: Tensor | None = None  # the model's own pattern, [batch, n_heads, rows, n_keys], if it returns one
     probe: Tensor | None = None
+    """Else, if the observer probes, the pattern times :func:`random_values`, [batch, rows, n_heads, d_head]."""
 
 
 class Observer:
-    """Callbacks of a recorded pass, in this order for every layer.
+    """Callbacks of a recorded pass, in this order for every layer."""
 
-    Attributes:
-        overwrites: whether :meth:`rows` overwrites the model's own weights, which the model then does not return.
-        probes: whether an implementation that returns no weights is called once more, on random values.
-    """
-
-    overwrites = False
-    probes = False
+    overwrites = False  # rows() overwrites the model's own weights, which the model then does not return
+    probes = False  # an implementation that returns no weights is called once more, on random values
 
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
         """A layer is about to attend; its input and source are as in :class:`LayerRecord`, None if unknown."""
 
     def rows(self, layer: int, rows: Rows) -> None:
-        """A block of query rows, first row first."""
+        """The next query rows of the layer."""
 
     def end(self, record: LayerRecord) -> None:
         """The norm after the attention, or a parallel block, has run."""
@@ -184,100 +140,87 @@ class _State:
         return self.attending
 
 
-@dataclass(frozen=True, eq=False)
 class _BlockAttention:
-    """Replaces the model's attention during one pass, and calls it: eager attention in blocks of query rows."""
+    """Replaces the model's attention during one pass, and calls it: eager attention in chunks of query rows.
 
-    observer: Observer
-    memory: float  # bytes of a block
-    state: _State  # gives a layer's inputs, and gets its weighted values
-    masks: "_MaskRows"
-    modules: frozenset[int]  # numbers of all but those of the encoder of a sound
-    configs: frozenset[int]  # numbers of theirs
-    rotary: Rotary | None = None  # of every layer, where a forward that bypasses the interface shows none
-    thread: int = field(default_factory=get_ident)
+    ``memory`` are the bytes of a chunk; ``state`` gives a layer's inputs, and gets its weighted values.
+    """
 
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, observer: Observer, memory: float, state: _State) -> "_BlockAttention":
-        """That of a pass of a model."""
-        architecture, rotary = checkpoint.architecture, None
-        measured: Any = checkpoint.model.decoder if architecture.reads_sound else checkpoint.model
-        if architecture.bypassing == "forward":
-            rotary = architecture.rotary(checkpoint.model, 0, checkpoint.d_head)
+    def __init__(self, checkpoint: Checkpoint, observer: Observer, memory: float, state: _State) -> None:
+        architecture, model = checkpoint.architecture, checkpoint.model
+        measured: Any = model.decoder if architecture.reads_sound else model
         modules = list(measured.modules())
-        configs = frozenset(id(module.config) for module in modules if hasattr(module, "config"))
-        return cls(observer, memory, state, _MaskRows(), frozenset(map(id, modules)), configs, rotary)
+        self.modules = frozenset(map(id, modules))  # all but those of the encoder of a sound
+        self.configs = frozenset(id(module.config) for module in modules if hasattr(module, "config"))
+        self.rotary: Rotary | None = None  # of every layer, where a forward that bypasses the interface shows none
+        if architecture.bypassing == "forward":
+            self.rotary = architecture.rotary(model, 0, checkpoint.d_head)
+        self.observer, self.memory, self.state = observer, memory, state
+        self.masks, self.thread = _MaskRows(), get_ident()
 
     def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
         """Tell the observer that a layer is about to attend, and return which."""
-        layer, scale = self.state.layer, query.shape[-1] ** -0.5 if scale is None else float(scale)
+        layer = self.state.layer
         seen = self.state.seen[layer]
-        self.observer.begin(
-            AttentionCall(layer, query, key, value, scale, cap), seen.get("attention_input"), seen.get("source")
-        )
+        scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+        call = AttentionCall(layer=layer, query=query, key=key, value=value, scale=scale, cap=cap)
+        self.observer.begin(call, seen.get("attention_input"), seen.get("source"))
         return layer
 
     def attend_as_loaded(
-        self, own: Callable[..., Any], module: Any, query: Tensor, key: Tensor, value: Tensor, *mask: Any, **more: Any
+        self, original: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any, **more: Any
     ) -> Any:
-        """Called by transformers instead of an implementation other than eager, ``own``."""
-        result = own(module, query, key, value, *mask, **more)
-        layer, probed = self._begin(query, key, value, more.get("scaling"), more.get("softcap")), None
+        """Called by transformers instead of an implementation other than eager."""
+        result = original(query, key, value, *mask, **more)
+        layer = self._begin(query, key, value, more.get("scaling"), more.get("softcap"))
+        probed = None
         if self.observer.probes:
             random = random_values(value).repeat(*value.shape[:-2], 1, 1)  # which the function may overwrite
-            probed = own(module, query, key, random, *mask, **more)[0]
+            probed = original(query, key, random, *mask, **more)[0]
         row_bytes = query.shape[:2].numel() * key.shape[-2] * max(4, query.element_size())
         for first, last in row_blocks(query.shape[-2], row_bytes, self.memory):
             self.observer.rows(layer, Rows(first, last, probe=None if probed is None else probed[:, first:last]))
         self.state.seen[layer]["weighted"] = result[0]
         return result
 
-    def attend_in_blocks(
-        self, own: Callable[..., Any], module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-        **more: Any,
-    ) -> Any:  # fmt: skip
-        """Called by transformers instead of eager attention, ``own``."""
-        return self._in_blocks(partial(own, module), query, key, value, mask, more, more.get("scaling"))
-
     def upcast(
-        self, modules: LayerModules, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any
+        self, modules: LayerModules, original: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any
     ) -> Any:
         """Replaces GPT-2's ``_upcast_and_reordered_attn``, which bypasses the interface."""
         scale: Any = modules.attention.scaling
-        return self._in_blocks(own, query, key, value, mask[0] if mask else None, {}, scale)
+        return self.attend_in_chunks(original, query, key, value, mask[0] if mask else None, {}, scale)
 
-    def whole(self, modules: LayerModules, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def whole(self, modules: LayerModules, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Replaces the forward of an attention that bypasses the interface; reads around its linear maps."""
         seen = list[tuple[int, Tensor]]()
         sites = [*(Site(module, "output") for module in modules.projections), Site(modules.o_proj, "input")]
         _, *names = signature(type(modules.attention).forward).parameters
-        with taps(dict(enumerate(sites)), lambda *each: seen.append(each)):
-            result = own(**dict(zip(names, args, strict=False)) | kwargs | {"output_attentions": True})
+        with taps(dict(enumerate(sites)), lambda *passed: seen.append(passed)):
+            result = original(**dict(zip(names, args, strict=False)) | kwargs | {"output_attentions": True})
         weights: Any = result[1] if len(result) > 1 else None
         n_heads = weights.shape[1] if isinstance(weights, Tensor) else 1
         # W_O may be outside; of two runs the first counts: DeBERTa's maps read its relative positions after the text
-        found = {len(modules.projections): result[0]} | dict(reversed(seen))
-        *maps, weighted = (found[site] for site in range(len(sites)))
+        by_site = {len(modules.projections): result[0]} | dict(reversed(seen))
+        *maps, weighted = (by_site[site] for site in range(len(sites)))
         d_head = weighted.shape[-1] // n_heads
         if len(maps) == 1:  # all three, head by head
             n_shared = (maps[0].shape[-1] // d_head - n_heads) // 2
             in_order = heads_apart(maps[0].movedim(-1, 0), n_heads, n_shared).movedim(0, -1)
             maps = list(torch.split(in_order, [n * d_head for n in (n_heads, n_shared, n_shared)], -1))
-        heads = (each.reshape(*each.shape[:-1], -1, d_head).transpose(1, 2) for each in (*maps, weighted))
-        query, key, *others = heads
+        query, key, *others = (x.reshape(*x.shape[:-1], -1, d_head).transpose(1, 2) for x in (*maps, weighted))
         if self.rotary is not None:
             query, key = apply_rotary(query, self.rotary), apply_rotary(key, self.rotary)
         self._ran_whole(weights, query, key, *others)
         return result
 
-    def inside(self, _: LayerModules, own: Callable[..., Any], query: Tensor, key: Tensor, *more: Any) -> Any:
+    def inside(self, _: LayerModules, original: Callable[..., Any], query: Tensor, key: Tensor, *more: Any) -> Any:
         """Replaces ``_attn``, which bypasses the interface inside an attention."""
-        weighted, weights = own(query, key, *more)
+        weighted, weights = original(query, key, *more)
         self._ran_whole(weights, query, key, more[0], weighted)
         return weighted, weights
 
     def _ran_whole(self, weights: Any, query: Tensor, key: Tensor, value: Tensor, weighted: Tensor) -> None:
-        """Tell the observer of all queries [batch, n_heads, n, d_head], in blocks of their rows."""
+        """Tell the observer of all queries [batch, n_heads, n, d_head], in chunks of their rows."""
         n_keys = key.shape[-2]
         _refuse_no_pattern(self.state.layer, weights, (*query.shape[:3], n_keys))
         layer = self._begin(query, key, value, math.nan, None)
@@ -285,18 +228,24 @@ class _BlockAttention:
             self.observer.rows(layer, Rows(first, last, n_keys, weights[:, :, first:last]))
         self.state.seen[layer]["weighted"] = weighted.transpose(1, 2)
 
-    def _in_blocks(
-        self, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-        more: dict[str, Any], scale: float | None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    def attend_in_chunks(
+        self,
+        original: Callable[..., Any],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        more: dict[str, Any],
+        scale: float | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Called by transformers instead of eager attention."""
         layer, bias = self._begin(query, key, value, scale, more.get("softcap")), more.get("position_bias")
         n, weighted, weights = query.shape[-2], list[Tensor](), Tensor()
         for first, last in row_blocks(n, query.shape[:2].numel() * key.shape[-2] * query.element_size(), self.memory):
             rows, n_keys = self.masks.of(mask, first, last, key.shape[-2])
             if bias is not None:
                 more["position_bias"] = bias[:, :, first:last, :n_keys] if bias.shape[-2] == n else bias[..., :n_keys]
-            block = query[:, :, first:last], key[:, :, :n_keys], value[:, :, :n_keys]
-            result, weights = own(*block, rows, **more)
+            result, weights = original(query[:, :, first:last], key[:, :, :n_keys], value[:, :, :n_keys], rows, **more)
             _refuse_no_pattern(layer, weights, (*query.shape[:2], last - first, n_keys))
             weighted.append(result)
             self.observer.rows(layer, Rows(first, last, n_keys, weights))
@@ -323,21 +272,6 @@ def random_numbers(n: int, d: int, dtype: torch.dtype, device: torch.device) -> 
 
 KEPT_IN_A_PASS = (_random_values, random_numbers, cos_and_sin_of_all)
 """Functions that keep tensors on the device, [n, d] at most, until a pass ends."""
-
-
-def _own_attention(module: Any) -> Callable[..., Any]:
-    """The eager attention function of the file of the module's class, or of one of its base classes."""
-    for kind in type(module).__mro__:
-        if (own := getattr(sys.modules[kind.__module__], _EAGER, None)) is not None:
-            attention: Callable[..., Any] = own
-            return attention
-    raise ArchitectureError(f"{type(module).__name__} has no eager attention of its own to call.")
-
-
-def row_blocks(n: int, row_bytes: int, memory: float) -> Iterator[tuple[int, int]]:
-    """The first and past-the-last query of each block of n, for rows of so many bytes in all heads and texts."""
-    size = max(1, int(min(n, memory // (TENSORS_OF_A_BLOCK * row_bytes))))
-    yield from ((first, min(first + size, n)) for first in range(0, n, size))
 
 
 def _refuse_no_pattern(layer: int, weights: Any, expected: tuple[int, ...]) -> None:
@@ -373,10 +307,6 @@ class _Mask(Tensor):
         )
 
 
-MOST_MASKS = 2**26
-"""Bytes of masks that are kept during a pass."""
-
-
 def _lazy(rows: Callable[[int, int], Tensor], n_texts: int, n_queries: int, n_keys: int) -> _Mask:
     """A lazy mask, [n_texts, 1, n_queries, n_keys]."""
     one = rows(0, 1)
@@ -386,50 +316,48 @@ def _lazy(rows: Callable[[int, int], Tensor], n_texts: int, n_queries: int, n_ke
     return mask
 
 
-def _lazy_mask(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor | None:
-    """The same mask as transformers' ``eager_mask`` makes, ``own``, a block of rows at a time."""
+def _lazy_mask(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor | None:
+    """The same mask as transformers' ``eager_mask`` makes, ``original``, a chunk of rows at a time."""
     n_bytes = 8 * kwargs.get("q_length", 0) * kwargs.get("kv_length", 0) * kwargs.get("batch_size", 1)
     if args or n_bytes <= MOST_MASKS:  # as earlier versions of transformers call it, or small
-        whole: Tensor | None = own(*args, **kwargs)
+        whole: Tensor | None = original(*args, **kwargs)
         return whole
     offset = int(kwargs.get("q_offset", 0))
 
     def rows(first: int, last: int) -> Any:
-        return own(**{**kwargs, "q_offset": offset + first, "q_length": last - first})
+        return original(**{**kwargs, "q_offset": offset + first, "q_length": last - first})
 
     one = rows(0, 1)
-    if one is None:
-        return None
-    return _lazy(rows, one.shape[0], int(kwargs["q_length"]), one.shape[-1])
+    return None if one is None else _lazy(rows, one.shape[0], int(kwargs["q_length"]), one.shape[-1])
 
 
 class _MaskRows:
-    """Blocks of rows of the masks of one pass, each made and looked at once for all layers that share a mask."""
+    """Rows of the masks of one pass, each made and looked at once for all layers that share a mask."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, int, int], tuple[Tensor, Tensor | None, int]] = {}
-        self._kept = 0
+        self._known: dict[tuple[int, int, int], tuple[Tensor, Tensor | None, int]] = {}
+        self._nbytes = 0
 
     def of(self, mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
         """Rows of a mask, and how many keys to compute: one more than its rows see, to notice a look ahead."""
         if mask is None:
             return None, n_keys
-        made = self._made.get((id(mask), first, last))
-        if made is not None and made[1] is not None:
-            return made[1], made[2]
+        known = self._known.get((id(mask), first, last))
+        if known is not None and known[1] is not None:
+            return known[1], known[2]
         whole = mask if mask.shape[-2] == 1 else mask[..., first:last, :]
         rows = mask.rows(first, last) if isinstance(mask, _Mask) else whole
-        if made is not None:
-            n_keys = made[2]
+        if known is not None:
+            n_keys = known[2]
         elif last + 1 < n_keys and rows.shape[-2] == last - first:
             hidden = rows[..., last + 1 :]
             if bool((hidden <= torch.finfo(rows.dtype).min).all()):
                 n_keys = last + 1
         rows = rows[..., :n_keys]
-        keep = self._kept + rows.nbytes <= MOST_MASKS
-        if made is None:
-            self._kept += rows.nbytes if keep else 0
-            self._made[id(mask), first, last] = mask, rows if keep else None, n_keys
+        if known is None:
+            keep = self._nbytes + rows.nbytes <= MOST_MASKS
+            self._nbytes += rows.nbytes if keep else 0
+            self._known[id(mask), first, last] = mask, rows if keep else None, n_keys
         return rows, n_keys
 
 
@@ -440,18 +368,13 @@ def record_attention(
     memory: float | None = None,
     check_finite: bool = True,
 ) -> Tensor:
-    """Run the model once on what its forward takes, calling the observer for each layer.
+    """Run the model once on what its forward takes, calling the observer for each layer; return the final states.
 
-    ``memory`` are the bytes of a block of rows, see :func:`row_blocks`. Without ``check_finite`` the caller has to look
-    at the final state.
+    ``memory`` are the bytes of a chunk of rows, see :func:`attnviz.memory.row_blocks`. Without ``check_finite`` the
+    caller has to look at the final states, [batch, n, d_model]. The model runs in eval mode, and gets its own settings
+    back afterwards, whatever happens.
 
-    The model runs in eval mode, and gets its own settings back afterwards, whatever happens.
-
-    Returns:
-        the final hidden states, [batch, n, d_model].
-
-    Raises:
-        VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
+    VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
     """
     state, visited, encoded = _State(), list[int](), list[Tensor]()
     memory = default_memory(checkpoint.device) if memory is None else memory
@@ -466,8 +389,12 @@ def record_attention(
         elif name == "end":
             visited.append(layer)
             record = _record_of(layer, modules[layer], checkpoint.architecture.pre_norm, state.seen.pop(layer))
-            if record.source is not None:
-                _refuse_other_source(record, encoded)
+            source: Any = record.source
+            if source is not None and not (len(encoded) == 1 and torch.equal(source, encoded[0].to(source.device))):
+                raise VerificationError(
+                    f"layer {layer}: the states that cross-attention was given are not the encoder's own output, so "
+                    "that they stand for no tokens of the source. Nothing was written."
+                )
             observer.end(record)
         elif name != "source" or tensor is not seen["attention_input"]:  # of self-attention both are one
             seen[name] = tensor if tensor.ndim > 2 else tensor.view_as(seen["residual"])  # OPT's network sees no batch
@@ -476,7 +403,7 @@ def record_attention(
     with ExitStack() as stack:
         for kept in KEPT_IN_A_PASS:
             stack.callback(kept.cache_clear)
-        stack.enter_context(_attending(_BlockAttention.of(checkpoint, observer, memory, state), checkpoint))
+        stack.enter_context(_attending(_BlockAttention(checkpoint, observer, memory, state), checkpoint))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
@@ -495,24 +422,31 @@ def record_attention(
     return states
 
 
-def _record_of(layer: int, of: LayerModules, pre_norm: bool, seen: dict[str, Tensor]) -> LayerRecord:
-    """The record of a layer that has run, all on one device."""
+def _record_of(layer: int, modules: LayerModules, pre_norm: bool, seen: dict[str, Tensor]) -> LayerRecord:
     wanted = {"attention_input", "weighted", "output", "summed", "normed"}
-    if missing := (wanted | {"network_output"} if of.parallel else wanted) - set(seen):
-        what = "whole" if of.parallel else "the norm after its attention"
+    missing = (wanted | {"network_output"} if modules.parallel else wanted) - set(seen)
+    if missing:
+        what = "whole" if modules.parallel else "the norm after its attention"
         raise VerificationError(
             f"layer {layer} of the model ran {what} without {' and '.join(sorted(missing))}; "
             "nothing can be verified against this model."
         )
     device = seen["normed"].device
-    tensors = {name: each if each.device == device else each.to(device) for name, each in seen.items()}
-    return LayerRecord(layer, norm=of.after_attention(pre_norm), output_norm=of.attention_output_norm, **tensors)
+    tensors = {name: tensor if tensor.device == device else tensor.to(device) for name, tensor in seen.items()}
+    norm = modules.after_attention(pre_norm)
+    return LayerRecord(layer=layer, norm=norm, output_norm=modules.attention_output_norm, **tensors)
 
 
 @contextmanager
 def _attending(attention: _BlockAttention, checkpoint: Checkpoint) -> Iterator[None]:
     """Have the attention take the place of the model's own during one pass, in eval mode."""
-    bypassing = _bypassing(checkpoint) if checkpoint.attention == "eager" else []
+    bypassing = list[tuple[LayerModules, str]]()  # layers whose attention bypasses the interface, and by which method
+    if checkpoint.attention == "eager":
+        method = checkpoint.architecture.bypassing
+        layers = {layer.attention: layer for layer in checkpoint.modules}
+        for attends, layer in layers.items():
+            if method or getattr(attends, "reorder_and_upcast_attn", False):
+                bypassing.append((layer, method or "_upcast_and_reordered_attn"))
     with ExitStack() as stack:
         stack.enter_context(running_plainly(checkpoint))
         if bypassing:
@@ -526,13 +460,15 @@ def _replace_methods(
     attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[LayerModules, str]], stack: ExitStack
 ) -> None:
     """Replace the method by which each of some layers bypasses transformers' interface, until the stack is left."""
-    for config in {id(each): each for each in (getattr(m, "config", None) for m in model.modules()) if each}.values():
+    configs = [module.config for module in model.modules() if getattr(module, "config", None)]
+    for config in {id(config): config for config in configs}.values():
         stack.callback(setattr, config, "_attn_implementation", getattr(config, "_attn_implementation", None))
         config._attn_implementation = "eager"  # some of these models do not take set_attn_implementation
     for modules, name in bypassing:
-        instead, module = getattr(attention, _INSTEAD[name]), modules.attention
-        earlier, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too
-        setattr(module, name, partial(instead, modules, own))
+        instead = getattr(attention, _INSTEAD[name])
+        module = modules.attention
+        earlier = vars(module).get(name)  # accelerate sets a forward of its own, too
+        setattr(module, name, partial(instead, modules, getattr(module, name)))
         stack.callback(*((delattr, module, name) if earlier is None else (setattr, module, name, earlier)))
 
 
@@ -572,85 +508,72 @@ def _exchanged(attention: _BlockAttention, name: str) -> Iterator[None]:
 
 
 def _passes_here() -> list[_BlockAttention]:
-    """The passes of this thread, innermost first."""
     return [attention for attention in reversed(_running) if attention.thread == get_ident()]
 
 
 def _attention_by_name(interface: Any, name: str) -> Any:
-    """Replaces the look-up in transformers' attention interface: in the thread of a pass, this calls what is found."""
+    """Replaces the look-up in transformers' attention interface: in the thread of a pass, its attention is called."""
     from transformers import AttentionInterface
 
     passes = _passes_here()
     try:
-        own = super(AttentionInterface, interface).__getitem__(name)
+        original = super(AttentionInterface, interface).__getitem__(name)
     except KeyError:
         if name != "eager" or not passes:
             raise
-        own = _eager
-    return partial(_attend, own, name) if passes else own
+        original = _eager
+    return partial(_attend, original, name) if passes else original
 
 
 def _eager(module: Any, *given: Any, **more: Any) -> Any:
-    """What a module calls where nothing is registered as ``eager``."""
-    return _own_attention(module)(module, *given, **more)
+    """The eager attention of the file of a module's class, or of a base class, where none is registered."""
+    for kind in type(module).__mro__:
+        original = getattr(sys.modules[kind.__module__], "eager_attention_forward", None)
+        if original is not None:
+            return original(module, *given, **more)
+    raise ArchitectureError(f"{type(module).__name__} has no eager attention of its own to call.")
 
 
-def _attend(own: Callable[..., Any], name: str, module: Any, *given: Any, **more: Any) -> Any:
+def _attend(original: Callable[..., Any], name: str, module: Any, *given: Any, **more: Any) -> Any:
     """The attention of the pass that runs this module here; else of another model, which runs untouched."""
     for attention in _passes_here():
         if id(module) in attention.modules:
-            attend = attention.attend_in_blocks if name == "eager" else attention.attend_as_loaded
-            return attend(own, module, *given, **more)
-    return own(module, *given, **more)
+            call = partial(original, module)
+            if name == "eager":
+                query, key, value, mask = given
+                return attention.attend_in_chunks(call, query, key, value, mask, more, more.get("scaling"))
+            return attention.attend_as_loaded(call, *given, **more)
+    return original(module, *given, **more)
 
 
 def _mask_by_name(interface: Any, name: str) -> Any:
     """Replaces the look-up in transformers' interface of masks: in the thread of a pass, eager ones may be lazy."""
     from transformers.masking_utils import AttentionMaskInterface
 
-    own = super(AttentionMaskInterface, interface).__getitem__(name)
-    return partial(_mask, own) if name == "eager" and _passes_here() else own
+    original = super(AttentionMaskInterface, interface).__getitem__(name)
+    return partial(_mask, original) if name == "eager" and _passes_here() else original
 
 
-def _mask(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _mask(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The mask of a pass of this model here, perhaps lazy; else of another model, which runs untouched."""
     ours = any(id(kwargs.get("config")) in attention.configs for attention in _passes_here())
-    return _lazy_mask(own, *args, **kwargs) if ours else own(*args, **kwargs)
+    return _lazy_mask(original, *args, **kwargs) if ours else original(*args, **kwargs)
 
 
 @contextmanager
 def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
-    """Run the model as it was loaded, eager attention in blocks of query rows, without recording it."""
+    """Run the model as it was loaded, eager attention in chunks of query rows, without recording it."""
     if checkpoint.attention != "eager":
         with running_plainly(checkpoint):
             yield
         return
-    attention = _BlockAttention.of(checkpoint, Observer(), default_memory(checkpoint.device), _State(-1))
+    attention = _BlockAttention(checkpoint, Observer(), default_memory(checkpoint.device), _State(-1))
     with _attending(attention, checkpoint):
         yield
 
 
-def _bypassing(checkpoint: Checkpoint) -> list[tuple[LayerModules, str]]:
-    """The layers whose attention bypasses the interface, and the method that computes it."""
-    if method := checkpoint.architecture.bypassing:
-        return [(each, method) for each in {each.attention: each for each in checkpoint.modules}.values()]
-    upcast = (each for each in checkpoint.modules if getattr(each.attention, "reorder_and_upcast_attn", False))
-    return [(each, "_upcast_and_reordered_attn") for each in upcast]
-
-
 _INSTEAD = {"forward": "whole", "_attn": "inside", "_upcast_and_reordered_attn": "upcast"}
 """Methods that bypass the interface, and those of :class:`_BlockAttention` that replace them."""
-
-
-def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None:
-    """Raise VerificationError unless keys and values of cross-attention come from the encoder's own output."""
-    source: Any = record.source
-    if len(encoded) == 1 and torch.equal(source, encoded[0].to(source.device)):
-        return
-    raise VerificationError(
-        f"layer {record.layer}: the states that cross-attention was given are not the encoder's own output, so that "
-        "they stand for no tokens of the source. Nothing was written."
-    )
 
 
 def refuse_not_finite(values: Tensor, what: str) -> None:
@@ -671,8 +594,7 @@ def not_finite(what: str, dtype: str) -> VerificationError:
 def running_plainly(checkpoint: Checkpoint) -> Iterator[None]:
     """Set plain experts, outputs by name and eval mode, run no compiled code, and restore all at the end.
 
-    Raises:
-        CheckpointError: by the block, where the model's own code raises anything.
+    CheckpointError: by the block, where the model's own code raises anything.
     """
     model: Any = checkpoint.model
     experts, by_name = model.config._experts_implementation, model.config.return_dict

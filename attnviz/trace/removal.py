@@ -25,18 +25,15 @@ class Replacement:
     """Replaces a removed head's weighted values, by one of :data:`attnviz.options.METHODS` or ``patch``.
 
     ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
-    head's mean weighted value, the same for every token, of ``means``, a layer each [n_heads, d_head]; of
-    the text itself where there are none. ``uniform``:
-    what the head would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019). ``patch``:
-    what it gives in another pass over as many rows and tokens, ``values``, by layer [rows, n, n_heads * d_head].
-
-    ``positions``: where it is replaced, [rows, n]; None for all tokens.
+    head's mean weighted value, the same for every token, of ``means`` or of the text itself. ``uniform``: what the head
+    would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019). ``patch``: what it gives in
+    another pass over as many rows and tokens, ``values``.
     """
 
     method: str
-    means: Sequence[Tensor] | None = None
-    values: Mapping[int, Tensor] | None = None
-    positions: Tensor | None = None
+    means: Sequence[Tensor] | None = None  # a layer each, [n_heads, d_head]
+    values: Mapping[int, Tensor] | None = None  # by layer, [rows, n, n_heads * d_head]
+    positions: Tensor | None = None  # where it is replaced, [rows, n]; None for all tokens
 
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword arguments of a module
@@ -60,10 +57,8 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
 
     Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
     """
-    autocast, heads = (
-        torch.autocast(checkpoint.device.type, enabled=False),
-        (checkpoint.language_head, checkpoint.whole),
-    )
+    heads = checkpoint.language_head, checkpoint.whole
+    autocast = torch.autocast(checkpoint.device.type, enabled=False)
     training = [module for head in heads if head is not None for module in head.modules() if module.training]
     with ExitStack() as stack, in_blocks(checkpoint), torch.no_grad(), autocast:
         for module in training:
@@ -72,7 +67,7 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
         yield
 
 
-def final_states(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
+def run_model(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
     """Run the model: its last hidden states, [rows, n, d_model], of an encoder-decoder those of its decoder."""
     if not checkpoint.stacks:
         final: Tensor = checkpoint.model(**inputs, use_cache=False)[0]  # a tuple, or what can be read as one
@@ -99,29 +94,32 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
-        final = final_states(checkpoint, inputs)
-    seen = kept["arguments"], kept["source"], kept["concatenated"]
-    return KeptPass(*seen, final, inputs, encoded[0] if encoded else None)
+        final = run_model(checkpoint, inputs)
+    return KeptPass(
+        calls=kept["arguments"],
+        attention_inputs=kept["source"],
+        o_proj=kept["concatenated"],
+        final=final,
+        inputs=inputs,
+        encoded=encoded[0] if encoded else None,
+    )
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
     """Run the model from W_O of a layer on, on stacked copies of a batch: final states [copies * rows, n, d_model].
 
-    All before W_O is taken from the kept pass, with the layer's residual stream and mask. Hooks can change the input of
-    W_O and all that follows. A model that is not resumable runs again from the beginning, a decoder from its encoder's
-    output on.
+    All before W_O is taken from the kept pass. Hooks can change the input of W_O and all that follows. A model that is
+    not resumable runs again from the beginning, a decoder from its encoder's output on.
     """
     if not checkpoint.architecture.resumable:
-        inputs: dict[str, Any] = {
-            name: value.repeat(copies, *[1] * (value.ndim - 1)) for name, value in kept.inputs.items()
-        }
+        inputs: dict[str, Any] = {name: _repeated(value, copies) for name, value in kept.inputs.items()}
         if kept.encoded is not None and layer >= checkpoint.stacks[1].first:  # nothing in the encoder changes
             del inputs["input_ids"]
-            inputs["encoder_outputs"] = (kept.encoded.repeat(copies, 1, 1),)
-        return final_states(checkpoint, inputs)
+            inputs["encoder_outputs"] = (_repeated(kept.encoded, copies),)
+        return run_model(checkpoint, inputs)
     layers = checkpoint.modules
-    hidden = kept.calls[layer][0][0].repeat(copies, 1, 1)
-    with attention_known(checkpoint, layer, kept.o_proj[layer].repeat(copies, 1, 1)):
+    hidden = _repeated(kept.calls[layer][0][0], copies)
+    with attention_known(checkpoint, layer, _repeated(kept.o_proj[layer], copies)):
         hidden = run_block(layers[layer].block, kept, layer, hidden, copies)
     every = checkpoint.every_layer
     for later in every[every.index(layer) + 1 :]:
@@ -129,17 +127,21 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
     return checkpoint.architecture.final_states(checkpoint.model, hidden)
 
 
+def _repeated(tensor: Tensor, copies: int) -> Tensor:
+    return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
+
+
 @contextmanager
 def attention_known(checkpoint: Checkpoint, layer: int, values: Tensor) -> Iterator[None]:
     """Inside the block, a layer's attention uses these weighted values instead of computing them for every copy."""
-    of = checkpoint.modules[layer]
+    modules = checkpoint.modules[layer]
 
     def attended(*given: Tensor, **_: Any) -> tuple[Tensor, None]:
         if checkpoint.architecture.attention_adds_residual:
-            return given[1] + of.o_proj(values), None
-        return of.o_proj(values) if of.output is of.attention else values, None
+            return given[1] + modules.o_proj(values), None
+        return modules.o_proj(values) if modules.output is modules.attention else values, None
 
-    with answering(of.attention, attended):
+    with answering(modules.attention, attended):
         yield
 
 
@@ -164,7 +166,7 @@ def run_block(block: nn.Module, kept: KeptPass, layer: int, hidden: Tensor, copi
     def repeated(value: Any) -> Any:
         if copies == 1 or rows == 1 or not isinstance(value, Tensor) or value.shape[:1] != (rows,):
             return value  # one row is broadcast
-        return value.repeat(copies, *[1] * (value.ndim - 1))
+        return _repeated(value, copies)
 
     result = block(hidden, *map(repeated, args[1:]), **{name: repeated(value) for name, value in kwargs.items()})
     after: Tensor = result[0] if isinstance(result, tuple) else result
@@ -182,11 +184,8 @@ def removed_heads(
     """Remove the heads of one variant from each copy of a batch, inside the block.
 
     ``attention_mask``: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
-    copies, [n_variants * rows, n]. ``decoder_mask``: likewise of what a decoder reads.
-
-    Raises:
-        VerificationError: a layer with a removed head did not run exactly once, so the output is not that of the
-            model without the head.
+    copies, [n_variants * rows, n]. ``decoder_mask``: likewise of what a decoder reads. VerificationError: a layer with
+    a removed head did not run exactly once, so the output is not that of the model without the head.
     """
     runs = dict.fromkeys(sorted({int(head.layer) for heads in variants for head in heads}), 0)
     attention_inputs: dict[int, Tensor] = {}
@@ -221,7 +220,8 @@ def removed_heads(
     names = ("concatenated", "source") if replacement.method == "uniform" else ("concatenated",)
     with taps(sites_of(checkpoint, names, runs), replace):
         yield
-    if wrong := {layer: count for layer, count in runs.items() if count != 1}:
+    wrong = {layer: count for layer, count in runs.items() if count != 1}
+    if wrong:
         raise VerificationError(
             f"expected every layer with a removed head to run once, found {wrong} (runs by layer); "
             "the model without these heads cannot be measured."

@@ -2,10 +2,9 @@
 
 The input of an attention layer, and the final state, are sums of embeddings, outputs of heads, feed-forward networks
 and biases, once each norm on the way is held at the scale that it has in the model (Elhage et al. 2021, "A Mathematical
-Framework for Transformer Circuits"). At a fixed scale s a norm is (x - mean of x) / s * weight + bias: a linear map,
-divided by one number a position. So a map W [d_model, d] of this input reads from what was written early in the model
-through one matrix [d_model, d], and from a head through W_O of that head and this matrix, [d_head, d]: nothing of the
-size n × parts × d_model is ever made.
+Framework for Transformer Circuits"): (x - mean of x) / s * weight + bias, a linear map divided by one number a
+position. So a map W [d_model, d] of this input reads from what was written early in the model through one matrix
+[d_model, d], and from a head through W_O of that head and this matrix: nothing of n × parts × d_model is ever made.
 """
 
 from collections.abc import Iterable, Iterator
@@ -57,28 +56,15 @@ def why_no_effects(checkpoint: Checkpoint) -> str:
     return ""
 
 
-def layers_of_stream(checkpoint: Checkpoint) -> list[int]:
-    """Layers that write into one residual stream, in running order: of an encoder-decoder that of the logits."""
-    every = list(checkpoint.every_layer)
-    return [layer for layer in every if not is_of_source(layer)] or every
-
-
 @dataclass(frozen=True, eq=False)
 class Term:
-    """What a map reads of some sources at every position: vectors, a matrix for each source, and a factor.
-
-    Attributes:
-        vectors: [n, n_sources, d_in], in the model's number format.
-        weight: [n_sources, d_in, d_out], or [n_sources, d_in, d_model] with ``then``.
-        scale: [n, 1], or [n, d_out].
-        then: [d_model, d_out], where it is as wide as the stream: the product of both is never made.
-    """
+    """What a map reads of some sources at every position: vectors, a matrix for each source, and a factor."""
 
     sources: tuple[Source, ...]
-    vectors: Tensor
-    weight: Tensor
-    scale: Tensor
-    then: Tensor | None = None
+    vectors: Tensor  # [n, n_sources, d_in], in the model's dtype
+    weight: Tensor  # [n_sources, d_in, d_out], or [n_sources, d_in, d_model] with ``then``
+    scale: Tensor  # [n, 1], or [n, d_out]
+    then: Tensor | None = None  # [d_model, d_out], where it is as wide as the stream: their product is never made
 
     def at(self, positions: Tensor) -> Tensor:
         """The parts at some positions, [n_sources, n_positions, d_out]."""
@@ -103,11 +89,9 @@ class Term:
 
 def parts_at(terms: Iterable[Term], positions: Tensor) -> tuple[list[Source], Tensor]:
     """The sources of some terms, each once, and their parts at some positions, [n_sources, n_positions, d_out]."""
-    every: list[Source] = []
-    parts: list[Tensor] = []
-    for term in terms:
-        every += term.sources
-        parts.append(term.at(positions))
+    terms = list(terms)
+    every = [source for term in terms for source in term.sources]
+    parts = [term.at(positions) for term in terms]
     sources = list(dict.fromkeys(every))
     numbers = {source: number for number, source in enumerate(sources)}
     read = torch.cat(parts)
@@ -118,19 +102,18 @@ def parts_at(terms: Iterable[Term], positions: Tensor) -> tuple[list[Source], Te
 class WrittenParts:
     """What modules wrote into the residual stream of one text in one pass, and the scales of the norms it went through.
 
-    Attributes:
-        layers: that write into the stream, in running order.
-        sites: by the layer and the name of a site, [n, ..]; those of norms are scales, [n, 1].
+    ``sites`` are by layer and name, [n, ..]; those of norms are scales, [n, 1].
     """
 
     def __init__(self, checkpoint: Checkpoint, tokens: Tokens) -> None:
         self._checkpoint, self._tokens = checkpoint, tokens
-        self.layers = layers_of_stream(checkpoint)
+        every = list(checkpoint.every_layer)  # of an encoder-decoder the stream is that of the logits
+        self.layers = [layer for layer in every if not is_of_source(layer)] or every
         self.sites: dict[tuple[int | None, str], Tensor] = {}
 
     def terms(self, weight: Tensor, layer: int) -> Iterator[Term]:
         """What ``weight`` [d_model, d] reads from the attention's input of a layer, from its norm down."""
-        reading = _Reading.of(upcast(weight), len(self._tokens))
+        reading = _Reading(upcast(weight), upcast(weight).new_ones(len(self._tokens), 1))
         if self._checkpoint.architecture.pre_norm:
             yield from self._through(reading, layer, "attention_norm")
         yield from self._below(reading, self.layers.index(layer), embeddings_apart=not self._checkpoint.stacks)
@@ -143,8 +126,10 @@ class WrittenParts:
         checkpoint, architecture = self._checkpoint, self._checkpoint.architecture
         tables, last = architecture.embeddings(checkpoint.model), architecture.final_norm(checkpoint.model)
         width = self.sites[None, "final"].shape[-1]
-        reading = _Reading.of(torch.eye(width, dtype=torch.float64), len(self.sites[None, "final"]))
-        if (mapped := architecture.output_map(checkpoint.model)) is not None:
+        weight = torch.eye(width, dtype=torch.float64)
+        reading = _Reading(weight, weight.new_ones(len(self.sites[None, "final"]), 1))
+        mapped = architecture.output_map(checkpoint.model)
+        if mapped is not None:
             reading.weight = parameter_of(mapped, "weight").to(reading.weight).T @ reading.weight
         if last is not None:
             norm = checkpoint.norm(last)
@@ -159,7 +144,8 @@ class WrittenParts:
     def _below(self, reading: "_Reading", end: int, *, embeddings_apart: bool) -> Iterator[Term]:
         """What is read from what the first ``end`` layers and the embeddings wrote."""
         checkpoint, architecture = self._checkpoint, self._checkpoint.architecture
-        modules, factor = checkpoint.modules, architecture.residual_multiplier(checkpoint.config)
+        modules = checkpoint.modules
+        factor = architecture.residual_multiplier(checkpoint.config)
         per_block = 2 if checkpoint.stacks and not checkpoint.encoder_only else 1  # self- and cross-attention
         for number in reversed(range(end)):
             layer, first = self.layers[number], self.layers[number - number % per_block]
@@ -180,30 +166,29 @@ class WrittenParts:
             weighted = self.sites[layer, "weighted"]
             vectors = weighted.reshape(len(weighted), parameters.n_heads, -1)
             heads = tuple(HeadId(layer, head) for head in range(parameters.n_heads))
-            output, then = upcast(parameters.output_weight), of_output.weight
+            output = upcast(parameters.output_weight)
+            then = of_output.weight
             if then.shape[1] < then.shape[0]:
                 yield Term(heads, vectors, output.to(then) @ then, of_output.scale)
             else:
                 yield Term(heads, vectors, output, of_output.scale, then)
             if parameters.output_bias is not None:
                 yield of_output.constant(("attention bias", layer), parameters.output_bias)
-        yield from self._embedding_terms(reading, embeddings_apart)
-
-    def _embedding_terms(self, reading: "_Reading", apart: bool) -> Iterator[Term]:
-        if not apart:
-            first = self.sites[None, "first"][:, None]
-            yield Term((("embeddings", None),), first, reading.weight[None], reading.scale)
+        if not embeddings_apart:
+            start = self.sites[None, "first"][:, None]
+            yield Term((("embeddings", None),), start, reading.weight[None], reading.scale)
             return
-        tables = self._checkpoint.architecture.embeddings(self._checkpoint.model)
+        tables = architecture.embeddings(checkpoint.model)
         if tables.project is not None:
             project: Any = tables.project
-            if (bias := parameter_of(project, "bias")) is not None:
+            bias = parameter_of(project, "bias")
+            if bias is not None:
                 yield reading.constant(("embedding bias", None), bias)
             reading.weight = upcast(parameter_of(project, "weight")).T @ reading.weight
         if tables.norm is not None:
-            norm = self._checkpoint.norm(tables.norm)
+            norm = checkpoint.norm(tables.norm)
             yield from reading.through(norm, self.sites[None, "embedding_norm"], ("embedding bias", None))
-        for name, vectors in embeddings_of(self._checkpoint, self._tokens).items():
+        for name, vectors in embeddings_of(checkpoint, self._tokens).items():
             yield Term(((f"{name} embedding", None),), vectors[:, None], reading.weight[None], reading.scale)
 
     def _through(self, reading: "_Reading", layer: int, name: str) -> Iterator[Term]:
@@ -220,10 +205,6 @@ class _Reading:
 
     weight: Tensor
     scale: Tensor
-
-    @classmethod
-    def of(cls, weight: Tensor, n: int) -> "_Reading":
-        return cls(weight, weight.new_ones(n, 1))
 
     def through(self, norm: Norm, scale: Tensor, bias: Source) -> Iterator[Term]:
         if norm.bias is not None:
@@ -249,29 +230,31 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
     """
     written = WrittenParts(checkpoint, tokens)
     layers = written.layers if last is None else written.layers[: written.layers.index(last) + 1]
-    modules, architecture = checkpoint.modules, checkpoint.architecture
+    of_layers, architecture = checkpoint.modules, checkpoint.architecture
 
     def keep(key: tuple[int | None, str], tensor: Tensor) -> None:
         flat = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
         written.sites[key] = checkpoint.norm(sites[key].module).scale(flat) if key[1].endswith("norm") else flat
 
-    start, embedding_norm = modules[layers[0]], architecture.embeddings(checkpoint.model).norm
+    start = of_layers[layers[0]]
+    embedding_norm = architecture.embeddings(checkpoint.model).norm
     sites: dict[tuple[int | None, str], Site] = {(None, "first"): Site(start.block, "input", start)}
     if embedding_norm is not None and not checkpoint.stacks:
         sites[None, "embedding_norm"] = Site(embedding_norm, "input")
     for layer in layers:
-        of = modules[layer]
-        sites |= {(layer, name): Site(module, "output", of) for name, module in of.writers.items()}
-        if of.attends:
-            sites[layer, "weighted"] = Site(of.o_proj, "input", of)
+        modules = of_layers[layer]
+        sites |= {(layer, name): Site(module, "output", modules) for name, module in modules.writers.items()}
+        if modules.attends:
+            sites[layer, "weighted"] = Site(modules.o_proj, "input", modules)
         for name in ("attention_norm", "attention_output_norm", "feed_forward_norm"):
-            if (norm := getattr(of, name)) is not None:
-                sites[layer, name] = Site(norm, "input", of)
+            norm = getattr(modules, name)
+            if norm is not None:
+                sites[layer, name] = Site(norm, "input", modules)
     if last is None:
         final: Any = architecture.final_norm(checkpoint.model)
         if final is not None:
             sites[None, "last"] = Site(final, "input")
-        ends = architecture.output_map(checkpoint.model), final, modules[layers[-1]].feed_forward_norm
+        ends = architecture.output_map(checkpoint.model), final, of_layers[layers[-1]].feed_forward_norm
         whole: Any = first_of(*ends)
         sites[None, "final"] = Site(whole, "output")
     with taps(sites, keep):
@@ -281,10 +264,11 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
 def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     """``word``, ``position`` and, where the model has them, ``segment`` embeddings, [n, width] each."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
-    both = tokens.ids, tokens.type_ids or [0] * len(tokens)
-    ids, types = (torch.tensor(values, device=checkpoint.device) for values in both)
-    rows = position_rows(checkpoint.architecture, checkpoint.config, ids)
+    ids = torch.tensor(tokens.ids, device=checkpoint.device)
     parts = {"word": tables.of_words(ids)}
     if tables.positions is not None:
-        parts["position"] = tables.positions[rows]
-    return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}
+        parts["position"] = tables.positions[position_rows(checkpoint.architecture, checkpoint.config, ids)]
+    if tables.segments is not None:
+        types = torch.tensor(tokens.type_ids or [0] * len(tokens), device=checkpoint.device)
+        parts["segment"] = tables.segments[types]
+    return parts

@@ -31,38 +31,30 @@ from attnviz.trace.removal import KeptPass, Replacement, removed_heads, resume
 from attnviz.trace.residual_parts import Source
 from attnviz.trace.taps import Site, taps, what_to_try
 
-_ROUNDINGS = 8
-"""Roundings of the residual stream, by the root of how often it is written, that the sum of all parts may be off."""
-
+_ROUNDINGS = 8  # of the stream, by the root of how often it is written: how far the sum of all parts may be off
 _END = -1  # after all layers
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What a removed head's direct effect became, in logits.
-
-    Attributes:
-        head: the removed one.
-        direct, total: what the answer's logit less the foil's loses, [rows]: by the head's own output alone, and when
-            all after it runs.
-        norm: what the final norm's other scale adds, [rows].
-        changes: by later head, or ``("feed-forward", layer)`` and the like, what its direct effect gains, [rows].
-    """
+    """What a removed head's direct effect became, in logits, [rows] each."""
 
     head: HeadId
-    direct: Tensor
-    total: Tensor
-    norm: Tensor
+    direct: Tensor  # what the answer's logit less the foil's loses by the head's own output alone
+    total: Tensor  # the same when all after it runs
+    norm: Tensor  # what the final norm's other scale adds
     changes: dict[Source, Tensor]
+    """By later head, or ``("feed-forward", layer)`` and the like, what its direct effect gains."""
 
 
 def why_no_repair(checkpoint: Checkpoint) -> str:
     """Reason why self-repair of this model is not measured, or ''."""
-    if why := why_not_linear(checkpoint):
+    why = why_not_linear(checkpoint)
+    if why:
         return why
     if checkpoint.stacks:
         return "heads of an encoder write into another residual stream than the one that logits are read from"
-    if any(of.attention_output_norm is not None for of in checkpoint.modules):
+    if any(modules.attention_output_norm is not None for modules in checkpoint.modules):
         return "here a norm stands after the attention's output, so that no head's part of the logits is its own alone"
     return ""
 
@@ -80,11 +72,8 @@ def self_repairs(
     """Remove heads from a run one at a time, inside :func:`attnviz.trace.removal.running`.
 
     ``read``: the position that logits are read at, ``answers``, ``foils``: two tokens; [rows] each. ``at``: positions
-    at which a head is removed, boolean [rows, n]; None for all.
-
-    Raises:
-        VerificationError: with nothing removed the final states are not the model's, or the parts do not sum to the
-            change of the residual stream.
+    at which a head is removed, boolean [rows, n]; None for all. VerificationError: with nothing removed the final
+    states are not the model's, or the parts do not sum to the change of the residual stream.
     """
     reading = _Reading(checkpoint, base, read, answers, foils)
     step = max(1, AT_ONCE // base.final[..., 0].numel())
@@ -99,14 +88,16 @@ class _Reading:
 
     def __init__(self, checkpoint: Checkpoint, base: KeptPass, read: Tensor, answers: Tensor, foils: Tensor) -> None:
         self._checkpoint, self._base = checkpoint, base
-        self._rows, self._read = torch.arange(len(read), device=read.device), read
+        self._rows = torch.arange(len(read), device=read.device)
+        self._read = read
         model, head = checkpoint.model, checkpoint.language_head
         weight: Any = getattr(head, "weight", None)
         self._of_final = weight[answers].double() - weight[foils].double()  # [rows, d_model]
         mapped, final_norm = checkpoint.architecture.output_map(model), checkpoint.architecture.final_norm(model)
         assert final_norm is not None
         of_norm = self._of_final if mapped is None else self._of_final @ parameter_of(mapped, "weight").double()
-        self._final_norm, norm = final_norm, checkpoint.norm(final_norm)
+        self._final_norm = final_norm
+        norm = checkpoint.norm(final_norm)
         self._stream = last_stream(checkpoint, base)[self._rows, read].double()
         self._gradient = norm.read_by(of_norm.T).T / norm.scale(self._stream)  # by the stream, [rows, d_model]
         self._by_head: dict[int, Tensor] = {}  # of a layer's weighted values, [rows, n_heads, d_head]
@@ -122,32 +113,37 @@ class _Reading:
             at_all = tensor.reshape(len(variants), *base.final.shape[:2], -1)
             seen[key] = at_all[:, self._rows, self._read].double()  # [copies, rows, width]
 
+        sites: dict[tuple[int, str], Site] = {(_END, "stream"): Site(self._final_norm, "input")}
+        after = checkpoint.every_layer[checkpoint.every_layer.index(layer) :]
+        for later in after:
+            modules = checkpoint.modules[later]
+            sites |= {(later, name): Site(module, "output", modules) for name, module in modules.writers.items()}
+            if later != layer and modules.attends:
+                sites[later, "heads"] = Site(modules.o_proj, "input", modules)
         removed = removed_heads(checkpoint, variants, replacement, base.inputs["attention_mask"])
-        with taps(self._sites_after(layer), keep), removed:
+        with taps(sites, keep), removed:
             final = resume(checkpoint, base, layer, len(variants)).reshape(len(variants), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"a pass resumed at layer {layer} with no head removed")
         stream = seen.pop((_END, "stream"))
         changes = self._changes(seen)
         logits = (final[:, self._rows, self._read].double() * self._of_final).sum(-1)  # [copies, rows]
         linear = ((stream - self._stream) * self._gradient).sum(-1)
-        for copy, each in enumerate(heads, start=1):
-            added = sent(checkpoint, base, other, each, at)[self._rows, self._read].double()
+        spread = (self._gradient * self._stream).norm(dim=-1)
+        rounding = _ROUNDINGS * (2 * len(after)) ** 0.5 * torch.finfo(base.final.dtype).eps * spread
+        for copy, head in enumerate(heads, start=1):
+            added = sent(checkpoint, base, other, head, at)[self._rows, self._read].double()
             direct = -(added * self._gradient).sum(-1)
-            total = logits[0] - logits[copy]
+            total, whole = logits[0] - logits[copy], linear[copy]
             of_head = {source: change[copy] for source, change in changes.items()}
-            self._check(each, linear[copy], sum(of_head.values(), -direct))
-            yield Repair(each, direct, total, -total - linear[copy], of_head)
-
-    def _sites_after(self, layer: int) -> dict[tuple[int, str], Site]:
-        """Where heads and networks after a layer's heads write, and the stream that the final norm reads."""
-        sites: dict[tuple[int, str], Site] = {(_END, "stream"): Site(self._final_norm, "input")}
-        every = self._checkpoint.every_layer
-        for later in every[every.index(layer) :]:
-            of = self._checkpoint.modules[later]
-            sites |= {(later, name): Site(module, "output", of) for name, module in of.writers.items()}
-            if later != layer and of.attends:
-                sites[later, "heads"] = Site(of.o_proj, "input", of)
-        return sites
+            parts = sum(of_head.values(), -direct)
+            limit = checkpoint.tolerance.output * torch.maximum(whole.abs(), parts.abs()) + rounding
+            if not bool(((whole - parts).abs() <= limit).all()):
+                raise VerificationError(
+                    f"without {head}, what it and later heads and networks write changes the logits by "
+                    f"{parts.tolist()}, but the residual stream by {whole.tolist()}. Nothing was written. "
+                    f"{what_to_try(checkpoint)}"
+                )
+            yield Repair(head, direct, total, -total - whole, of_head)
 
     def _changes(self, seen: dict[tuple[int, str], Tensor]) -> dict[Source, Tensor]:
         """By head or network what its direct effect gains in each copy, [copies, rows]."""
@@ -165,17 +161,3 @@ class _Reading:
             of_heads = (gained.reshape(*gained.shape[:2], *read.shape[1:]) * read).sum(-1)
             changes |= {HeadId(layer, head): of_heads[..., head] for head in range(read.shape[1])}
         return changes
-
-    def _check(self, head: HeadId, whole: Tensor, parts: Tensor) -> None:
-        """Raise VerificationError unless the parts sum to the change of the stream, but for its roundings."""
-        spread = (self._gradient * self._stream).norm(dim=-1)
-        every = self._checkpoint.every_layer
-        written = 2 * (len(every) - every.index(head.layer))
-        rounding = _ROUNDINGS * written**0.5 * torch.finfo(self._base.final.dtype).eps * spread
-        limit = self._checkpoint.tolerance.output * torch.maximum(whole.abs(), parts.abs()) + rounding
-        if not bool(((whole - parts).abs() <= limit).all()):
-            raise VerificationError(
-                f"without {head}, what it and later heads and networks write changes the logits by "
-                f"{parts.tolist()}, but the residual stream by {whole.tolist()}. Nothing was written. "
-                f"{what_to_try(self._checkpoint)}"
-            )

@@ -1,11 +1,10 @@
 """Finds the attention sinks of a text in a decoder, beside the first token and special tokens.
 
 Decoders put much of their attention on the first token, whatever it is (Xiao et al. 2023, "Efficient Streaming Language
-Models with Attention Sinks"), and some on others, such as a line break or the second token, which then count as content
-and hide what a head does. Here a position is a sink, too, where it gets more than 0.3 of the attention of the queries
-after it, in the mean over these, from most heads of most layers. That share, and the mean over later queries, are those
-of the sink metric of Gu et al. 2024, "When Attention Sink Emerges in Language Models", section 3; the majority of heads
-and layers is our own, stricter than their rate over all heads.
+Models with Attention Sinks"), and some on others, such as a line break, which then count as content and hide what a
+head does. Here a position is a sink, too, where it gets more than 0.3 of the attention of the queries after it, in the
+mean over these, from most heads of most layers. That share and mean are those of Gu et al. 2024, "When Attention Sink
+Emerges in Language Models", section 3; the majority of heads and layers, stricter than their rate over all, is our own.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import Tokens
-from attnviz.trace.patterns import PatternsAlone
+from attnviz.trace.patterns import PatternCallback
 from attnviz.trace.recorder import record_attention
 
 SINK_ATTENTION = 0.3
@@ -41,11 +40,11 @@ def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
     begin = replace(tokens, ids=tokens.ids[:n], type_ids=None)
     patterns: list[Tensor] = []  # a layer each, [1, n_heads, n, n]
 
-    def visit(_: int, pattern: Tensor) -> None:
+    def keep(_: int, pattern: Tensor) -> None:
         same = pattern.device == checkpoint.device  # layers may run on different devices
         patterns.append(pattern if same else pattern.to(checkpoint.device))
 
-    record_attention(checkpoint, begin.model_inputs(checkpoint.device), PatternsAlone(checkpoint, visit), torch.inf)
+    record_attention(checkpoint, begin.model_inputs(checkpoint.device), PatternCallback(checkpoint, keep), torch.inf)
     received = _received(torch.cat(patterns), checkpoint.windows)
     share = (received > SINK_ATTENTION).float().mean(1)  # of the heads, [n_layers, n]
     is_sink = ((share > _MAJORITY).float().mean(0) > _MAJORITY).tolist()
@@ -62,7 +61,5 @@ def _received(patterns: Tensor, windows: Sequence[int | None]) -> Tensor:
     seen = (behind > 0) & (behind < seen_from)  # [n_layers, n, n]
     count = seen.sum(1)
     received = torch.where(seen[:, None], patterns, 0.0).sum(-2) / count.clamp(min=1)[:, None]
-    enough = (
-        count >= torch.tensor([min(_LEAST_QUERIES, (window or n) - 1) for window in windows], device=device)[:, None]
-    )
-    return torch.where(enough[:, None], received, 0.0)
+    least = torch.tensor([min(_LEAST_QUERIES, (window or n) - 1) for window in windows], device=device)
+    return torch.where((count >= least[:, None])[:, None], received, 0.0)

@@ -35,28 +35,29 @@ def sites_of(
     ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
     applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
     """
-    pre_norm, sites = checkpoint.architecture.pre_norm, dict[tuple[int, str], Site]()
-    for layer, of in zip((*checkpoint.layers, *checkpoint.other_layers), checkpoint.modules, strict=True):
+    pre_norm = checkpoint.architecture.pre_norm
+    sites = dict[tuple[int, str], Site]()
+    for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), checkpoint.modules, strict=True):
         if layers is not None and layer not in layers:
             continue
-        entered, norm = of.sum_input(pre_norm), of.after_attention(pre_norm)
-        at: dict[str, tuple[nn.Module, str]] = {
-            "arguments": (of.block, "arguments"),
-            "residual": (of.block, "input"),
-            "attention_input": (of.attention, "input"),
-            "source": (of.attention, "source"),
-            "concatenated": (of.o_proj, "input"),
-            "attended": (of.attention, "output"),
-            "output": (of.output, "output"),
-            "summed": (of.block, "output") if of.parallel else (entered, "input"),
+        entered, norm = modules.sum_input(pre_norm), modules.after_attention(pre_norm)
+        places: dict[str, tuple[nn.Module, str]] = {
+            "arguments": (modules.block, "arguments"),
+            "residual": (modules.block, "input"),
+            "attention_input": (modules.attention, "input"),
+            "source": (modules.attention, "source"),
+            "concatenated": (modules.o_proj, "input"),
+            "attended": (modules.attention, "output"),
+            "output": (modules.output, "output"),
+            "summed": (modules.block, "output") if modules.parallel else (entered, "input"),
             "normed": (entered, "input" if norm is None else "output"),
         }
-        at["end"] = at["summed" if of.parallel else "normed"]
-        if not of.attends:
-            at = {"arguments": at["arguments"]}
-        elif of.parallel:
-            at["network_output"] = of.writers["feed-forward"], "output"
-        sites |= {(layer, name): Site(*at[name], of) for name in names if name in at}
+        places["end"] = places["summed" if modules.parallel else "normed"]
+        if not modules.attends:
+            places = {"arguments": places["arguments"]}
+        elif modules.parallel:
+            places["network_output"] = modules.writers["feed-forward"], "output"
+        sites |= {(layer, name): Site(*places[name], modules) for name in names if name in places}
     return sites
 
 
@@ -67,19 +68,17 @@ def taps(sites: Mapping[Key, Site], visit: Callable[[Key, Any], Any]) -> Iterato
     A tensor that ``visit`` returns replaces the one at the site. Where several layers share modules, the runs of their
     block are counted from here on, so passes have to be whole.
     """
-    runs = Counter[nn.Module]()
-
-    thread = get_ident()
+    runs, thread = Counter[nn.Module](), get_ident()
 
     def count(block: nn.Module, _: Any) -> None:
         if get_ident() == thread:
             runs[block] += 1
 
     def in_own_run(key: Key, of: LayerModules | None, tensor: Any) -> Any:
-        own = of is None or of.n_runs == 1 or (runs[of.block] - 1) % of.n_runs == of.run
+        in_its_run = of is None or of.n_runs == 1 or (runs[of.block] - 1) % of.n_runs == of.run
         if of is not None and of.parallel and sites[key].module is of.network_output:
             tensor = tensor.clone()  # Falcon adds to it in place
-        return visit(key, tensor) if own else None
+        return visit(key, tensor) if in_its_run else None
 
     shared = {site.of.block for site in sites.values() if site.of is not None and site.of.n_runs > 1}
     with ExitStack() as stack:
@@ -109,7 +108,8 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
         crosses = side == "source" and kwargs.get("key_value_states") is not None
         name = "key_value_states" if crosses else "hidden_states"
         positional = bool(args) and not crosses
-        if (replaced := visit(args[0] if positional else kwargs[name])) is None:
+        replaced = visit(args[0] if positional else kwargs[name])
+        if replaced is None:
             return None
         return ((replaced, *args[1:]), kwargs) if positional else (args, kwargs | {name: replaced})
 
@@ -129,15 +129,13 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
 def what_to_try(checkpoint: Checkpoint) -> str:
     """The end of a message about a model that differs: to remove hooks that may change it, else to compute finer."""
     whole: nn.Module = checkpoint.model if checkpoint.whole is None else checkpoint.whole
-    hooked = [name or type(module).__name__ for name, module in whole.named_modules() if _has_hooks_of_others(module)]
+    hooked = []
+    for name, module in whole.named_modules():
+        hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+        if any(hook.__module__.partition(".")[0] not in ("attnviz", "transformers") for hook in hooks):
+            hooked.append(name or type(module).__name__)
     if not hooked:
         return "Try --dtype float64: it makes rounding smaller, but not an error."
-    more = len(hooked) - 3
-    named = ", ".join(hooked[:3]) + (f" and {counted(more, 'module')} more" if more > 0 else "")
-    return f"Hooks run on {named}, which may change what the model computes: remove them, and run it again."
-
-
-def _has_hooks_of_others(module: nn.Module) -> bool:
-    """Whether forward hooks are on a module that neither attnviz nor transformers put there."""
-    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-    return any(hook.__module__.partition(".")[0] not in ("attnviz", "transformers") for hook in hooks)
+    more = f" and {counted(len(hooked) - 3, 'module')} more" if len(hooked) > 3 else ""
+    names = ", ".join(hooked[:3]) + more
+    return f"Hooks run on {names}, which may change what the model computes: remove them, and run it again."

@@ -1,4 +1,4 @@
-"""Recompute every head with the reference attention and compare it with the model's own, block by block."""
+"""Recompute every head with the reference attention and compare it with the model's own, chunk by chunk."""
 
 import math
 from bisect import bisect_left
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnviz.errors import UsageError, VerificationError
 from attnviz.locks import alone
+from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import look_again
 from attnviz.models.head_ids import LayerId
@@ -33,15 +34,11 @@ from attnviz.trace.recorder import (
     random_numbers,
     random_values,
     record_attention,
-    row_blocks,
 )
 from attnviz.trace.taps import what_to_try
 
-_SAME_WEIGHTS = 1e-4
-"""Tolerance of a layer's fingerprint: recomputed from the same weights, it differs by rounding alone."""
-
-Names = Callable[[int], Sequence[str]]
-"""From the index of a text in a batch to the labels of its tokens."""
+_SAME_WEIGHTS = 1e-4  # tolerance of a fingerprint: recomputed from the same weights, it differs by rounding alone
+TokenLabels = Callable[[int], Sequence[str]]  # from the index of a text in a batch to the labels of its tokens
 
 
 @dataclass(frozen=True)
@@ -53,35 +50,27 @@ class PendingCheck:
 
 @dataclass(frozen=True)
 class VerifiedRows:
-    """A block of query rows of a layer's reference patterns, each weight compared with the model's own.
+    """Query rows of a layer's reference patterns, each weight compared with the model's own.
 
     During the pass the check is pending, and nothing of them may be used unless the pass ends without an error.
     Construction fails if a ``check`` that is known is not within the tolerance.
-
-    Attributes:
-        check: of the layer.
-        pattern: [batch, n_heads, rows, n_keys]; keys after the last of them are hidden from all these rows.
-        first: the first query.
-        n_queries, n_keys: of the whole layer.
-        end: past the last query that is verified; 0 for all.
     """
 
     check: LayerCheck | PendingCheck
     tolerance: Tolerance
-    pattern: Tensor
-    first: int
-    n_queries: int
+    pattern: Tensor  # [batch, n_heads, rows, n_keys]; keys after the last of them are hidden from all these rows
+    first: int  # the first query
+    n_queries: int  # of the whole layer, as n_keys
     n_keys: int
-    end: int = 0
+    end: int = 0  # past the last query that is verified; 0 for all
 
     @property
-    def wide(self) -> Tensor:
+    def in_float32(self) -> Tensor:
         """The pattern in float32 at least, so that sums over it are exact enough for statistics."""
         return attention.upcast(self.pattern)
 
     @property
     def layer(self) -> int:
-        """The layer of these rows."""
         return self.check.layer
 
     @property
@@ -90,11 +79,30 @@ class VerifiedRows:
         return self.first + self.pattern.shape[2] == (self.end or self.n_queries)
 
     def __post_init__(self) -> None:
-        """Raise VerificationError for rows that did not verify, so that no number can be taken from them."""
         if isinstance(self.check, PendingCheck):
             return
         if not within(self.check, self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
             raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
+
+
+def _verified(
+    check: LayerCheck | PendingCheck,
+    tolerance: Tolerance,
+    heads: LayerQK,
+    pattern: Tensor,
+    first: int,
+    queries: Sequence[int] | None,
+) -> VerifiedRows:
+    n_queries, n_keys = heads.query.shape[-2], heads.key.shape[-2]
+    return VerifiedRows(
+        check=check,
+        tolerance=tolerance,
+        pattern=pattern,
+        first=first,
+        n_queries=n_queries,
+        n_keys=n_keys,
+        end=n_queries if queries is None else queries[-1] + 1,
+    )
 
 
 @dataclass(eq=False)
@@ -102,21 +110,16 @@ class VerifiedAttention:
     """The verified heads of one text: patterns are recomputed on demand, not kept.
 
     Inputs and outputs of the layers stay in memory, and masks that they share. A recomputed layer must match the
-    fingerprint taken at verification, so that a changed model is noticed.
-    Made by :func:`verify_attention`.
-
-    Attributes:
-        memory: bytes that a block of rows may take.
-        queries: the queries that were verified, in order; None for all.
+    fingerprint taken at verification, so that a changed model is noticed. Made by :func:`verify_attention`.
     """
 
     checkpoint: Checkpoint
     tokens: Tokens
     verification: Verification
-    memory: float | None
+    memory: float | None  # bytes that a chunk of rows may take
     _kept: "dict[int, _KeptLayer]"
     _target: Tokens | None = None
-    queries: tuple[int, ...] | None = None
+    queries: tuple[int, ...] | None = None  # those that were verified, in order; None for all
     _mask_cache: MaskCache = field(default_factory=dict)
 
     def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
@@ -136,8 +139,7 @@ class VerifiedAttention:
     def model_output(self, layer: int) -> Tensor:
         """The model's own attention output of a layer, after W_O and b_O, before the residual, [1, n, d_model].
 
-        Raises:
-            UsageError: it was not kept when the heads were verified.
+        UsageError: it was not kept when the heads were verified.
         """
         output = self._kept[layer].output
         if output is None:
@@ -148,22 +150,20 @@ class VerifiedAttention:
         return output
 
     def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[VerifiedRows]:
-        """Recompute the patterns of a layer in blocks of query rows, in order; of all or some heads.
+        """Recompute the patterns of a layer in chunks of query rows, in order; of all or some heads.
 
-        Raises:
-            VerificationError: the model's weights are no longer those that were verified.
+        VerificationError: the model's weights are no longer those that were verified.
         """
-        source, check = self._heads(layer), self.verification.layers[layer]
+        source = self._heads(layer)
+        check = self.verification.layers[layer]
         if heads is not None:
             source, check = of_heads(source, heads), replace(check, heads_compared=len(heads))
-        n_queries, n_keys = source.query.shape[-2], source.key.shape[-2]
-        end = n_queries if self.queries is None else self.queries[-1] + 1
         memory = default_memory(source.query.device) if self.memory is None else self.memory
-        for first, last in row_blocks(n_queries, source.row_bytes, memory):
+        for first, last in row_blocks(source.query.shape[-2], source.row_bytes, memory):
             for start, stop in _stretches(self.queries, first, last):
                 with torch.inference_mode(), torch.autocast(source.query.device.type, enabled=False):
                     pattern = source.rows(start, stop)
-                yield VerifiedRows(check, self.verification.tolerance, pattern, start, n_queries, n_keys, end)
+                yield _verified(check, self.verification.tolerance, source, pattern, start, self.queries)
 
     @alone
     def _heads(self, layer: int) -> LayerQK:
@@ -181,7 +181,7 @@ class VerifiedAttention:
             heads = heads.without_rounding()
         again = _fingerprint(heads, value)
         same = torch.allclose(again, kept.fingerprint, rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS)
-        if not same or _numbers_of(heads.scoring) != kept.scoring:
+        if not same or _scoring_of(heads.scoring) != kept.scoring:
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
                 "the model's weights changed since; analyze again."
@@ -191,8 +191,6 @@ class VerifiedAttention:
 
 @dataclass(frozen=True)
 class _KeptLayer:
-    """What is needed to recompute a layer."""
-
     inputs: tuple[Tensor, Tensor | None]
     output: Tensor | None
     fingerprint: Tensor
@@ -202,46 +200,55 @@ class _KeptLayer:
 def verify_attention(
     checkpoint: Checkpoint,
     tokens: Tokens,
-    visit: Callable[[VerifiedRows], None] = lambda _: None,
+    on_rows: Callable[[VerifiedRows], None] = lambda _: None,
     progress: Progress | None = None,
     target: Tokens | None = None,
     memory: float | None = None,
     queries: tuple[int, ...] | None = None,
     keep_outputs: bool = True,
-    called: Callable[[AttentionCall], None] | None = None,
+    on_attention_call: Callable[[AttentionCall], None] | None = None,
 ) -> VerifiedAttention:
-    """Run the model once on a text; recompute and compare its attention in blocks, layer by layer.
+    """Run the model once on a text; recompute and compare its attention in chunks of rows, layer by layer.
 
     For every layer the reference recomputes, from the layer's input and the checkpoint's parameters, queries, keys and
     values, the pattern of every head, its weighted values and the attention output after W_O, and compares each with
-    the model's own. ``visit`` is called with each block of rows, first layer and first row first; nothing
-    of it may be used unless this function returns. ``target`` is what the decoder of an encoder-decoder reads. Where
-    ``queries`` are given, positions in order, the rows of these alone are recomputed; queries, keys and values are
-    compared at all positions. Without ``keep_outputs`` there is no :meth:`VerifiedAttention.model_output`. ``called``
-    gets what each layer of the model hands to its attention, before it is compared.
+    the model's own. ``on_rows`` is called with each chunk, first layer and first row first; nothing of it may be used
+    unless this function returns. ``target`` is what the decoder of an encoder-decoder reads. Where ``queries`` are
+    given, positions in order, the rows of these alone are recomputed; queries, keys and values are compared at all
+    positions. Without ``keep_outputs`` there is no :meth:`VerifiedAttention.model_output`. ``on_attention_call`` gets
+    what each layer of the model hands to its attention, before it is compared.
 
-    Raises:
-        VerificationError: a layer differs by more than the tolerance of the dtype; the message
-            locates the worst difference.
+    VerificationError: a layer differs by more than the tolerance of the dtype; it locates the worst difference.
     """
-    inputs = _inputs(checkpoint, tokens, target)
 
-    def names(layer: int) -> tuple[Names, Names]:
-        queries, keys = _read_by(layer, tokens, target)
-        return (lambda _: queries.labels), (lambda _: keys.labels)
+    def labels(layer: int) -> tuple[TokenLabels, TokenLabels]:
+        of_queries, of_keys = _read_by(layer, tokens, target)
+        return (lambda _: of_queries.labels), (lambda _: of_keys.labels)
 
     verifier = Verifier(
-        checkpoint, names, visit, progress=progress, queries=queries, keep_outputs=keep_outputs, called=called
+        checkpoint,
+        labels,
+        on_rows,
+        progress=progress,
+        queries=queries,
+        keep_outputs=keep_outputs,
+        on_attention_call=on_attention_call,
     )
     tell(progress, "verifying", 0, checkpoint.n_layers)
-    verifier.run(inputs, memory)
+    verifier.run(_inputs(checkpoint, tokens, target), memory)
     return VerifiedAttention(
-        checkpoint, tokens, verifier.verification(), memory, verifier.kept, target, queries, verifier.mask_cache
+        checkpoint=checkpoint,
+        tokens=tokens,
+        verification=verifier.verification(),
+        memory=memory,
+        _kept=verifier.kept,
+        _target=target,
+        queries=queries,
+        _mask_cache=verifier.mask_cache,
     )
 
 
 def _inputs(checkpoint: Checkpoint, tokens: Tokens, target: Tokens | None) -> dict[str, Tensor]:
-    """What a model reads, with what its decoder does."""
     inputs = tokens.model_inputs(checkpoint.device)
     if target is not None:
         inputs |= {f"decoder_{name}": tensor for name, tensor in target.model_inputs(checkpoint.device).items()}
@@ -249,22 +256,17 @@ def _inputs(checkpoint: Checkpoint, tokens: Tokens, target: Tokens | None) -> di
 
 
 def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens, Tokens]:
-    """The tokens of a layer's queries and of its keys."""
     letter = layer.stack.letter if target is not None and isinstance(layer, LayerId) else "E"
     target = tokens if target is None else target
     return {"E": (tokens, tokens), "D": (target, target), "X": (target, tokens)}[letter]
 
 
-def _nothing(_: VerifiedRows) -> None:
-    """Rows are not visited while a wrong layer is located."""
-
-
 class Verifier(Observer):
     """The observer that recomputes a recorded pass and compares it; see :func:`verify_attention`.
 
-    ``masks`` gives the keys of a layer that are tokens, [batch, n_keys], 1 for a token and 0 for padding; without it
-    all are. ``keep`` is whether layers can be recomputed later; ``written`` is called with the model's own weighted
-    values of each layer, [batch, n, n_heads, d_head]; ``called`` with each layer's call.
+    ``labels`` gives those of a layer's queries and keys; ``masks`` the keys of a layer that are tokens,
+    [batch, n_keys], 1 for a token and 0 for padding; without it all are. ``keep`` is whether layers can be recomputed
+    later; ``on_weighted_values`` is called with the model's own of each layer, [batch, n, n_heads, d_head].
 
     During the pass no comparison waits for the device; nothing that it gave may be used unless :meth:`run` returns.
     """
@@ -274,19 +276,20 @@ class Verifier(Observer):
     def __init__(
         self,
         checkpoint: Checkpoint,
-        names: Callable[[int], tuple[Names, Names]],
-        visit: Callable[[VerifiedRows], None],
+        labels: Callable[[int], tuple[TokenLabels, TokenLabels]],
+        on_rows: Callable[[VerifiedRows], None],
         masks: Callable[[int], Tensor] | None = None,
         keep: bool = True,
         progress: Progress | None = None,
         queries: tuple[int, ...] | None = None,
         keep_outputs: bool = True,
-        written: Callable[[int, Tensor], None] | None = None,
-        called: Callable[[AttentionCall], None] | None = None,
+        on_weighted_values: Callable[[int, Tensor], None] | None = None,
+        on_attention_call: Callable[[AttentionCall], None] | None = None,
     ) -> None:
-        self._queries, self._keep_outputs, self._written, self._called = queries, keep_outputs, written, called
-        self._checkpoint, self._names, self._visit, self._masks = checkpoint, names, visit, masks
-        self._keep, self._progress, self._locating = keep, progress, False
+        self._checkpoint, self._labels, self._masks = checkpoint, labels, masks
+        self._on_rows, self._on_weighted_values, self._on_call = on_rows, on_weighted_values, on_attention_call
+        self._queries, self._keep, self._keep_outputs = queries, keep, keep_outputs
+        self._progress, self._locating = progress, False
         self._attention = checkpoint.attention  # asked once, since all layers are looked at
         self.checks: dict[int, LayerCheck] = {}
         self.located: list[tuple[float, str]] = []
@@ -297,16 +300,11 @@ class Verifier(Observer):
         self._parameters: HeadParameters
         self._compared: LayerComparison
         self._queries_per_key = 1
-        self._value, self._weighted = torch.empty(0), list[Tensor]()
-        self._random, self._both, self._blind = torch.empty(0), torch.empty(0), list[Tensor]()
-        self._fingerprint = torch.empty(0)
+        self._value = self._random = self._both = self._fingerprint = torch.empty(0)
+        self._weighted, self._blind = list[Tensor](), list[Tensor]()
 
     def run(self, inputs: dict[str, Tensor], memory: float | None = None) -> None:
-        """Run the model once on what its forward takes.
-
-        Raises:
-            VerificationError: a layer differs; a second run, which looks at every step, says where.
-        """
+        """Run the model once; where a layer differs, once more, to raise VerificationError with the place."""
         try:
             wrong = self._wrong(record_attention(self._checkpoint, inputs, self, memory, check_finite=False))
         except VerificationError:  # perhaps what follows from a layer that differs
@@ -316,7 +314,9 @@ class Verifier(Observer):
         if not wrong:
             return
         again = copy(self)
-        again._locating, again._visit, again._written, again._called, again.located = True, _nothing, None, None, []
+        again._locating, again.located = True, []
+        again._on_rows = lambda _: None
+        again._on_weighted_values = again._on_call = None
         try:
             record_attention(self._checkpoint, inputs, again, memory)
         except VerificationError:
@@ -338,7 +338,7 @@ class Verifier(Observer):
         first = comparisons[0][0].on_device
         final = torch.zeros_like(first[:1]) if states is None else largest(states)[None].to(first)
         of_layers = [compared.on_device.to(final) for compared, _ in comparisons]  # perhaps of several devices
-        numbers = torch.stack([torch.cat([each, final]) for each in of_layers]).tolist()
+        numbers = torch.stack([torch.cat([of_layer, final]) for of_layer in of_layers]).tolist()
         for (compared, n_summed), of_layer in zip(comparisons, numbers, strict=True):
             self.checks[compared.layer] = compared.result(of_layer[:-1], n_summed)
         if states is not None and not math.isfinite(numbers[0][-1]):
@@ -353,25 +353,24 @@ class Verifier(Observer):
         """Recompute and compare queries, keys and values."""
         assert attention_input is not None
         model, layer = self._checkpoint, call.layer
-        self._compared, self._weighted = (
-            LayerComparison(model, layer, *self._names(layer), self._attention, self._locating),
-            [],
+        labels, keys = self._labels(layer)
+        compared = self._compared = LayerComparison(
+            checkpoint=model, layer=layer, labels=labels, keys=keys, attention=self._attention, locating=self._locating
         )
         self._queries_per_key = call.query.shape[1] // call.key.shape[1]
         mask = None if self._masks is None else self._masks(layer)
         self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask, self.mask_cache)
-        self._parameters, self._blind = parameters, []
+        self._parameters, self._weighted, self._blind = parameters, [], []
         if math.isnan(call.scale):  # the patterns say whether the reference's is right
             call = replace(call, scale=parameters.scale)
-        if self._called is not None:
-            self._called(call)
+        if self._on_call is not None:
+            self._on_call(call)
         recomputed = self._heads.query, self._heads.key, self._value
-        own = call.query, call.key, call.value
         x = attention_input, attention_input if source is None else source
-        for name, ours, theirs in zip(INPUTS, recomputed, own, strict=True):
+        for name, ours, theirs in zip(INPUTS, recomputed, (call.query, call.key, call.value), strict=True):
             shared_by = ours.shape[1] // theirs.shape[1]
             once = ours[:, ::shared_by] if shared_by > 1 else ours  # heads of a group share keys and values
-            self._compared.add_inputs(name, once, theirs, partial(_reason, model, name, x, parameters, theirs))
+            compared.add_inputs(name, once, theirs, partial(_reason, model, name, x, parameters, theirs))
         if self._attention != "eager":
             self._heads = self._heads.without_rounding()
             self._value = attention.upcast(self._value)
@@ -380,76 +379,73 @@ class Verifier(Observer):
         if self._keep:
             self._fingerprint = _fingerprint(self._heads, self._value)
         if self._locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
-            self._compared.causes.append(
+            compared.causes.append(
                 f"The model scales its scores by {call.scale:.6g}, the reference by {parameters.scale:.6g}."
             )
 
     def rows(self, layer: int, rows: Rows) -> None:
-        """Recompute a block of the patterns, compare it, and visit it."""
+        """Recompute some rows of the patterns, compare them, and pass them on."""
         for start, stop in _stretches(self._queries, rows.first, rows.last):
-            at = slice(start - rows.first, stop - rows.first)
+            here = slice(start - rows.first, stop - rows.first)
             if rows.weights is not None:
-                pattern, weighted = self._compared_weights(start, rows.weights[:, :, at])
+                pattern, weighted = self._compared_weights(start, rows.weights[:, :, here])
             else:
                 assert rows.probe is not None  # the observer probes
-                pattern, weighted = self._compared_probe(start, rows.probe[:, at])
+                pattern, weighted = self._compared_probe(start, rows.probe[:, here].transpose(1, 2))
             self._weighted.append(weighted.transpose(1, 2))
-            n_queries, n_keys = self._heads.query.shape[-2], self._heads.key.shape[-2]
-            end = n_queries if self._queries is None else self._queries[-1] + 1
             check, tolerance = PendingCheck(layer), self._checkpoint.tolerance
-            self._visit(VerifiedRows(check, tolerance, pattern, start, n_queries, n_keys, end))
+            self._on_rows(_verified(check, tolerance, self._heads, pattern, start, self._queries))
 
-    def _compared_weights(self, first: int, own: Tensor) -> tuple[Tensor, Tensor]:
+    def _compared_weights(self, first: int, model_rows: Tensor) -> tuple[Tensor, Tensor]:
         """The pattern of consecutive queries, compared with the model's weights, and the weighted values."""
-        heads, compared = self._heads, self._compared
-        pattern = heads.rows(first, first + own.shape[2], own.shape[-1])
-        if own.shape[-1] < pattern.shape[-1]:
-            own = torch.nn.functional.pad(own, (0, pattern.shape[-1] - own.shape[-1]))
+        heads = self._heads
+        compared = self._compared
+        last = first + model_rows.shape[2]
+        pattern = heads.rows(first, last, model_rows.shape[-1])
+        if model_rows.shape[-1] < pattern.shape[-1]:
+            model_rows = torch.nn.functional.pad(model_rows, (0, pattern.shape[-1] - model_rows.shape[-1]))
         if self._checkpoint.architecture.bypassing:
-            own = self._but_blind(first, pattern.shape[-1], pattern, own)
-        agrees = compared.add_rows(first, pattern, own)
-        if not agrees and not compared.causes and self._interleaved(first, own):
-            compared.causes.append(
-                "Queries, keys and values agree before that; patterns agree with the groups of heads in another order."
-            )
+            model_rows = self._but_blind(first, pattern.shape[-1], pattern, model_rows)
+        agrees = compared.add_rows(first, pattern, model_rows)
+        if not agrees and not compared.causes and self._queries_per_key > 1:
+            rows = self._other_groups().rows(first, last, model_rows.shape[-1])
+            if rows.shape == model_rows.shape and float(largest(rows - model_rows)) <= compared.tolerance.pattern:
+                compared.causes.append(
+                    "Queries, keys and values agree before that; patterns agree with the groups of heads in another "
+                    "order."
+                )
         return pattern, torch.matmul(pattern, self._value[..., : pattern.shape[-1], :])
 
-    def _compared_probe(self, first: int, own: Tensor) -> tuple[Tensor, Tensor]:
+    def _compared_probe(self, first: int, model_outputs: Tensor) -> tuple[Tensor, Tensor]:
         """As :meth:`_compared_weights`, compared with what the model's attention makes of random values."""
-        heads, last, d_head = self._heads, first + own.shape[1], self._value.shape[-1]
-        pattern = heads.rows(first, last)
+        d_head = self._value.shape[-1]
+        pattern = self._heads.rows(first, first + model_outputs.shape[2])
         n_keys = pattern.shape[-1]
         together = torch.matmul(pattern, self._both[..., :n_keys, :])
         weighted, expected = together[..., :d_head], together[..., d_head:]
-        own = own.transpose(1, 2)
-        own = self._but_blind(first, n_keys, expected, own)
-        if not self._compared.add_probe(first, pattern, self._random, expected, own) and not self._compared.causes:
-            self._compared.causes += self._other_ways(first, own)
+        model_outputs = self._but_blind(first, n_keys, expected, model_outputs)
+        agrees = self._compared.add_probe(first, pattern, self._random, expected, model_outputs)
+        if not agrees and not self._compared.causes:
+            self._compared.causes += self._other_ways(first, model_outputs)
         return pattern, weighted.to(self._checkpoint.dtype)
 
-    def _but_blind(self, first: int, n_keys: int, expected: Tensor, own: Tensor) -> Tensor:
+    def _but_blind(self, first: int, n_keys: int, expected: Tensor, model_rows: Tensor) -> Tensor:
         """The model's rows, but for queries of padding that may attend to nothing, in which implementations differ."""
         heads = self._heads
         if heads.mask is None or heads.across or (not heads.scoring.causal and heads.scoring.window is None):
-            return own
-        allowed = heads.allowed(first, first + own.shape[2], n_keys)
+            return model_rows
+        allowed = heads.allowed(first, first + model_rows.shape[2], n_keys)
         if allowed is None:
-            return own
+            return model_rows
         self._blind.append(~allowed.any(-1, keepdim=True))
-        return torch.where(self._blind[-1], expected, own)
-
-    def _interleaved(self, first: int, own: Tensor) -> bool:
-        """Whether the model's rows agree if head h has the keys of key-value head h mod n_kv_heads."""
-        if self._queries_per_key == 1:
-            return False
-        rows = self._other_groups().rows(first, first + own.shape[2], own.shape[-1])
-        return rows.shape == own.shape and float(largest(rows - own)) <= self._compared.tolerance.pattern
+        return torch.where(self._blind[-1], expected, model_rows)
 
     def _other_groups(self) -> LayerQK:
+        """Head h with the keys of key-value head h mod n_kv_heads."""
         key = self._heads.key[:, :: self._queries_per_key].repeat(1, self._queries_per_key, 1, 1)
         return replace(self._heads, key=key)
 
-    def _other_ways(self, first: int, own: Tensor) -> Iterator[str]:
+    def _other_ways(self, first: int, model_outputs: Tensor) -> Iterator[str]:
         """What else than the reference's way of attending explains what the model makes of random values."""
         heads, scoring = self._heads, self._heads.scoring
         ahead = replace(heads, scoring=replace(scoring, causal=not scoring.causal), mask_cache={})
@@ -459,9 +455,8 @@ class Verifier(Observer):
         )
         ways = {f"This model attends {way}.": ahead, groups: self._other_groups()}
         for sentence, other in ways.items():
-            rows = other.rows(first, first + own.shape[2], other.key.shape[-2])
-            expected = torch.matmul(rows, self._random)
-            if float(largest(expected - own)) <= self._compared.tolerance.probe:
+            rows = other.rows(first, first + model_outputs.shape[2], other.key.shape[-2])
+            if float(largest(torch.matmul(rows, self._random) - model_outputs)) <= self._compared.tolerance.probe:
                 yield sentence
 
     def end(self, record: LayerRecord) -> None:
@@ -479,13 +474,17 @@ class Verifier(Observer):
         if self._locating:
             check = compared.result(compared.on_device.tolist(), n_summed)
             if not within(check, model.tolerance):
-                self.located.append(compared.located(check, record, weighted, output, self._queries))
+                ratio, where = compared.located(check, record, weighted, output, self._queries)
+                self.located.append((ratio, " ".join([where, *compared.causes])))
         if self._keep:
-            inputs = record.attention_input, record.source
-            own = record.output if self._keep_outputs else None
-            self.kept[layer] = _KeptLayer(inputs, own, self._fingerprint, _numbers_of(self._heads.scoring))
-        if self._written is not None:
-            self._written(layer, record.weighted)
+            self.kept[layer] = _KeptLayer(
+                inputs=(record.attention_input, record.source),
+                output=record.output if self._keep_outputs else None,
+                fingerprint=self._fingerprint,
+                scoring=_scoring_of(self._heads.scoring),
+            )
+        if self._on_weighted_values is not None:
+            self._on_weighted_values(layer, record.weighted)
         tell(self._progress, "verifying", len(self._comparisons), model.n_layers)
 
 
@@ -503,10 +502,10 @@ def _stretches(queries: Sequence[int] | None, first: int, last: int) -> list[tup
 
 
 def _reason(
-    checkpoint: Checkpoint, name: str, x: tuple[Tensor, Tensor], parameters: HeadParameters, own: Tensor
+    checkpoint: Checkpoint, name: str, x: tuple[Tensor, Tensor], parameters: HeadParameters, model_values: Tensor
 ) -> str:
     """The step of the reference whose omission alone explains the difference, or an empty text."""
-    own = attention.repeat_kv(own, parameters.n_heads)
+    model_values = attention.repeat_kv(model_values, parameters.n_heads)
 
     def variant(**changes: object) -> Tensor:
         changed = replace(parameters, **changes)  # type: ignore[arg-type]
@@ -524,12 +523,12 @@ def _reason(
     if projection.clip is not None:
         ways["without the bound"] = {kind: replace(projection, clip=None)}
     ways["with the heads in another order"] = {}
-    limit = checkpoint.tolerance.output * float(own.abs().max())
+    limit = checkpoint.tolerance.output * float(model_values.abs().max())
     for way, changes in ways.items():
         result = variant(**changes)
         if not changes:  # any permutation of the heads: sorted by the sum of their numbers
-            result, own = (x[:, x[0].double().sum((-1, -2)).argsort()] for x in (result, own))
-        if result.shape == own.shape and float((result - own).abs().max()) <= limit:
+            result, model_values = (x[:, x[0].double().sum((-1, -2)).argsort()] for x in (result, model_values))
+        if result.shape == model_values.shape and float((result - model_values).abs().max()) <= limit:
             return f"; they agree {way}"
     return ""
 
@@ -543,12 +542,16 @@ def _heads_of(
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         query, key = attention.queries_and_keys(x, keys, parameters)
         value = attention.values(keys, parameters)
-    return LayerQK(query, key, parameters, mask, source is not None, mask_cache), parameters, value
+    heads = LayerQK(
+        query=query, key=key, scoring=parameters, mask=mask, across=source is not None, mask_cache=mask_cache
+    )
+    return heads, parameters, value
 
 
 def _fingerprint(heads: LayerQK, value: Tensor) -> Tensor:
     """A few numbers a head that change when queries, keys, values or patterns do, or heads are permuted."""
-    n, rows = heads.query.shape[-2], list[int]()
+    n = heads.query.shape[-2]
+    rows = list[int]()
     if heads.scoring.position_bias is not None or heads.scoring.relative is not None or heads.scoring.sinks is not None:
         rows = sorted({0, n // 2, n - 1})
     with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
@@ -559,6 +562,6 @@ def _fingerprint(heads: LayerQK, value: Tensor) -> Tensor:
         )
 
 
-def _numbers_of(scoring: Scoring) -> tuple[object, ...]:
+def _scoring_of(scoring: Scoring) -> tuple[object, ...]:
     """What besides queries, keys and tensors makes patterns."""
     return scoring.scale, scoring.causal, scoring.upcast, scoring.softmax_in_float32, scoring.window, scoring.cap

@@ -145,7 +145,7 @@ def profiled(tmp_path: Path, kind: str, layers: int) -> tuple[int, int, int]:
 def test_a_batch_of_a_profile_waits_no_oftener_in_more_layers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, ratio: float
 ) -> None:
-    monkeypatch.setattr(relations, "first_largest", lambda rows: rows.argmax(-1))  # NumPy's is of a processor alone
+    monkeypatch.setattr(relations, "fast_argmax", lambda rows: rows.argmax(-1))  # NumPy's is of a processor alone
     own, ours, waits = profiled(tmp_path, kind, 4)
     more_own, more, more_waits = profiled(tmp_path, kind, 8)
     assert waits == more_waits <= 9

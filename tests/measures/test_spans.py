@@ -47,12 +47,12 @@ def test_shares_and_lookback_of_a_pattern_made_by_hand(size: int) -> None:
     layout = SpanLayout((Span("read", (1, 2)), Span("answer", (3, 4))), 5, first_new=3)
     tally = tallied(pattern, layout, size)
     torch.testing.assert_close(
-        tally.shares[0], torch.tensor([[(0.5 + 0.8) / 2, 0], [(0.5 + 0.6) / 2, (0.4 + 0.4) / 2]]).double()
+        tally.means["shares"][0], torch.tensor([[(0.5 + 0.8) / 2, 0], [(0.5 + 0.6) / 2, (0.4 + 0.4) / 2]]).double()
     )
-    torch.testing.assert_close(tally.last_shares[0], torch.tensor([[0.8, 0], [0.6, 0.4]]).double())
+    torch.testing.assert_close(tally.means["last_shares"][0], torch.tensor([[0.8, 0], [0.6, 0.4]]).double())
     first = (0.6 / 3) / (0.6 / 3 + 0.4 / 1)
     second = (0.6 / 3) / (0.6 / 3 + 0.4 / 2)
-    assert float(tally.lookback[0]) == pytest.approx((first + second) / 2)
+    assert float(tally.means["lookback"][0]) == pytest.approx((first + second) / 2)
 
 
 def plain(model: Any, ids: tuple[int, ...]) -> np.ndarray:
@@ -120,9 +120,9 @@ def test_a_head_that_rests_on_the_first_token_reads_no_span() -> None:
     reads[4:, 2] = 0.5
     layout = SpanLayout((Span("one", (0, 1, 2)), Span("two", (4, 5))), 6, None, frozenset({0}))
     tally = tallied(torch.stack([rests, reads]), layout, 3)
-    assert tally.shares[:, 1, 0].tolist() == [1, 1]
-    assert tally.content[:, 1, 0].tolist() == [0, 0.5]
-    assert tally.sink[:, 1].tolist() == [1, 0.5]
+    assert tally.means["shares"][:, 1, 0].tolist() == [1, 1]
+    assert tally.means["content"][:, 1, 0].tolist() == [0, 0.5]
+    assert tally.means["sink"][:, 1].tolist() == [1, 0.5]
 
 
 def test_an_only_span_is_measured_against_the_rest() -> None:

@@ -455,9 +455,7 @@ def test_another_model_that_a_hook_runs_is_not_recorded():
 
 def test_passes_that_end_out_of_turn_leave_transformers_own_function():
     checkpoint = llama()
-    attentions = (
-        recorder._BlockAttention.of(checkpoint, recorder.Observer(), 1.0, recorder._State()) for _ in range(2)
-    )
+    attentions = (recorder._BlockAttention(checkpoint, recorder.Observer(), 1.0, recorder._State()) for _ in range(2))
     one, other = (recorder._exchanged(attention, "sdpa") for attention in attentions)
     one.__enter__()
     other.__enter__()

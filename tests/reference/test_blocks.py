@@ -21,11 +21,11 @@ from attnviz.commands.heads import measure
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import VerificationError
 from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference import attention
 from attnviz.trace import recorder, verify
-from attnviz.trace.patterns import PatternsAlone
-from attnviz.trace.recorder import row_blocks
+from attnviz.trace.patterns import PatternCallback
 from attnviz.trace.verify import PendingCheck, VerifiedAttention, VerifiedRows, verify_attention
 from tests.support import families
 from tests.support.blocks import SIZES, hidden_keys, in_blocks
@@ -259,7 +259,7 @@ def test_a_gpt2_that_reorders_and_upcasts_comes_in_blocks(monkeypatch, dtype):
     checkpoint.model.set_attn_implementation("eager")
     with torch.inference_mode():
         untouched = checkpoint.model(**inputs)[0]
-    assert torch.equal(recorder.record_attention(checkpoint, inputs, PatternsAlone(checkpoint), math.inf), untouched)
+    assert torch.equal(recorder.record_attention(checkpoint, inputs, PatternCallback(checkpoint), math.inf), untouched)
     expected = recorded(checkpoint, inputs)
     in_blocks(monkeypatch, 4)
     seen: list[VerifiedRows] = []

@@ -89,7 +89,7 @@ class GradientTally:
         model = self._checkpoint
         gates = [gradient.new_ones(len(gradient), n, requires_grad=True) for n in self._n_heads]
         with torch.enable_grad(), removal.gated_heads(model, dict(enumerate(gates))):
-            of_gates = torch.autograd.grad(removal.final_states(model, kept.inputs), gates, gradient)
+            of_gates = torch.autograd.grad(removal.run_model(model, kept.inputs), gates, gradient)
         widest = max(self._n_heads)
         return self._finite(
             torch.stack([pad(each.double().cpu(), (0, widest - each.shape[1])) for each in of_gates], 1)

@@ -352,7 +352,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             return
         for rows in self.verified.rows(layer, heads):
             merge = merge or UnitRows(context.units.members, context.keys.members, rows.n_queries, rows.n_keys)
-            unit, merged = merge.add(rows.first, rows.wide[0])
+            unit, merged = merge.add(rows.first, rows.in_float32[0])
             pattern = merged.cpu()
             if self.without_sinks:
                 non_sink = context.non_sink[unit : unit + pattern.shape[1]]

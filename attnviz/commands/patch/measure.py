@@ -48,7 +48,7 @@ from attnviz.progress import Progress
 from attnviz.texts.batches import collate
 from attnviz.texts.tables import PromptPair
 from attnviz.trace.paths import FROZEN, Receiver, along_paths, receiver_named
-from attnviz.trace.removal import KeptPass, Replacement, final_states, run_and_keep, running
+from attnviz.trace.removal import KeptPass, Replacement, run_and_keep, run_model, running
 from attnviz.wording import amount, counted
 
 DENOISE, NOISE = PATCH_DIRECTIONS
@@ -392,11 +392,11 @@ class PatchedPasses:
                 clean, corrupt = (
                     self._batch([side[pair] for pair in pairs]) for side in (self._inputs.clean, self._inputs.corrupt)
                 )
-                final = final_states(self._checkpoint, clean.batch.inputs)
+                final = run_model(self._checkpoint, clean.batch.inputs)
                 metrics = BatchMetrics(self._checkpoint, clean, final, self._weights)
                 if self._metric != KL and metrics.clean is not None:
                     self.clean[pairs] = metrics.clean[0]
-                final = final_states(self._checkpoint, corrupt.batch.inputs)
+                final = run_model(self._checkpoint, corrupt.batch.inputs)
                 self._corrupt_change[pairs] = self._measured(metrics, final, corrupt)[0]
 
     def _patched(

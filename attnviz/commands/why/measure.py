@@ -122,7 +122,7 @@ def why(
         raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
     with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
         verified = verify_attention(
-            checkpoint, tokens, progress=progress, memory=of_chunk, keep_outputs=False, called=keep_call
+            checkpoint, tokens, progress=progress, memory=of_chunk, keep_outputs=False, on_attention_call=keep_call
         )
 
     @cache

@@ -280,7 +280,7 @@ class ScoreDecomposer:
         """The verified attention of a query in this or another head, [n_keys that it sees]."""
         layer, number = head or self.head
         (rows,) = replace(self.verified, queries=(query,)).rows(layer, [number])
-        return rows.wide[0, 0, 0]
+        return rows.in_float32[0, 0, 0]
 
 
 def _norm_scale(norm: Norm | None, projected: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from attnviz.texts.long_runs import Unfinished, this_process
 from attnviz.texts.reading import Corpus, open_corpora
 from attnviz.texts.tables import Columns
 from attnviz.trace.logits import check_logits
-from attnviz.trace.removal import final_states, running
+from attnviz.trace.removal import run_model, running
 from attnviz.version import __version__
 from attnviz.wording import counted
 
@@ -276,7 +276,7 @@ def _losses(checkpoint: Checkpoint, contexts: Tensor, batch_size: int, compare: 
         rows = contexts[first : first + at_once].to(checkpoint.device)
         inputs = {"input_ids": rows[:, :LATE], "attention_mask": torch.ones_like(rows[:, :LATE])}
         with running(checkpoint):
-            states = final_states(checkpoint, inputs)[:, places - 1]
+            states = run_model(checkpoint, inputs)[:, places - 1]
             logits = checkpoint.language_head(states).double()  # type: ignore[misc] # there are no contexts without
             right = logits.gather(-1, rows[:, places, None])[..., 0]
             found.append((logits.logsumexp(-1) - right).cpu())
