@@ -22,7 +22,6 @@ from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 from attnviz.texts.tables import (
     TABLES,
     Columns,
-    PairTable,
     Table,
     chat_rows,
     has_chats,
@@ -206,7 +205,7 @@ def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
 _MOST = 200  # characters of the names of columns in a note
 
 
-def unread_columns(tables: Iterable[Table | PairTable | None]) -> list[str]:
+def unread_columns(tables: Iterable[Table | None]) -> list[str]:
     """A sentence for each table with columns that are not read."""
     return [
         f"{visible(table.path.name)}: columns not read: {shorten(visible(', '.join(table.unread)), _MOST)}."
@@ -240,16 +239,8 @@ def _sentences(corpus: Corpus) -> Iterator[Text]:
 
 def _cells(corpus: Corpus) -> Iterator[Text]:
     assert corpus.table is not None
-    for number, cells in enumerate(corpus.table.cells()):
-        yield Text(
-            cells.text,
-            place=cells.place,
-            number=number,
-            pair=cells.pair,
-            id=cells.id,
-            label=cells.label,
-            contrast=cells.contrast,
-        )
+    for number, cells in enumerate(corpus.table.texts()):
+        yield Text(**cells, number=number)
 
 
 def _chats(corpus: Corpus) -> Iterator[Text]:

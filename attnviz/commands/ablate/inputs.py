@@ -174,7 +174,7 @@ def read_sources(
         if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
         _refuse_two(corpus, label, contrast)
-        if corpus.table and (contrast is not None or corpus.table.answer is not None):
+        if corpus.table and (contrast is not None or "answer" in corpus.table.columns):
             if columns.label is not None:
                 raise UsageError(
                     f"{corpus.path}: --label-column (label_column=...) names the class of each text, but answers and "
@@ -196,9 +196,9 @@ def _refuse_two(corpus: Corpus, label: str | None, contrast: Contrast | None) ->
     """Raise UsageError where a corpus has labels or answers of its own."""
     if corpus.table is None:
         return
-    if label is not None and (corpus.table.label is not None or corpus.table.answer is not None):
+    if label is not None and ("label" in corpus.table.columns or "answer" in corpus.table.columns):
         raise UsageError(f"{corpus.path} has labels or answers of its own; --label (label=) is for texts without.")
-    if contrast is not None and corpus.table.answer is not None:
+    if contrast is not None and "answer" in corpus.table.columns:
         raise UsageError(f"{corpus.path} has answers of its own; --answer and --foil are for texts without.")
 
 
