@@ -27,7 +27,6 @@ from attnviz.language.universal import RELATIONS
 from attnviz.measures.relations import RelatedWords
 from attnviz.measures.repeats import repeated_tokens
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.classifier import Classifier
 from attnviz.models.encoding import mask_token
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.texts.batches import Batch, EncodedText, collate, encode
@@ -57,7 +56,7 @@ of an answer is above that of a foil, at one position of each text."""
 _TOKENS = 4096  # most tokens of a batch, padding included
 
 _FULL, _SLACK = 0.97, 1
-"""Least length of a batch's shortest input, as a share of the longest, and tokens of slack below that.
+"""Inputs of a batch are within 3 % or one token of the longest.
 
 Padding would cost more than large batches gain: a small batch is filled up with copies that lack other heads.
 """
@@ -98,7 +97,7 @@ saturate."""
 
 
 @dataclass(frozen=True)
-class Sources:
+class TextSources:
     """Texts and corpora, and all texts to measure on, in order."""
 
     texts: tuple[Text, ...]
@@ -112,7 +111,7 @@ class ModelInput(NamedTuple):
     item: EncodedText
     text: int  # index of the measured text
     positions: tuple[int, ...]
-    labels: tuple[int, ...]  # targets at these positions; empty without a prediction
+    labels: tuple[int, ...] = ()  # targets at these positions; empty without a prediction
     foils: tuple[int, ...] = ()  # what their logits are compared with; empty for the loss
 
 
@@ -146,7 +145,7 @@ def read_sources(
     label: str | None = None,
     contrast: Contrast | None = None,
     columns: Columns = Columns(),  # noqa: B008 - it is frozen
-) -> Sources:
+) -> TextSources:
     """Read texts and, up to ``limit`` sentences of each, corpora: existing files, and words that end as such.
 
     ``label`` is the class of all texts; a table may bring the class of each, in one of its ``columns``. Likewise
@@ -160,21 +159,25 @@ def read_sources(
     if not items:
         raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .csv, .conllu or another).")
     texts, plain, corpora = list[Text](), list[str](), list[tuple[Corpus, int]]()
-    for each in items:
-        kind = source_kind(each)
+    for item in items:
+        kind = source_kind(item)
         if kind == "folder":
-            raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .csv, .conllu), or a text.")
+            raise CorpusError(f"{item} is a folder; expected a corpus in it (.txt, .csv, .conllu), or a text.")
         if kind == "text":
-            if not str(each).strip():
+            if not str(item).strip():
                 raise TextError("a text is empty or blank; expected a sentence, or a corpus (.txt, .csv, .conllu).")
-            plain.append(str(each))
-            texts.append(Text(str(each), number=len(texts)))
+            plain.append(str(item))
+            texts.append(Text(str(item), number=len(texts)))
             continue
-        corpus = open_corpus(Path(each), columns, refused=("gap", "chats"))
+        corpus = open_corpus(Path(item), columns, refused=("gap", "chats"))
         if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
-        _refuse_two(corpus, label, contrast)
-        if corpus.table and (contrast is not None or "answer" in corpus.table.columns):
+        has = set() if corpus.table is None else {"label", "answer"}.intersection(corpus.table.columns)
+        if label is not None and has:
+            raise UsageError(f"{corpus.path} has labels or answers of its own; --label (label=) is for texts without.")
+        if contrast is not None and "answer" in has:
+            raise UsageError(f"{corpus.path} has answers of its own; --answer and --foil are for texts without.")
+        if corpus.table and (contrast is not None or "answer" in has):
             if columns.label is not None:
                 raise UsageError(
                     f"{corpus.path}: --label-column (label_column=...) names the class of each text, but answers and "
@@ -189,25 +192,15 @@ def read_sources(
         texts = [replace(text, label=label) for text in texts]
     if contrast is not None:
         texts = [replace(text, contrast=contrast) for text in texts]
-    return Sources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
-
-
-def _refuse_two(corpus: Corpus, label: str | None, contrast: Contrast | None) -> None:
-    """Raise UsageError where a corpus has labels or answers of its own."""
-    if corpus.table is None:
-        return
-    if label is not None and ("label" in corpus.table.columns or "answer" in corpus.table.columns):
-        raise UsageError(f"{corpus.path} has labels or answers of its own; --label (label=) is for texts without.")
-    if contrast is not None and "answer" in corpus.table.columns:
-        raise UsageError(f"{corpus.path} has answers of its own; --answer and --foil are for texts without.")
+    return TextSources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
 
 
 def _all_have(what: str, values: Sequence[object], texts: Sequence[Text]) -> bool:
     """Whether every text has one; CorpusError where some alone have."""
     bare = [text for text, value in zip(texts, values, strict=True) if value is None]
     if 0 < len(bare) < len(texts):
-        named = bare[0].place or repr(bare[0].text[:60])
-        raise CorpusError(f"{named}: expected {what} for every text or for none, found none.")
+        where = bare[0].place or repr(bare[0].text[:60])
+        raise CorpusError(f"{where}: expected {what} for every text or for none, found none.")
     return len(bare) < len(texts)
 
 
@@ -223,18 +216,18 @@ def source_kind(item: str | Path) -> str:
     return "corpus" if is_path or is_file or (one_word and name.lower().endswith(SUFFIXES)) else "text"
 
 
-def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = False) -> str:
+def prediction_kind(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = False) -> str:
     """Kind of measurement: predictions, if the model has a head for classes or tokens, else final states.
 
     UsageError where labels are ``wanted`` of a model without classes, and for answers of a model that predicts none;
     CorpusError where some texts alone have a label, or an answer.
     """
     if _all_have("an answer", [text.contrast for text in texts], texts):
-        if checkpoint.stacks or kind_of(checkpoint) == STATES:
-            of = "an encoder-decoder" if checkpoint.stacks else "a model without logits"
+        if checkpoint.stacks or prediction_kind(checkpoint) == STATES:
+            model = "an encoder-decoder" if checkpoint.stacks else "a model without logits"
             raise UsageError(
-                f"an answer and a foil are for a decoder, a BERT with its masked-LM head, or a classifier, found {of}; "
-                "leave them out."
+                "an answer and a foil are for a decoder, a BERT with its masked-LM head, or a classifier, found "
+                f"{model}; leave them out."
             )
         return ANSWER
     why = checkpoint.why_no_classes
@@ -249,9 +242,12 @@ def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = F
 
 def metrics_of(kind: str) -> tuple[Metric, ...]:
     """The metrics: two, of classes three."""
-    of_classes = {CLASS: ("kl", "changed", MARGIN), LABELLED: ("loss", "kl", MARGIN)}
-    of_answers = {ANSWER: (DIFFERENCE, "kl")}
-    names = {STATES: ("cosine", "l2"), **of_classes, **of_answers}.get(kind, ("loss", "kl"))
+    names = {
+        STATES: ("cosine", "l2"),
+        CLASS: ("kl", "changed", MARGIN),
+        LABELLED: ("loss", "kl", MARGIN),
+        ANSWER: (DIFFERENCE, "kl"),
+    }.get(kind, ("loss", "kl"))
     unit = "nats/text" if kind in (*CLASSES, ANSWER) else "nats/token"  # measured once a text
     return tuple(METRICS[name]._replace(unit=METRICS[name].unit.replace("nats/token", unit)) for name in names)
 
@@ -269,15 +265,16 @@ def model_inputs(
             raise TextError(f"cannot measure on {text.text[:60]!r}: {why}.")
         warn(f"{text.place}: left out: {why}.")
 
-    single = "it has a single token, so there is no next one to predict"
     inputs, kept = list[ModelInput](), list[Text]()
     for item in encode(checkpoint, texts, leave_out, truncate):
-        made = _inputs(checkpoint, item, kind, len(kept))
-        if made:
-            inputs += made
+        of_text = _inputs(checkpoint, item, kind, len(kept))
+        inputs += of_text
+        if of_text:
             kept.append(item.source)
+        elif kind == NEXT:
+            leave_out(item.source, "it has a single token, so there is no next one to predict")
         else:
-            leave_out(item.source, single if kind == NEXT else "it has no token to mask")
+            leave_out(item.source, "it has no token to mask")
     if not kept:
         raise TextError(
             "no text is left to measure on: all are too short or empty for this model, or too long (--truncate, "
@@ -287,25 +284,31 @@ def model_inputs(
 
 
 def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> list[ModelInput]:
-    target = item.source.target
+    target, source = item.source.target, item.source
     if target is not None:
         read = (int(checkpoint.config.decoder_start_token_id), *target.ids[:-1])
         item = replace(item, target=read, cut=item.cut or target.cut)
         return [ModelInput(item, text, tuple(range(len(read))), target.ids if kind == NEXT else ())]
     if kind == STATES:
-        return [ModelInput(item, text, tuple(range(len(item))), ())]
+        return [ModelInput(item, text, tuple(range(len(item))))]
     if kind == ANSWER:
-        assert item.source.contrast is not None
-        with naming_row(item.source.place):
-            answer, foil = named_ids(checkpoint, *item.source.contrast)
+        assert source.contrast is not None
+        with naming_row(source.place):
+            answer, foil = named_ids(checkpoint, *source.contrast)
             position = answer_position(checkpoint, item)
         assert answer is not None
         assert foil is not None
         return [ModelInput(item, text, (position,), (answer,), (foil,))]
     if kind in CLASSES:
-        assert checkpoint.classifier is not None
-        labels = () if kind == CLASS else (_class_of(item.source, checkpoint.classifier),)
-        return [ModelInput(item, text, (checkpoint.classifier.position(item.ids),), labels)]
+        classifier, labels = checkpoint.classifier, list[int]()
+        assert classifier is not None
+        if kind == LABELLED:
+            try:
+                with naming_row(source.place):
+                    labels.append(classifier.number(source.label or ""))
+            except CorpusError as error:
+                raise CorpusError(f"{error} A header of columns is text and label.") from error
+        return [ModelInput(item, text, (classifier.position(item.ids),), tuple(labels))]
     if kind == NEXT:
         return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
     mask = mask_token(checkpoint.tokenizer, int(checkpoint.config.vocab_size))
@@ -346,13 +349,13 @@ def answer_position(checkpoint: Checkpoint, item: EncodedText) -> int:
 
 def with_targets(
     checkpoint: Checkpoint,
-    sources: Sources,
+    sources: TextSources,
     target: str | None,
     truncate: bool,
     max_new_tokens: int | None,
     tell: Tell,
     warn: Callable[[str], None],
-) -> Sources:
+) -> TextSources:
     """Add targets for the decoder of an encoder-decoder: the given one, or what the model generates greedily.
 
     ``warn`` is called for each text of a corpus that is left out.
@@ -378,39 +381,28 @@ def with_targets(
                 raise
             warn(f"{text.place}: left out: {error}")
         else:
-            made = DecoderTarget(read.text, read.predicted, read.tokens.truncated > 0)
-            targets.append(replace(text, target=made))
+            cut = read.tokens.truncated > 0
+            targets.append(replace(text, target=DecoderTarget(read.text, read.predicted, cut)))
         tell(number, n)
     return replace(sources, texts=tuple(targets))
-
-
-def _class_of(text: Text, classifier: Classifier) -> int:
-    """Number of a text's class; an error for an unknown one names the line."""
-    with naming_row(text.place):
-        try:
-            return classifier.number(text.label or "")
-        except UsageError as error:
-            if text.place is None:
-                raise
-            raise UsageError(f"{error} A header of columns is text and label.") from error
 
 
 def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:
     """Batch inputs of similar length, fewer of long ones, in a random order: any sample has inputs of all lengths."""
     groups: list[list[ModelInput]] = []
     room = tokens = logits = 0
-    for each in sorted(inputs, key=lambda each: -len(each.item)):
-        predicted = len(each.labels) * int(checkpoint.config.vocab_size)
+    for model_input in sorted(inputs, key=lambda model_input: -len(model_input.item)):
+        predicted = len(model_input.labels) * int(checkpoint.config.vocab_size)
         logits, tokens = logits + predicted, tokens + room
-        short = len(each.item) + _SLACK < _FULL * room
+        short = len(model_input.item) + _SLACK < _FULL * room
         if not groups or short or len(groups[-1]) == batch_size or tokens > _TOKENS or logits > _LOGITS:
             groups.append([])
-            room = tokens = len(each.item)
+            room = tokens = len(model_input.item)
             logits = predicted
-        groups[-1].append(each)
+        groups[-1].append(model_input)
     random.Random(len(groups)).shuffle(groups)  # noqa: S311 - an order, not a secret
     for group in groups:
-        yield InputBatch(group, collate(checkpoint, [each.item for each in group]))
+        yield InputBatch(group, collate(checkpoint, [model_input.item for model_input in group]))
 
 
 REPEATED = "repeated tokens"
@@ -454,9 +446,9 @@ def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, r
     if kind == ANSWER:
         raise UsageError("an answer is predicted at one token of a text; leave out --role (role=...) and --repeats.")
     if checkpoint.stacks or kind in CLASSES:
-        of = "an encoder-decoder" if checkpoint.stacks else "a classifier"
+        model = "an encoder-decoder" if checkpoint.stacks else "a classifier"
         raise UsageError(
-            f"this is {of}: --role (role=...) and --repeats are for models that read one text and predict or encode "
+            f"this is {model}: --role (role=...) and --repeats are for models that read one text and predict or encode "
             "its tokens."
         )
     if repeats and not checkpoint.architecture.causal:
@@ -479,46 +471,47 @@ def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, r
     return [text for text in known if text is not None]
 
 
-def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], of: Sequence[RoleTokens]) -> list[Tensor]:
+def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], roles: Sequence[RoleTokens]) -> list[Tensor]:
     """How often each token counts, by text, [n_tokens, 1 + 2 * n_roles]: among all, then queries and matches of roles.
 
     TextError where no measured token is a query of any role.
     """
     weights = list[Tensor]()
-    for _, inputs_of_text in groupby(inputs, key=lambda each: each.text):
+    for _, inputs_of_text in groupby(inputs, key=lambda model_input: model_input.text):
         of_text = list(inputs_of_text)
-        item, positions = of_text[0].item, [position for each in of_text for position in each.positions]
-        counts = torch.zeros(len(item) + len(item.target), 1 + 2 * len(of), dtype=torch.float64)
+        item = of_text[0].item
+        positions = [position for model_input in of_text for position in model_input.positions]
+        counts = torch.zeros(len(item) + len(item.target), 1 + 2 * len(roles), dtype=torch.float64)
         counts[positions, 0] = 1
         words = RelatedWords.of([(item.members, item.source.arcs, [i for i, sink in enumerate(item.sink) if sink])])
-        for number, role in enumerate(of):
-            pairs = _matched(item, positions, _queries(item, words, role, checkpoint.architecture.causal))
+        for number, role in enumerate(roles):
+            pairs = _queries_with_matches(item, positions, words, role, checkpoint.architecture.causal)
             for side in (0, 1):
                 chosen = torch.tensor([pair[side] for pair in pairs], dtype=torch.long)
                 counts[:, 1 + 2 * number + side] = torch.bincount(chosen, minlength=len(counts))
         weights.append(counts)
-    if of and not any(each[:, 1:].any() for each in weights):
-        named = " or ".join(dict.fromkeys(role.role.removeprefix(SYNTACTIC) for role in of))
-        raise TextError(f"no measured token of these texts attends by {named}: expected more texts, or another role.")
+    if roles and not any(counts[:, 1:].any() for counts in weights):
+        names = " or ".join(dict.fromkeys(role.role.removeprefix(SYNTACTIC) for role in roles))
+        raise TextError(f"no measured token of these texts attends by {names}: expected more texts, or another role.")
     return weights
 
 
-def _queries(item: EncodedText, words: RelatedWords, role: RoleTokens, causal: bool) -> set[int]:
-    """The positions of a role's queries; of a relation that the model can see."""
+def _queries_with_matches(
+    item: EncodedText, positions: Sequence[int], words: RelatedWords, role: RoleTokens, causal: bool
+) -> list[tuple[int, int]]:
+    """Each measured query of a role, of a relation that the model can see, with its match."""
     if role.role == REPEATED:
-        return set(range(len(item) // 2, len(item)))
-    ends = words.instances().get(role.role.removeprefix(SYNTACTIC), [])
-    pairs = ends if role.direction == DIRECTIONS[0] else [pair[::-1] for pair in ends]
-    return {position for query, key in pairs if key < query or not causal for position in words.members[0][query]}
-
-
-def _matched(item: EncodedText, positions: Sequence[int], queries: set[int]) -> list[tuple[int, int]]:
-    """Each measured query with its match."""
-    measured = [position for position in positions if position in queries]
-    if item.source.ids:
-        return [(position, position - len(item) // 2) for position in measured]
+        half = len(item) // 2
+        return [(position, position - half) for position in positions if position >= half]
+    pairs = words.instances().get(role.role.removeprefix(SYNTACTIC), [])
+    if role.direction != DIRECTIONS[0]:
+        pairs = [pair[::-1] for pair in pairs]
+    visible = [query for query, key in pairs if key < query or not causal]
+    queries = {position for query in visible for position in words.members[0][query]}
     others = [
-        position for position in positions
+        position
+        for position in positions
         if position not in queries and not item.sink[position] and any(map(str.isalnum, item.pieces[position]))
-    ]  # fmt: skip
+    ]
+    measured = [position for position in positions if position in queries]
     return [(query, min(others, key=lambda other: abs(other - query))) for query in measured if others]

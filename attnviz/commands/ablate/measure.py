@@ -30,12 +30,12 @@ from attnviz.commands.ablate.inputs import (
     MARGIN,
     STATES,
     Metric,
-    Sources,
     Tell,
+    TextSources,
     contrast_named,
-    kind_of,
     metrics_of,
     model_inputs,
+    prediction_kind,
     read_sources,
     role_names,
     role_tokens,
@@ -70,7 +70,7 @@ class Ablation(Result):
     command: ClassVar[str] = "ablate"
 
     checkpoint: Checkpoint
-    sources: Sources
+    sources: TextSources
     options: dict[str, Any]  # arguments of :func:`ablate` by name
     kind: str  # next-token, masked-token, states, labelled-class, class or answer
     n_texts: int  # that were measured
@@ -222,12 +222,12 @@ def ablate(
             "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, truncate, label, "
             "answer or column."
         )
-    sources = Sources((), (), ())
+    sources = TextSources((), (), ())
     if not repeats:
         sources = read_sources(items, limit, None if contrast else options["label"], contrast, columns)
     checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
-    kind = kind_of(checkpoint, sources.texts, wanted=label is not None or label_column is not None)
+    kind = prediction_kind(checkpoint, sources.texts, wanted=label is not None or label_column is not None)
     heads = select_heads(options["select"], checkpoint.kinds)
     _check(checkpoint, kind, heads, options)
     if roles:
@@ -274,7 +274,7 @@ def ablate(
         clean_accuracy=float(passes.clean[1].mean()) if kind == LABELLED and passes.clean is not None else None,
         saturated=saturated,
         clean_difference=-clean_loss if kind == ANSWER and clean_loss is not None else None,
-        verified=passes.verified,
+        verified=passes.verifier.verified,
         heads=ranked,
         layers=() if together else sets,
         together=sets[0] if together else None,

@@ -15,8 +15,8 @@ from attnviz.commands.ablate.inputs import (
     STATES,
     ModelInput,
     answer_position,
-    kind_of,
     naming_row,
+    prediction_kind,
     source_kind,
 )
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
@@ -128,7 +128,7 @@ def paired_inputs(
         raise ArchitectureError(
             f"patch compares predictions, and models of the architecture {checkpoint.architecture.name!r} make none."
         )
-    if kind_of(checkpoint, wanted=pairs[0].labelled) == STATES:
+    if prediction_kind(checkpoint, wanted=pairs[0].labelled) == STATES:
         why = checkpoint.why_no_classes if checkpoint.classifier else "this model predicts no tokens"
         raise UsageError(
             f"patch compares predictions, of a decoder, a BERT with its masked-LM head, or a classifier; {why}: name "
