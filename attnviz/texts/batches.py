@@ -147,10 +147,7 @@ def _whole(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Text
 
 
 def batches(
-    checkpoint: Checkpoint,
-    texts: Iterable[Text],
-    batch_size: int,
-    skipped: Callable[[Text, str], None] | None = None,
+    checkpoint: Checkpoint, texts: Iterable[Text], batch_size: int, skipped: Callable[[Text, str], None] | None = None
 ) -> Iterator[Batch]:
     """Batches of texts of about one length; each text is in exactly one, read as it is needed.
 

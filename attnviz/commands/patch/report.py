@@ -236,7 +236,5 @@ def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[Renderabl
 
 
 SPEC = CommandSpec[Patching](
-    content=_content,
-    table=lambda result, _: NamedTable("heads", _FIELDS, result.heads),
-    tables=_tables,
+    content=_content, table=lambda result, _: NamedTable("heads", _FIELDS, result.heads), tables=_tables
 )

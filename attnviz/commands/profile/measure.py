@@ -290,13 +290,7 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
     yield from judged.coreference_candidates(run.names.results())
 
 
-def _profile(
-    run: CorpusRun,
-    fresh: CorpusRun | None,
-    weights: str | None,
-    repeats: bool,
-    examples: int,
-) -> Profile:
+def _profile(run: CorpusRun, fresh: CorpusRun | None, weights: str | None, repeats: bool, examples: int) -> Profile:
     checkpoint = run.settings.checkpoint
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
     return Profile(

@@ -63,10 +63,7 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "chats": [_chat_scores(each) for each in profile.chats] or None,
         "repeats": None
         if profile.repeats is None
-        else {
-            RETRIEVAL: None,
-            **{name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()},
-        },
+        else {RETRIEVAL: None, **{name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()}},
         "published": published_entries(_published(profile)),
         "examples": examples_entry(profile.examples),
     }
