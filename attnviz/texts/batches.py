@@ -215,7 +215,6 @@ def running_tokens(checkpoint: Checkpoint, corpora: Iterable[Corpus], limit: int
 
 
 def _letter(layer: int) -> str:
-    """The letter of a layer's stack; E in models without stacks."""
     return layer.stack.letter if isinstance(layer, LayerId) else "E"
 
 
@@ -299,7 +298,6 @@ class SampledAttention:
 
     @property
     def verification(self) -> Verification:
-        """The largest differences of each layer so far."""
         checks = tuple(check for check in self._checks if check is not None)
         return Verification(self._checkpoint.tolerance, checks)
 

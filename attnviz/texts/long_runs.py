@@ -32,7 +32,6 @@ class Process:
 
     @property
     def first(self) -> bool:
-        """Whether it is the process that writes and prints."""
         return self.rank == 0
 
     def owns(self, number: int) -> bool:

@@ -300,7 +300,6 @@ def _gap_examples(corpus: Corpus) -> Iterator[Text]:
 
 
 def _mention(cells: dict[str, str], column: str, place: Place) -> Span:
-    """Where the pronoun or name of a column stands in the text."""
     mention, offset, text = cells[column], cells[f"{column}-offset"], cells["Text"]
     if not _WHOLE_NUMBER.fullmatch(offset):
         raise broken(place, f"a whole number in {column}-offset", as_found(offset))

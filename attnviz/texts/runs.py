@@ -196,7 +196,6 @@ class LongRun:
         return bool(states)
 
     def _batches(self, corpus: Corpus, measured: Measured) -> Iterator[Batch]:
-        """Batches of this process's share of a corpus that are not done."""
         settings, done = self._settings, frozenset(measured.numbers)
 
         def texts() -> Iterator[Text]:

@@ -231,7 +231,6 @@ def open_table(path: Path, wanted: Columns) -> Table:
 
 
 def _columns(path: Path, header: bool = True) -> list[str]:
-    """Names of the columns; in JSON those of any row."""
     most = None if path.suffix.lower() in (".json", ".jsonl") else 1
     rows = islice(_rows(path, header), most)
     return list(dict.fromkeys(name for _, row in rows for name in row))

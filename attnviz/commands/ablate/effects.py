@@ -391,7 +391,6 @@ class PassVerifier:
 
     @property
     def verified(self) -> SampleVerification:
-        """Errors of what was compared so far."""
         attention = self._attention
         return SampleVerification(
             attention.verification, attention.texts_verified, **self._errors, tolerance=self._tolerance
@@ -407,7 +406,6 @@ class PassVerifier:
         values: dict[int, Tensor] = {}  # of the layer that attends
 
         def compare(rows: VerifiedRows) -> None:
-            """Compare what is to be removed of each head with what the reference gives for it."""
             layer = rows.layer
             if layer not in values:
                 values.clear()

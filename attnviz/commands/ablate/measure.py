@@ -94,12 +94,10 @@ class Ablation(Result):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics; heads are ranked by the first."""
         return tuple(sorted(metrics_of(self.kind), key=lambda metric: metric.name != self.options["order_by"]))
 
     @property
     def texts_measured(self) -> str:
-        """How many texts were measured, and how many of them were cut."""
         cut = f" ({self.n_cut} cut to the model's length)" if self.n_cut else ""
         return counted(self.n_texts, "text") + cut
 
@@ -110,7 +108,6 @@ class Ablation(Result):
 
     @property
     def has_intervals(self) -> bool:
-        """Whether there were enough texts for a bootstrap, and a head that has an interval."""
         return any(estimate.interval for head in self.heads for estimate in head.damage.values())
 
     @property
@@ -173,34 +170,12 @@ def ablate(
     >>> result = attnviz.ablate("corpus.txt", "tiny-gpt2")  # doctest: +SKIP
     >>> result.heads[0].id, result.heads[0].damage["loss"]  # doctest: +SKIP
 
-    Args:
-        texts: texts and corpora: texts and treebanks, as for :func:`attnviz.profile_heads`. Existing files are corpora.
-        model: see :data:`attnviz.models.opening.Model`.
-        method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.trace.removal.Replacement`.
-        select: heads to remove (``L2H8``, ``L0-3``, …); default all.
-        together: remove the selected heads as one set as well; layers and the curve are then left out.
-        role: relations such as ``obj``: also measure the tokens of the words that attend by it, in each direction,
-            beside matched other ones.
-        repeats: instead of texts random tokens, repeated; the second copy is measured beside the first.
-        limit: sentences of each corpus that are read; default all.
-        batch_size: inputs that the model reads at once.
-        seed: of the bootstrap, the random order and the random projections.
-        curve: also remove heads together: those of each layer, and ever more of all, the least important first.
-        gradient: also measure the importance by gradients (Michel et al. 2019).
-        order_by: the metric by which heads are ranked and removed: ``loss``, ``kl``, …; default the first that the
-            model has, but the margin of a classifier whose loss is below 0.05 on most texts.
-        label: the class of all these texts, by name or number, for a classifier.
-        answer: with ``foil``: measure by how much the logit of this token, which follows the texts, falls against that
-            of the foil; of BERT at its mask; of a classifier a class. As text, or as a number. A table with the columns
-            ``answer`` and ``foil`` has its own.
-        foil: what the answer, or the label, is compared with.
-        label_column: of a table, the column of classes; default ``label``, which only classifiers read.
-        target: of an encoder-decoder, what its decoder reads for one text; default what the model writes itself.
-        max_new_tokens: of that, at most; default 40.
-        truncate: cut texts that are longer than the model, instead of raising, or of leaving them out of a corpus.
-        progress: callback for each stage, how much of it is done, and of how much.
-        warn: callback for each sentence that is left out because the model cannot read it.
-        reading: see :class:`attnviz.options.CorpusOptions`.
+    Arguments are the options of ``attnviz ablate --help``. ``texts`` are texts and corpora, as for
+    :func:`attnviz.profile_heads`; existing files are corpora. ``method`` says what takes the place of a removed head
+    (:class:`attnviz.trace.removal.Replacement`). ``together`` leaves out layers and the curve. ``order_by`` is by
+    default the first metric that the model has, but the margin of a classifier whose loss is below 0.05 on most texts.
+    ``progress`` is called for each stage with how much of it is done, and of how much; ``warn`` for each sentence that
+    is left out because the model cannot read it.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
@@ -289,14 +264,12 @@ def is_sure(saturated: float | None) -> bool:
 
 
 def _saturated(kind: str, passes: Passes) -> float | None:
-    """The share of texts whose class has a loss near 0; None without classes."""
     if kind not in CLASSES or passes.clean is None:
         return None
     return float((passes.clean[0] < SATURATED).double().mean())
 
 
 def _check(checkpoint: Checkpoint, kind: str, heads: Sequence[HeadId], options: dict[str, Any]) -> None:
-    """Raise UsageError for options that do not go with the model, or with the selected heads."""
     order_by, names = options["order_by"], [metric.name for metric in metrics_of(kind)]
     if order_by is not None and order_by not in names:
         raise UsageError(

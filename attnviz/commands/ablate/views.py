@@ -38,7 +38,6 @@ class EffectsPlan(PagePlan):
 def _plan(
     result: Ablation, name: str, title: str, what: str, *more: str, heads: tuple[HeadEffect, ...] = ()
 ) -> EffectsPlan:
-    """Plan a figure with caption and notes; ``more`` stands in both."""
     model, source = result.checkpoint.short_name, source_line(result)
     measured, method = what_is_measured(result), REPLACEMENT_TEXT[result.method]
     on, _, unchanged = measured.partition("; ")

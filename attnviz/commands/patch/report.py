@@ -75,7 +75,6 @@ _REPAIR: tuple[Field[PatchEffect], ...] = (
 
 
 def _most_changed(repair: SelfRepair) -> str:
-    """The later head or network that is changed most; '' where none is changed."""
     if not repair.changed or rounded(repair.changed[0].change) == rounded(0.0):
         return ""
     return f"{repair.changed[0].part} {signed(repair.changed[0].change)}"

@@ -22,6 +22,8 @@ from attnviz.texts.runs import Additive, LongRun, RunSettings, token_counts
 TEXTS_APART = 1 << 40
 """Distance between the text numbers of two corpora, so that each text has its own bootstrap weights."""
 
+_PARTS = "statistics relations meanings names writing distances repeats attention chats pointing".split()
+
 
 class CorpusRun:
     """Tallies of a profile, and how much of each corpus is ``measured``."""
@@ -57,11 +59,7 @@ class CorpusRun:
         Returns whether this process is the first, which merges all tallies. Raises as
         :class:`attnviz.texts.runs.LongRun`.
         """
-        parts: dict[str, Additive] = {
-            "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings, "names": self.names,
-            "writing": self.writing, "distances": self.distances, "repeats": self.repeats, "attention": self.attention,
-            "chats": self.chats, "pointing": self.pointing,
-        }  # fmt: skip
+        parts: dict[str, Additive] = {name: getattr(self, name) for name in _PARTS}
         run = LongRun(self.settings, parts, self.count, self.prepared)
         run.measure()
         if repeats:

@@ -123,7 +123,6 @@ def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
 
 
 def _tables(profile: Profile) -> Iterator[dict[str, Any]]:
-    """The tables of the terminal, with all roles that heads have."""
     names = ("id", "role", "direction", "score", "baseline", "error_reduction", "interval", "n", "untrained")
     roles = [role for of_head in profile.roles_by_head().values() for role in of_head]
     note = f"A head may have several. Untrained: the best head of a freshly initialised copy. {DESCRIBING}"

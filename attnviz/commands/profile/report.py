@@ -129,8 +129,6 @@ def _chat_scores(each: ChatScores) -> dict[str, Any]:
 
 
 def _chat_fields(profile: Profile) -> list[Field[ChatScores]]:
-    """The columns of the table of attention between the roles of chats."""
-
     def strongest(each: ChatScores) -> Text:
         values = each.scores.scores[0].nan_to_num(-math.inf)
         above = (values - each.scores.baseline[0].nan_to_num()).flatten()

@@ -102,7 +102,6 @@ class NamedExample(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """The number within its group, from 1."""
         return int(self.name.rpartition(" ")[2])
 
 

@@ -43,8 +43,6 @@ _NEEDED = "#D55E00"
 
 
 class _Row(NamedTuple):
-    """A relation and its best head, with its largest baseline."""
-
     relation: RelationCount
     best: Role
 
