@@ -289,26 +289,27 @@ def _gap_examples(corpus: Corpus) -> Iterator[Text]:
         if len(row) != len(_GAP_COLUMNS):
             raise broken(place, f"{len(_GAP_COLUMNS)} columns with tabs between", str(len(row)))
         cells = dict(zip(_GAP_COLUMNS, row, strict=True))
-        spans = tuple(_mention(cells, column, place) for column in ("Pronoun", "A", "B"))
+        spans = []
+        for column in ("Pronoun", "A", "B"):  # where the pronoun or name of a column stands in the text
+            mention, offset = cells[column], cells[f"{column}-offset"]
+            if not _WHOLE_NUMBER.fullmatch(offset):
+                raise broken(place, f"a whole number in {column}-offset", as_found(offset))
+            start, end = int(offset), int(offset) + len(mention)
+            if not mention:
+                raise broken(place, f"a word in column {column}", "none")
+            if cells["Text"][start:end] != mention:
+                found = as_found(cells["Text"][start:end])
+                raise broken(place, f"{column} {as_found(mention)} at character {start}", found)
+            spans.append((start, end))
         right = [cells[column].upper() for column in ("A-coref", "B-coref")]
         for column, value in zip(("A-coref", "B-coref"), right, strict=True):
             if value not in {"TRUE", "FALSE"}:
                 raise broken(place, f"TRUE or FALSE in {column}", as_found(cells[column]))
         if right.count("TRUE") == 1:
             answer, number = right.index("TRUE"), place.line - 2
-            yield Text(text=cells["Text"], spans=spans, place=place, number=number, id=cells["ID"], answer=answer)
-
-
-def _mention(cells: dict[str, str], column: str, place: Place) -> Span:
-    mention, offset, text = cells[column], cells[f"{column}-offset"], cells["Text"]
-    if not _WHOLE_NUMBER.fullmatch(offset):
-        raise broken(place, f"a whole number in {column}-offset", as_found(offset))
-    start, end = int(offset), int(offset) + len(mention)
-    if not mention:
-        raise broken(place, f"a word in column {column}", "none")
-    if text[start:end] != mention:
-        raise broken(place, f"{column} {as_found(mention)} at character {start}", as_found(text[start:end]))
-    return start, end
+            yield Text(
+                text=cells["Text"], spans=tuple(spans), place=place, number=number, id=cells["ID"], answer=answer
+            )
 
 
 _READERS = {

@@ -69,10 +69,13 @@ class RunSettings:
 
 def text_notes(settings: RunSettings, measured: Sequence[Measured]) -> tuple[str, ...]:
     """Sentences on unknown tokens, and on columns that are not read."""
-    pairs = zip(settings.corpora, measured, strict=True)
-    told = (settings.checkpoint.unknown_note(m.unknown, m.tokens, f" of {visible(c.path.name)}") for c, m in pairs)
-    listed = [] if settings.frequencies is None else [f"Rare tokens are those of {visible(settings.frequencies.name)}."]
-    return (*filter(None, told), *listed, *unread_columns(corpus.table for corpus in settings.corpora))
+    notes = [
+        settings.checkpoint.unknown_note(done.unknown, done.tokens, f" of {visible(corpus.path.name)}")
+        for corpus, done in zip(settings.corpora, measured, strict=True)
+    ]
+    if settings.frequencies is not None:
+        notes.append(f"Rare tokens are those of {visible(settings.frequencies.name)}.")
+    return (*filter(None, notes), *unread_columns(corpus.table for corpus in settings.corpora))
 
 
 def read_frequencies(path: str | Path | None) -> Frequencies | None:
@@ -96,8 +99,16 @@ def token_counts(
 ) -> Tensor:
     """How often each vocabulary entry is in the content of corpora but GAP, or by a list, [vocabulary]."""
     size = max(int(checkpoint.config.vocab_size), len(checkpoint.tokenizer))
-    if frequencies is not None:
-        return _listed_counts(checkpoint.tokenizer, frequencies, size)
+    if frequencies is not None:  # the sum of all words that a token is a piece of, also with a capital
+        tokenizer, listed = checkpoint.tokenizer, torch.zeros(size, dtype=torch.float64)
+        for word, count in frequencies.counts.items():
+            capital = word[:1].upper() + word[1:]
+            pieces = tokenizer([word, capital, f" {word}", f" {capital}"], add_special_tokens=False)["input_ids"]
+            listed[list(set[int]().union(*pieces))] += count
+        for id in (listed[: len(tokenizer)] == 0).nonzero().flatten().tolist():
+            if not any(char.isalnum() or char == "\N{REPLACEMENT CHARACTER}" for char in tokenizer.decode([id])):
+                listed[id] = torch.inf  # unlisted punctuation is not rare
+        return listed
     counts = torch.zeros(size, dtype=torch.long)
     for corpus in corpora:
         if corpus.kind == "gap":
@@ -108,19 +119,6 @@ def token_counts(
             for item in encode(checkpoint, read, lambda *_: None):
                 ids = torch.tensor([id for id, sink in zip(item.ids, item.sink, strict=True) if not sink])
                 counts += ids.long().bincount(minlength=size)
-    return counts
-
-
-def _listed_counts(tokenizer: Any, frequencies: Frequencies, size: int) -> Tensor:
-    """The sum of all words that a token is a piece of, also with a capital; infinite of unlisted punctuation."""
-    counts = torch.zeros(size, dtype=torch.float64)
-    for word, count in frequencies.counts.items():
-        capital = word[:1].upper() + word[1:]
-        pieces = tokenizer([word, capital, f" {word}", f" {capital}"], add_special_tokens=False)["input_ids"]
-        counts[list(set[int]().union(*pieces))] += count
-    for id in (counts[: len(tokenizer)] == 0).nonzero().flatten().tolist():
-        if not any(char.isalnum() or char == "\N{REPLACEMENT CHARACTER}" for char in tokenizer.decode([id])):
-            counts[id] = torch.inf
     return counts
 
 

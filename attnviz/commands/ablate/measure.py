@@ -124,7 +124,7 @@ class Ablation(Result):
 
     def head(self, head: str | HeadId) -> HeadEffect:
         """Effect of removing one head; UsageError where it was not removed."""
-        removed = {each.id: each for each in self.heads}
+        removed = {effect.id: effect for effect in self.heads}
         wanted = head_named(head, self.checkpoint.kinds)
         if wanted not in removed:
             raise UsageError(f"head {wanted} was not removed; {len(removed)} other heads were.")
@@ -184,15 +184,27 @@ def ablate(
     items = [texts] if isinstance(texts, str | Path) else texts
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {
-        "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),
-        "repeats": repeats, "limit": limit, "truncate": truncate, "seed": seed, "curve": curve, "gradient": gradient,
-        "label": None if label is None else str(label), "answer": answer, "foil": foil, "target": target,
+        "method": method,
+        "select": selection_texts(select),
+        "together": together,
+        "role": role_names(role),
+        "repeats": repeats,
+        "limit": limit,
+        "truncate": truncate,
+        "seed": seed,
+        "curve": curve,
+        "gradient": gradient,
+        "label": None if label is None else str(label),
+        "answer": answer,
+        "foil": foil,
+        "target": target,
         "order_by": order_by,
-    }  # fmt: skip
-    roles, contrast = role_tokens(options["role"], repeats), contrast_named(answer, foil, options["label"])
+    }
+    roles = role_tokens(options["role"], repeats)
+    contrast = contrast_named(answer, foil, options["label"])
     given = (label, limit, contrast)
     columns, opening = Columns.taken(reading, label_column)
-    if repeats and (items or truncate or any(each is not None for each in given) or columns != Columns()):
+    if repeats and (items or truncate or any(value is not None for value in given) or columns != Columns()):
         raise UsageError(
             "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, truncate, label, "
             "answer or column."
@@ -207,8 +219,8 @@ def ablate(
     _check(checkpoint, kind, heads, options)
     if roles:
         sources = replace(sources, texts=tuple(texts_with_roles(checkpoint, sources.texts, kind, repeats, seed)))
-    layers = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)] if curve else []
-    groups = [frozenset(heads)] if together else [each for each in layers if len(each) > 1]
+    layers = [frozenset(of_layer) for _, of_layer in groupby(heads, key=lambda head: head.layer)] if curve else []
+    groups = [frozenset(heads)] if together else [of_layer for of_layer in layers if len(of_layer) > 1]
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
         sources = with_targets(checkpoint, sources, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
         inputs, measured = model_inputs(checkpoint, sources.texts, kind, truncate, warn)
@@ -225,7 +237,9 @@ def ablate(
         tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed)
         on_batch = [tally.add] if gradient else []
         sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"), *on_batch)
-        saturated = _saturated(kind, passes)
+        saturated = None
+        if kind in CLASSES and passes.clean is not None:
+            saturated = float((passes.clean[0] < SATURATED).double().mean())
         options["order_by"] = order_by or (MARGIN if is_sure(saturated) else metrics_of(kind)[0].name)
         bootstrap = Bootstrap(seed, measured, passes.counts, kind, options["order_by"], sums, roles)
         ranked = bootstrap.ranked_heads(tally.importance if gradient else None)
@@ -233,9 +247,10 @@ def ablate(
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]
             removal = _removal_curve(passes, replacement, order, bootstrap, seed, partial(tell, "curve"))
-    encoded = {each.text: each.item for each in inputs}.values()
+    encoded = {text.text: text.item for text in inputs}.values()
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
-    sets, n_positions = tuple(bootstrap.of_sets(groups)), int(passes.counts[:, 0].sum())
+    sets = tuple(bootstrap.of_sets(groups))
+    n_positions = int(passes.counts[:, 0].sum())
     clean_loss = None if passes.clean is None else float(passes.clean[0].sum()) / n_positions
     return Ablation(
         checkpoint=checkpoint,
@@ -243,7 +258,7 @@ def ablate(
         options=options,
         kind=kind,
         n_texts=len(measured),
-        n_cut=len({each.text for each in inputs if each.item.cut}),
+        n_cut=len({text.text for text in inputs if text.item.cut}),
         n_positions=n_positions,
         clean_loss=None if kind in (ANSWER, CLASS) else clean_loss,  # without labels it is of the predicted class
         clean_accuracy=float(passes.clean[1].mean()) if kind == LABELLED and passes.clean is not None else None,
@@ -261,12 +276,6 @@ def ablate(
 def is_sure(saturated: float | None) -> bool:
     """Whether losses of a classifier are near 0 on most texts, so that they hardly tell heads apart."""
     return saturated is not None and saturated > 0.5
-
-
-def _saturated(kind: str, passes: Passes) -> float | None:
-    if kind not in CLASSES or passes.clean is None:
-        return None
-    return float((passes.clean[0] < SATURATED).double().mean())
 
 
 def _check(checkpoint: Checkpoint, kind: str, heads: Sequence[HeadId], options: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ _HEADROOM = 0.25  # room for the legend above the curve, as a share of its heigh
 
 @dataclass(frozen=True)
 class EffectsPlan(PagePlan):
-    """The plan of a figure of effects."""
+    """A figure of effects."""
 
     result: Ablation
     heads: tuple[HeadEffect, ...]  # that are drawn, or named
@@ -56,14 +56,6 @@ def _plan_heads(result: Ablation, choices: ViewOptions) -> Iterator[EffectsPlan]
     yield _plan(result, "heads", f" without one head: {count}", what, *more, heads=heads)
 
 
-def _readable(largest: float, unit: str) -> tuple[float, str]:
-    """Factor that takes a number to at least 1, and the unit of the product: ``10⁻³ nats/token``."""
-    exponent = 0 if largest == 0 else min(0, 3 * math.floor(math.log10(largest) / 3))
-    if exponent == 0:
-        return 1.0, unit
-    return 10.0**-exponent, f"{power_of_ten(exponent)} {f'({unit})' if ' ' in unit else unit}"
-
-
 def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
     what = (
         f"{result.metrics[0].title} on removing ever more of {len(result.heads)} heads, the least important first "
@@ -74,9 +66,9 @@ def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
 
 
 def _intervals(result: Ablation, drawn: str) -> str:
-    few = f"{counted(result.n_texts, 'text')}: too few for intervals"
-    known = f"{drawn}: intervals at {ERROR_RATE} over all of them together, bootstrap over texts; none where not known"
-    return known if result.has_intervals else few
+    if not result.has_intervals:
+        return f"{counted(result.n_texts, 'text')}: too few for intervals"
+    return f"{drawn}: intervals at {ERROR_RATE} over all of them together, bootstrap over texts; none where not known"
 
 
 def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
@@ -86,7 +78,11 @@ def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
         for ax, metric in zip(page.subplots(1, 2, sharey=True), plan.result.metrics[:2], strict=True):
             values, low, high = _ends([head.damage[metric.name] for head in plan.heads])
             largest = max(float(np.abs(ends).max()) for ends in (values, low, high))
-            factor, unit = _readable(largest, metric.unit) if largest < _TOO_SMALL else (1.0, metric.unit)
+            exponent, unit = 0, metric.unit
+            if 0 < largest < _TOO_SMALL:  # take the largest to at least 1: 10⁻³ nats/token
+                exponent = 3 * math.floor(math.log10(largest) / 3)
+                unit = f"{power_of_ten(exponent)} {f'({unit})' if ' ' in unit else unit}"
+            factor = 10.0**-exponent
             values, low, high = (factor * ends for ends in (values, low, high))
             for row in rows[::2]:
                 ax.axhspan(row - 0.5, row + 0.5, color=style.greys.ink, alpha=0.05, linewidth=0)
@@ -142,8 +138,7 @@ def draw_curve(ax: Axes, plan: EffectsPlan, style: Style) -> Line2D:
 
 def _ends(estimates: Sequence[Estimate]) -> Array:
     """Values and both ends of their intervals, [3, n]; without intervals three times the values."""
-    known = [(each.value, *(each.interval or (each.value, each.value))) for each in estimates]
-    return np.array(known).T
+    return np.array([(one.value, *(one.interval or (one.value, one.value))) for one in estimates]).T
 
 
 def _dress(ax: Axes, style: Style) -> None:

@@ -123,7 +123,7 @@ class Patching(Result):
 
     def head(self, head: str | HeadId) -> PatchEffect:
         """Effect of patching one head; UsageError where it was not patched."""
-        patched = {each.id: each for each in self.heads}
+        patched = {effect.id: effect for effect in self.heads}
         wanted = head_named(head, self.checkpoint.kinds)
         if wanted not in patched:
             raise UsageError(f"head {wanted} was not patched; {counted(len(patched), 'other head')} were.")
