@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 
 from attnviz.models.head_ids import HeadId
 
-GROUPS = ("best", "failures")
-"""Clearest hits and clearest misses."""
-
+GROUPS = ("best", "failures")  # clearest hits and clearest misses
 _WORD = re.compile(r"\S+")
 
 

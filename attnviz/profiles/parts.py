@@ -11,11 +11,8 @@ from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.profiles.examples import joined_entries
 from attnviz.wording import counted, visible
 
-PARTS = ("statistics", "syntax", "coreference", "repeats")
-"""Parts of a profile, keys of profile.json."""
-
-SYNTACTIC = "syntactic:"
-"""Prefix of the roles of relations."""
+PARTS = ("statistics", "syntax", "coreference", "repeats")  # parts of a profile, keys of profile.json
+SYNTACTIC = "syntactic:"  # prefix of the roles of relations
 
 _OF_RUN = ("attnviz", "seed", "frequencies", "control_texts", "verification", "note")
 """Keys of a run that are stored with each of its parts."""

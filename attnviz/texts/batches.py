@@ -21,8 +21,7 @@ from attnviz.trace.patterns import PatternsAlone
 from attnviz.trace.recorder import record_attention
 from attnviz.trace.verify import Names, VerifiedRows, Verifier
 
-EVERY = 20
-"""One of so many batches is verified, of the first ones the very first."""
+EVERY = 20  # one of so many batches is verified, of the first ones the very first
 
 _MOST_WEIGHTS = 1 << 24
 """Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies."""
@@ -94,7 +93,15 @@ def encode(
     """
     items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in texts if text.ids]
     limit, unknown = checkpoint.positions, unknown_id(checkpoint.tokenizer)
-    for text, whole in _whole(checkpoint, [text for text in texts if not text.ids]):
+    chats = [text for text in texts if text.chat is not None]
+    paired = [text for text in texts if text.pair is not None]
+    alone = [text for text in texts if not text.ids and text.chat is None and text.pair is None]
+    encoded = list[tuple[Text, Any]]()
+    for group in filter(None, (alone, chats, paired)):
+        pairs = [str(text.pair) for text in group] if group is paired else None
+        encodings = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
+        encoded += zip(group, encodings, strict=True)
+    for text, whole in encoded:
         cut = truncate and len(whole.ids) > limit
         pairs = None if text.pair is None else [text.pair]
         encoding = checkpoint.encode([text.text], pairs, True, text.chat is not None)[0] if cut else whole
@@ -133,17 +140,6 @@ def encode(
             )
         )
     return items
-
-
-def _whole(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Text, Any]]:
-    """Each text with its encoding; chats come after texts, and those with a pair come last."""
-    chats = [text for text in texts if text.chat is not None]
-    paired = [text for text in texts if text.pair is not None]
-    alone = [text for text in texts if text.chat is None and text.pair is None]
-    for group in filter(None, (alone, chats, paired)):
-        pairs = [str(text.pair) for text in group] if group is paired else None
-        encodings = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
-        yield from zip(group, encodings, strict=True)
 
 
 def batches(

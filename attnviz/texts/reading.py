@@ -33,24 +33,18 @@ from attnviz.texts.tables import (
 )
 from attnviz.wording import visible
 
-SHORTEST, LONGEST = 3, 60
-"""Fewest and most words of a treebank's sentence that is measured (contract)."""
-
-SUFFIXES = (".txt", ".conllu", *TABLES)
-"""Of files that hold texts."""
+SHORTEST, LONGEST = 3, 60  # fewest and most words of a treebank's sentence that is measured (contract)
+SUFFIXES = (".txt", ".conllu", *TABLES)  # of files that hold texts
 
 _EXPECTED = (
     "a file that ends in .txt (a text a line), .csv, .tsv, .jsonl, .json, .parquet (tables) or .conllu (a treebank), "
     "or a folder that datasets saved"
 )
 _REFUSED = {"gap": "a GAP table", "chats": "chats"}
-
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(\S.*?)\s*")
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
-
-Span = tuple[int, int]
-"""First and past-the-last character."""
+Span = tuple[int, int]  # first and past-the-last character
 
 
 class DecoderTarget(NamedTuple):

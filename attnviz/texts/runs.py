@@ -27,9 +27,7 @@ from attnviz.texts.reading import Corpus, Parser, Text, read_texts, rendered, un
 from attnviz.wording import counted, visible
 
 _SAVED_EVERY = 10.0  # seconds between two saves
-
 _STRETCH = 1000  # texts whose tokens are counted together
-
 _COUNT = re.compile(r"[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
 
 

@@ -21,17 +21,13 @@ from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 """Suffixes of tables; a folder of the library datasets has none."""
 
+# names of columns that are found without an option, in lower case
 _TEXT, _LABEL, _ID = ("text", "sentence", "prompt"), ("label",), ("id", "idx", "guid")
 _CONTRAST = ("answer", "foil")
 _MESSAGES = "messages"
-"""Names of columns that are found without an option, in lower case."""
-
 _SAMPLED = 20  # rows in which a column of words is looked for
-
 _MOST_LISTED = 10  # columns that a message names
-
 _FORMAT = "expected a table of texts"
-
 _Row = tuple[Place, Mapping[str, Any]]
 
 

@@ -3,4 +3,3 @@
 from attnviz.present.report import View
 
 VIEWS = (View("heads", "the most important heads, with intervals"), View("curve", "ever more heads removed"))
-"""Its figures, in the order of the documentation."""

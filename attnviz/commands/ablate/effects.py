@@ -38,11 +38,8 @@ from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.verify import VerifiedRows
 from attnviz.wording import amount
 
-MORE, LESS, SAME = "more", "less", "no difference shown"
-"""Verdicts on the tokens of a role; see :class:`RoleEffect`."""
-
+MORE, LESS, SAME = "more", "less", "no difference shown"  # verdicts on the tokens of a role; see RoleEffect
 _CHUNK = 2**24  # logits that are computed at a time: 64 MiB in float32
-
 HeadSet = frozenset[HeadId]
 
 
@@ -356,9 +353,7 @@ class Bootstrap:
         ]
 
 
-_VERIFIED = 8
-"""Least number of verified inputs; after these one batch in :data:`EVERY` is verified."""
-
+_VERIFIED = 8  # least number of verified inputs; after these one batch in EVERY is verified
 _AT_ONCE = 2048  # least tokens of a resumed pass, which runs several copies of a small batch
 
 _LOGITS_COMPARED = 8

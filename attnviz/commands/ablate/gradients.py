@@ -14,8 +14,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.trace import removal
 from attnviz.trace.recorder import refuse_not_finite
 
-PROJECTIONS = 4
-"""Random projections of final states, where there is no loss."""
+PROJECTIONS = 4  # random projections of final states, where there is no loss
 
 
 class GradientTally:

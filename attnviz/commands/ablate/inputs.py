@@ -62,9 +62,7 @@ Padding would cost more than large batches gain: a small batch is filled up with
 """
 
 _LOGITS = 2**26  # predictions times vocabulary of a batch: 256 MiB of probabilities in float32
-
-Tell = Callable[[int, int], None]
-"""Progress callback: texts or inputs done, and their total."""
+Tell = Callable[[int, int], None]  # progress callback: texts or inputs done, and their total
 
 
 class Metric(NamedTuple):
@@ -76,8 +74,7 @@ class Metric(NamedTuple):
     signed: bool = False  # whether it can be negative, since removing a head may help
 
 
-MARGIN, DIFFERENCE = "margin", "logit_difference"
-"""Names of metrics."""
+MARGIN, DIFFERENCE = "margin", "logit_difference"  # names of metrics
 
 METRICS = {
     "loss": Metric("loss", "loss increase", "nats/token", signed=True),
@@ -122,8 +119,7 @@ class InputBatch(NamedTuple):
     batch: Batch
 
 
-Contrast = tuple[str | int, str | int]
-"""An answer and a foil."""
+Contrast = tuple[str | int, str | int]  # an answer and a foil
 
 
 def contrast_named(answer: str | int | None, foil: str | int | None, label: str | None) -> Contrast | None:
@@ -151,10 +147,8 @@ def read_sources(
     ``label`` is the class of all texts; a table may bring the class of each, in one of its ``columns``. Likewise
     ``contrast``, answer and foil.
 
-    Raises:
-        UsageError: nothing is given, or one corpus twice; a text would have two labels, or two answers.
-        TextError: a text is blank.
-        CorpusError: a corpus cannot be read or does not exist.
+    UsageError where nothing is given, or one corpus twice, or a text would have two labels or answers; TextError for a
+    blank text; CorpusError for a corpus that cannot be read.
     """
     if not items:
         raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .csv, .conllu or another).")
@@ -358,11 +352,8 @@ def with_targets(
 ) -> TextSources:
     """Add targets for the decoder of an encoder-decoder: the given one, or what the model generates greedily.
 
-    ``warn`` is called for each text of a corpus that is left out.
-
-    Raises:
-        UsageError: one target for several texts.
-        TextError: a given text cannot be read, or the model cannot generate.
+    ``warn`` is called for each text of a corpus that is left out. UsageError for one target of several texts, TextError
+    where a given text cannot be read, or the model cannot generate.
     """
     if not checkpoint.stacks:
         return sources
@@ -405,8 +396,7 @@ def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_si
         yield InputBatch(group, collate(checkpoint, [model_input.item for model_input in group]))
 
 
-REPEATED = "repeated tokens"
-"""The name of what is measured on random tokens: their second copy, beside the first."""
+REPEATED = "repeated tokens"  # the name of what is measured on random tokens: their second copy, beside the first
 
 
 class RoleTokens(NamedTuple):

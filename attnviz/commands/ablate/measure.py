@@ -56,11 +56,8 @@ from attnviz.texts.tables import Columns
 from attnviz.trace.removal import Replacement
 from attnviz.wording import counted
 
-MANY = 2000
-"""Inputs from which on a message gives their number."""
-
-SATURATED = 0.05
-"""A loss of a class, in nats, below which it hardly tells heads apart: its margin does."""
+MANY = 2000  # inputs from which on a message gives their number
+SATURATED = 0.05  # A loss of a class, in nats, below which it hardly tells heads apart: its margin does
 
 
 @dataclass(frozen=True, repr=False, eq=False)

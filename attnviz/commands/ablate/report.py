@@ -219,7 +219,15 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
         )
     what = f"{capital(what_is_measured(result))}. {capital(REPLACEMENT_TEXT[result.method])}."
     yield first_lines(source, what, result.verified, result.checkpoint, "input" if whole else None)
-    yield _head_table(result, choices.rows(4 if has_roles or result.together else 8))
+    columns = pick(_FIELDS, "rank", "id")
+    for metric in result.metrics:
+        of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
+        columns += _measured(result, of, capital(metric.title), metric.unit)
+    if result.options["gradient"]:
+        columns += pick(_FIELDS, "gradient")
+    title, order = "Heads removed one at a time", "the one that matters most first"
+    top = choices.rows(4 if has_roles or result.together else 8)
+    yield first_rows(title, columns, result.heads, top, "ablate.csv", order=order)
     if has_roles:
         yield _role_table(result, choices.rows(4))
     if result.sets and (whole or result.together):
@@ -243,17 +251,6 @@ def _measured(result: Ablation, of: Callable[[Any], Estimate], title: str, unit:
     if result.has_intervals:
         columns.append(Field("Interval", lambda row: interval(of(row)), title.partition(" ")[0], detail=True))
     return columns
-
-
-def _head_table(result: Ablation, top: int | None) -> RowTable[HeadEffect]:
-    columns = pick(_FIELDS, "rank", "id")
-    for metric in result.metrics:
-        of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
-        columns += _measured(result, of, capital(metric.title), metric.unit)
-    if result.options["gradient"]:
-        columns += pick(_FIELDS, "gradient")
-    title, order = "Heads removed one at a time", "the one that matters most first"
-    return first_rows(title, columns, result.heads, top, "ablate.csv", order=order)
 
 
 def _role_table(result: Ablation, top: int | None) -> RowTable[tuple[HeadId, RoleEffect]]:

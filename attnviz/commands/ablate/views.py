@@ -22,8 +22,7 @@ from attnviz.wording import counted
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
-_TOO_SMALL = 0.001
-"""The numbers of an axis whose largest is smaller have a power of ten in their unit."""
+_TOO_SMALL = 0.001  # the numbers of an axis whose largest is smaller have a power of ten in their unit
 _HEADROOM = 0.25  # room for the legend above the curve, as a share of its height
 
 

@@ -218,7 +218,18 @@ def patch(
         )
         passes.measure_prompts(batch_size)
         clean_metric, corrupt_metric = passes.metric_of_prompts()
-        _refuse_equal(options["metric"], clean_metric, corrupt_metric, of_table=file is not None)
+        difference = abs(corrupt_metric - clean_metric)
+        least = _LEAST * max(1.0, abs(clean_metric), abs(corrupt_metric))
+        if difference < least:
+            name, unit = options["metric"].replace("_", " "), UNITS[options["metric"]]
+            given = "--answer and --foil" if file is None else "columns answer and foil"
+            other = f", or another metric: {given} measure a difference of logits"
+            raise UsageError(
+                f"the {'KL divergence' if name == KL else name} is {amount(clean_metric)} {unit} on the clean and "
+                f"{amount(corrupt_metric)} on the corrupt prompt: it differs by {amount(difference)} {unit}, and "
+                f"effects, which are shares of that, need {amount(least)}. Expected prompts after which the model "
+                f"predicts otherwise{'' if options['metric'] == DIFFERENCE else other}."
+            )
         passes.run(heads, batch_size, partial(tell, "patching"))
     samples = PairSamples.of(inputs, seed)
     worse = passes.worse(samples)
@@ -265,20 +276,6 @@ def _check_together(options: dict[str, Any], file: PairFile | None) -> None:
             "--self-repair divides a difference of logits among heads; expected --answer and --foil, and no other "
             f"--metric, found the metric {options['metric']}."
         )
-
-
-def _refuse_equal(metric: str, clean: float, corrupt: float, of_table: bool) -> None:
-    least, unit = _LEAST * max(1.0, abs(clean), abs(corrupt)), UNITS[metric]
-    if abs(corrupt - clean) >= least:
-        return
-    name = "KL divergence" if metric == KL else metric.replace("_", " ")
-    given = "columns answer and foil" if of_table else "--answer and --foil"
-    other = "" if metric == DIFFERENCE else f", or another metric: {given} measure a difference of logits"
-    raise UsageError(
-        f"the {name} is {amount(clean)} {unit} on the clean and {amount(corrupt)} on the corrupt prompt: it differs by "
-        f"{amount(abs(corrupt - clean))} {unit}, and effects, which are shares of that, need {amount(least)}. Expected "
-        f"prompts after which the model predicts otherwise{other}."
-    )
 
 
 class PatchedPasses:

@@ -34,7 +34,6 @@ from attnviz.wording import counted, quoted, visible
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
 UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}
-
 _SIDES = "clean", "corrupt"
 
 
@@ -113,10 +112,8 @@ def paired_inputs(
 ) -> PairedInputs:
     """Tokenize the pairs; ``at`` names tokens of the clean prompt, ``spans`` stretches of both prompts of one pair.
 
-    Raises:
-        ArchitectureError: models of this architecture predict nothing.
-        UsageError: this model predicts nothing, or has no such token or class; or spans do not align.
-        TextError, CorpusError: two prompts do not align, are too long, or lack the mask or a token of ``at``.
+    ArchitectureError or UsageError where the model predicts nothing, or has no such token or class; TextError or
+    CorpusError where two prompts do not align, are too long, or lack the mask or a token of ``at``.
     """
     if checkpoint.architecture.language_task == "Model":
         raise ArchitectureError(

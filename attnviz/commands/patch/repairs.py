@@ -15,9 +15,9 @@ from attnviz.models.head_ids import HeadId
 from attnviz.trace.removal import KeptPass
 from attnviz.trace.residual_parts import Source, source_name
 from attnviz.trace.self_repair import self_repairs, why_no_repair
+from attnviz.wording import rounded, signed
 
-MOST_CHANGED = 5
-"""Later heads and networks that are listed of those whose direct effect changes most."""
+MOST_CHANGED = 5  # later heads and networks that are listed of those whose direct effect changes most
 
 _LEAST_SHARE = 0.01
 """Direct effects that are smaller, as a share of what both prompts differ by, have no repaired share: it is noise."""
@@ -42,6 +42,12 @@ class SelfRepair:
     share: float | None  # of the direct effect that is repaired; None where that is small
     norm: float  # the part of what is repaired that is the final norm's other scale
     changed: tuple[PartChange, ...]  # the later heads and networks whose direct effect changes most, that first
+
+    @property
+    def most_changed(self) -> str:
+        if not self.changed or rounded(self.changed[0].change) == rounded(0.0):
+            return ""
+        return f"{self.changed[0].part} {signed(self.changed[0].change)}"
 
 
 class MeanRepairs:

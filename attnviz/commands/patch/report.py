@@ -20,7 +20,7 @@ from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes
 from attnviz.present.view import ViewOptions
 from attnviz.trace.paths import READS, RUN
-from attnviz.wording import about_needed, amount, bracketed, counted, quoted, rounded, signed, visible
+from attnviz.wording import about_needed, amount, bracketed, counted, quoted, rounded, visible
 
 _three = partial(rounded, digits=3)
 _interval = partial(bracketed, write=_three)
@@ -70,14 +70,8 @@ _REPAIR: tuple[Field[PatchEffect], ...] = (
     Field("Interval", lambda head: _repair(head).interval, "logits", name="interval", write=_interval, detail=True),
     Field("Share", lambda head: _repair(head).share),
     Field("By norm", lambda head: _repair(head).norm, "logits", write=_three, detail=True),
-    Field("Most changed", lambda head: _most_changed(_repair(head)), "logits"),
+    Field("Most changed", lambda head: _repair(head).most_changed, "logits"),
 )
-
-
-def _most_changed(repair: SelfRepair) -> str:
-    if not repair.changed or rounded(repair.changed[0].change) == rounded(0.0):
-        return ""
-    return f"{repair.changed[0].part} {signed(repair.changed[0].change)}"
 
 
 def _repair(head: PatchEffect) -> SelfRepair:

@@ -7,4 +7,3 @@ VIEWS = (
     View("relations", "the best head of each relation beside its largest baseline"),
     page_view("roles and relations as tables that sort, heads as a scatter, in one HTML file"),
 )
-"""Its figures, in the order of the documentation."""

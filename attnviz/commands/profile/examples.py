@@ -35,14 +35,12 @@ from attnviz.texts.batches import Batch, EncodedText, SampledAttention, batches
 from attnviz.texts.reading import Text, read_texts
 from attnviz.texts.runs import RunSettings
 
-SAMPLED_TEXTS = 500
-"""Most texts of each corpus searched for examples: as many as an untrained copy is measured on."""
+SAMPLED_TEXTS = 500  # most texts of each corpus searched for examples: as many as an untrained copy is measured on
 
 _STEPS = 10_000
 """Weights are rounded to four decimals, since those of two batches of different length differ by rounding."""
 
 _FAINTEST = _STEPS // 100  # the least weight of a miss
-
 _SPARE = 4  # further examples kept, since some turn out to be duplicates
 
 
@@ -156,7 +154,6 @@ class _Seen(NamedTuple):
 
 
 _RoleName = tuple[str, str | None]  # name and direction of a role
-
 _Kept = tuple[TopExamples, TopExamples]  # hits and misses
 
 
@@ -206,15 +203,28 @@ class _Search:
 
     def _of_sentences(self, batch: Batch, words: RelatedWords) -> dict[_RoleName, _Instances]:
         sizes, causal = torch.tensor(list(map(len, words.members))), self._run.settings.checkpoint.architecture.causal
-        instances = {}
+        positions, instances = torch.arange(int(sizes.max())), {}
         for role, direction in self._kept:
-            relation, some = role.removeprefix(SYNTACTIC), None
+            relation = role.removeprefix(SYNTACTIC)
             if relation == role:
                 some = _content_tokens(self._run, batch, role)
+                if some is not None:
+                    instances[role, direction] = some
             elif relation in words.numbers:
-                some = _words(words.pairs[words.numbers[relation]], sizes, direction, causal)
-            if some is not None:
-                instances[role, direction] = some
+                texts, dependents, heads = words.pairs[words.numbers[relation]].T
+                queries, wanted = (dependents, heads) if direction == DIRECTIONS[0] else (heads, dependents)
+                visible = positions < queries[:, None] if causal else positions != queries[:, None]
+                keys = (positions < sizes[texts, None]) & visible
+                right = keys & (positions == wanted[:, None])
+                known = right.any(-1)
+                instances[role, direction] = _Instances(
+                    texts=texts[known],
+                    queries=queries[known],
+                    positions=dependents[known],
+                    keys=keys[known],
+                    right=right[known],
+                    spans=True,
+                )
         return instances
 
     def _offer(self, kept: Sequence[_Kept], corpus: int, batch: Batch, some: _Instances, seen: _Seen) -> None:
@@ -277,18 +287,6 @@ def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | Non
         return None
     texts, queries = (non_sink & (right.any(-1) | spread)).nonzero().T
     return _Instances(texts, queries, queries, keys[texts, queries], right[texts, queries], spread=spread)
-
-
-def _words(pairs: Tensor, sizes: Tensor, direction: str | None, causal: bool) -> _Instances:
-    """Instances of a relation that the model can see, from (text, dependent, head), [n, 3], and words per text."""
-    texts, dependents, heads = pairs.T
-    queries, wanted = (dependents, heads) if direction == DIRECTIONS[0] else (heads, dependents)
-    word = torch.arange(int(sizes.max()))
-    keys = (word < sizes[texts, None]) & (word < queries[:, None] if causal else word != queries[:, None])
-    right = keys & (word == wanted[:, None])
-    known = right.any(-1)
-    texts, queries, dependents, keys, right = (tensor[known] for tensor in (texts, queries, dependents, keys, right))
-    return _Instances(texts, queries, dependents, keys, right, spans=True)
 
 
 def _pronouns(batch: Batch, direction: str | None) -> _Instances:

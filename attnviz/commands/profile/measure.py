@@ -36,12 +36,8 @@ from attnviz.trace.contributions import why_not_linear
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
 
-PARTS = "", "untrained copy"
-"""Parts of a profile's run: the model and its control."""
-
-CONTROL_TEXTS = 500
-"""Most texts of each corpus for the untrained copy."""
-
+PARTS = "", "untrained copy"  # parts of a profile's run: the model and its control
+CONTROL_TEXTS = 500  # most texts of each corpus for the untrained copy
 _OfHead = TypeVar("_OfHead", Role, RoleExamples)
 
 

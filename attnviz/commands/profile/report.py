@@ -176,8 +176,9 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     left = []
     for count in profile.corpora:
         if count.left_out:
-            name, total = visible(count.corpus.path.name), count.texts + count.left_out
-            left.append(f"{name}: {count.left_out:,} of {total:,} texts left out: {_why_left_out(count.corpus.kind)}.")
+            why, total = _WHY_LEFT_OUT.get(count.corpus.kind, ""), count.texts + count.left_out
+            name = visible(count.corpus.path.name)
+            left.append(f"{name}: {count.left_out:,} of {total:,} texts left out: {why}longer than the model.")
     if not choices.verbose:
         yield notes(*left)
         return
@@ -187,14 +188,10 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     yield notes(*_notes(profile), *left)
 
 
-def _why_left_out(kind: str) -> str:
-    if kind == "gap":
-        return "a name after the pronoun, where a causal model cannot look, or longer than the model"
-    if kind == "conllu":
-        return f"not of {SHORTEST} to {LONGEST} words, or longer than the model"
-    return "longer than the model"
-
-
+_WHY_LEFT_OUT = {
+    "gap": "a name after the pronoun, where a causal model cannot look, or ",
+    "conllu": f"not of {SHORTEST} to {LONGEST} words, or ",
+}
 _FEW = 5  # relations, and heads, on the first screen
 
 

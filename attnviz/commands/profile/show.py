@@ -22,16 +22,10 @@ from attnviz.profiles.parts import SYNTACTIC, measured_on
 from attnviz.profiles.store import StoredProfile
 from attnviz.wording import visible
 
-LONGEST = 60
-"""Most words of a text shown."""
-
+LONGEST = 60  # most words of a text shown
 _BRACKETS = {"query": "[]", "key": "{}", "gold": "()"}
-
-EXAMPLES = 2
-"""Hits, and failures, shown of a role of a head, where no number is given."""
-
-ROLES = "roles"
-"""The name that shows the roles of all heads, not examples."""
+EXAMPLES = 2  # hits, and failures, shown of a role of a head, where no number is given
+ROLES = "roles"  # the name that shows the roles of all heads, not examples
 
 
 def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[RoleExamples, ...]:

@@ -33,8 +33,7 @@ from attnviz.present.published import DESCRIBING
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.wording import counted, signed, visible
 
-MOST_RELATIONS = 60
-"""Most relations in one figure; the most frequent, of :data:`attnviz.judge.verdicts.ENOUGH` instances or more."""
+MOST_RELATIONS = 60  # most relations in one figure; the most frequent, of ENOUGH instances or more
 
 _NARROW, _NARROWEST = 6.0, 4.0
 """Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest."""
