@@ -217,7 +217,7 @@ class LongRun:
 
     def _state(self) -> dict[str, Any]:
         tallies = {name: tally.state() for name, tally in self._tallies.items()}
-        return {"parts": tallies, "measured": [each.state() for each in self.measured]}
+        return {"parts": tallies, "measured": [measured.state() for measured in self.measured]}
 
     def _merge(self, state: Mapping[str, Any]) -> None:
         for name, tally in self._tallies.items():

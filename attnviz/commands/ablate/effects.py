@@ -213,7 +213,7 @@ class HeadEffect:
     roles: tuple[RoleEffect, ...] = ()  # on the tokens of the roles that were asked for, and have some
 
     def __repr__(self) -> str:
-        damage = ", ".join(f"{metric} {amount(each.value)}" for metric, each in self.damage.items())
+        damage = ", ".join(f"{metric} {amount(estimate.value)}" for metric, estimate in self.damage.items())
         return f"<HeadEffect of {self.id}: {damage}, rank {self.rank}>"
 
 

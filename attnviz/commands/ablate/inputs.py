@@ -77,20 +77,18 @@ class Metric(NamedTuple):
 MARGIN, DIFFERENCE = "margin", "logit_difference"  # names of metrics
 
 METRICS = {
+    # of the model without the heads, less that of the unchanged model
     "loss": Metric("loss", "loss increase", "nats/token", signed=True),
-    "kl": Metric("kl", "KL divergence", "nats/token"),
-    "cosine": Metric("cosine", "cosine distance", "1 − cos"),
-    "l2": Metric("l2", "L2 distance", "length"),
-    "changed": Metric("changed", "other decision", "share of texts"),
+    "kl": Metric("kl", "KL divergence", "nats/token"),  # KL(unchanged model || model without the heads)
+    "cosine": Metric("cosine", "cosine distance", "1 − cos"),  # one minus the cosine of the final states
+    "l2": Metric("l2", "L2 distance", "length"),  # of the difference of the final states
+    "changed": Metric("changed", "other decision", "share of texts"),  # 1 where the most probable class is another one
+    # by how much the logit of the answer, less that of the foil, falls
     DIFFERENCE: Metric(DIFFERENCE, "logit difference lost", "logits", signed=True),
+    # by how much the logit of the labelled class, or of that which the unchanged model decides for, less the largest
+    # other one, falls; unlike a probability it does not saturate
     MARGIN: Metric(MARGIN, "margin loss", "logits", signed=True),
 }
-"""``loss``: of the model without the heads, less that of the unchanged model. ``kl``: KL(unchanged model || model
-without the heads). ``cosine``: one minus the cosine of the final states. ``l2``: length of their difference.
-``logit_difference``: by how much the logit of the answer, less that of the foil, falls. ``changed``: 1 where the most
-probable class is another one without the heads, else 0. ``margin``: by how much the logit of the labelled class, or of
-that which the unchanged model decides for, less the largest other one, falls; unlike a probability it does not
-saturate."""
 
 
 @dataclass(frozen=True)

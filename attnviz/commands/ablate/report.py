@@ -131,7 +131,7 @@ def conclusion(result: Ablation) -> str:
 
 def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
     options, sources, classifier = result.options, result.sources, result.checkpoint.classifier
-    content = {
+    content: dict[str, Any] = {
         "model": model_entry(result.checkpoint),
         "corpora": [{**corpus.entry, "sentences": read} for corpus, read in sources.corpora],
         "texts": list(sources.given),

@@ -401,10 +401,10 @@ class PatchedPasses:
         """The effects of the heads, that furthest from 0 first; with intervals where the metric ``is_worse``."""
         difference = self._corrupt_change[:, None]
         changes = self.changes.transpose(1, 2)  # [2, n_pairs, n_heads]
-        own, unrelated = difference - changes if self._denoises else changes  # how far towards the other prompt's
+        moved, unrelated = difference - changes if self._denoises else changes  # how far towards the other prompt's
         partner = self.has_partner[:, None].double()
-        effects = samples.ratios(own, difference)
-        above = samples.ratios((own - unrelated) * partner, difference * partner)
+        effects = samples.ratios(moved, difference)
+        above = samples.ratios((moved - unrelated) * partner, difference * partner)
         of_others = (unrelated * partner).sum(0) / (difference * partner).sum()
         repairs = {} if self._repairs is None else self._repairs.by_head(float(difference.mean()), samples)
         order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects.estimates[at])), heads[at]))

@@ -80,7 +80,7 @@ def read_pairs(
         wanted = label if answer is None else answer
         return [PromptPair(str(clean), corrupt, wanted, foil, label is not None)], None
     path = Path(clean)
-    if any(each is not None for each in (corrupt, answer, foil, label)):
+    if any(value is not None for value in (corrupt, answer, foil, label)):
         raise UsageError(
             f"{path} is a table, whose columns are clean, corrupt, answer and foil (or label); expected no --corrupt, "
             "--answer, --foil or --label beside it."
@@ -248,8 +248,8 @@ class PairSamples(NamedTuple):
     def ratios(self, numerators: Tensor, denominators: Tensor) -> Simultaneous:
         """Ratios of sums over pairs, from numbers of each pair: [n_pairs, n_heads], and [n_pairs, 1] below."""
         above, below = (
-            torch.zeros(self.weights.shape[1], each.shape[1], dtype=torch.float64).index_add_(0, self.different, each)
-            for each in (numerators, denominators)
+            torch.zeros(self.weights.shape[1], side.shape[1], dtype=torch.float64).index_add_(0, self.different, side)
+            for side in (numerators, denominators)
         )
         return of_ratios(above, below, self.weights)
 
