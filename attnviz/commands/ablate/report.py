@@ -233,7 +233,15 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     if result.sets and (whole or result.together):
         yield _set_table(result)
     if result.curve is not None and whole:
-        yield _curve_table(result, result.curve.points)
+        name, unit = result.metrics[0].name, result.metrics[0].unit
+        of_points: list[Field[CurvePoint]] = [
+            Field("Heads", lambda point: point.removed),
+            *_measured(result, lambda point: point.least.damage[name], "Least important"),
+            Field("Sum of one at a time", lambda point: amount(point.least.singles[name].value)),
+            Field("Random order", lambda point: amount(point.random.damage[name].value)),
+        ]
+        title = f"More and more heads removed ({result.metrics[0].title}, {unit})"
+        yield RowTable(title, of_points, result.curve.points)
     lines = []
     if result.kind == ANSWER:
         lines.append("Negative: without the head the answer gains, so the head works against it.")
@@ -282,17 +290,6 @@ def _set_table(result: Ablation) -> RowTable[SetEffect]:
         columns.insert(0, Field("Layer", lambda effect: effect.heads[0].layer_name))
     title = f"{which} removed together ({metric.title}, {metric.unit})"
     return RowTable(title, columns, result.sets)
-
-
-def _curve_table(result: Ablation, points: Sequence[CurvePoint]) -> RowTable[CurvePoint]:
-    metric = result.metrics[0]
-    columns: list[Field[CurvePoint]] = [
-        Field("Heads", lambda point: point.removed),
-        *_measured(result, lambda point: point.least.damage[metric.name], "Least important"),
-        Field("Sum of one at a time", lambda point: amount(point.least.singles[metric.name].value)),
-        Field("Random order", lambda point: amount(point.random.damage[metric.name].value)),
-    ]
-    return RowTable(f"More and more heads removed ({metric.title}, {metric.unit})", columns, points)
 
 
 def _notes(result: Ablation) -> Iterator[str]:

@@ -11,7 +11,7 @@ key, one a text each.
 import random
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from heapq import nsmallest
 from operator import attrgetter
@@ -178,10 +178,9 @@ class _Search:
 
     def look(self, attention: SampledAttention, corpus: int, batch: Batch) -> None:
         """Run a batch of a corpus, and keep its examples that are among the best."""
-        instances: dict[_RoleName, _Instances]
+        members: Spans
         if self._run.settings.corpora[corpus].kind == "gap":
-            members: Spans = [item.members for item in batch.items]
-            instances = {role: _pronouns(batch, role[1]) for role in self._kept if role[0] == "coreference"}
+            members, instances = [item.members for item in batch.items], self._of_names(batch)
         else:
             words = RelatedWords.of_batch(batch)
             members, instances = words.members, self._of_sentences(batch, words)
@@ -200,6 +199,15 @@ class _Search:
                     self._offer(list(kept.values()), corpus, batch, some, seen)
 
         attention.run(batch, patterns.__setitem__, on_weighted_values)
+
+    def _of_names(self, batch: Batch) -> dict[_RoleName, _Instances]:
+        """Instances of coreference in GAP: the query is span 0, the names are 1 and 2."""
+        texts, spans = torch.arange(len(batch.items)), torch.arange(3)
+        pronouns = torch.zeros_like(texts)
+        answers = torch.tensor([1 + bool(item.source.answer) for item in batch.items])
+        both = _Instances(texts, pronouns, pronouns, spans > pronouns[:, None], spans == answers[:, None], spans=True)
+        names = [role for role in self._kept if role[0] == "coreference"]
+        return {role: replace(both, reverse=role[1] == NAME_DIRECTIONS[1]) for role in names}
 
     def _of_sentences(self, batch: Batch, words: RelatedWords) -> dict[_RoleName, _Instances]:
         sizes, causal = torch.tensor(list(map(len, words.members))), self._run.settings.checkpoint.architecture.causal
@@ -287,12 +295,3 @@ def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | Non
         return None
     texts, queries = (non_sink & (right.any(-1) | spread)).nonzero().T
     return _Instances(texts, queries, queries, keys[texts, queries], right[texts, queries], spread=spread)
-
-
-def _pronouns(batch: Batch, direction: str | None) -> _Instances:
-    """Instances of coreference in GAP: the query is span 0, the names are 1 and 2."""
-    texts = torch.arange(len(batch.items))
-    pronouns = torch.zeros_like(texts)
-    answers = torch.tensor([1 + bool(item.source.answer) for item in batch.items])
-    keys, right = torch.arange(3) > pronouns[:, None], torch.arange(3) == answers[:, None]
-    return _Instances(texts, pronouns, pronouns, keys, right, spans=True, reverse=direction == NAME_DIRECTIONS[1])

@@ -40,17 +40,17 @@ def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[Role
             "again with attnviz profile CORPUS."
         )
 
-    def rank(of: RoleExamples) -> tuple[object, ...]:
-        role = _role(profile, of)
-        return (of.id, True, 0.0) if role is None else (of.id, not role.holds, -(role.error_reduction or 0.0))
+    def rank(examples: RoleExamples) -> tuple[object, ...]:
+        role = _role(profile, examples)
+        return (examples.id, role is None or not role.holds, -((role and role.error_reduction) or 0.0))
 
     wanted = [relation_named(name) for name in wanted]
-    roles = [name for name in wanted if any(name in _names(of.role) for of in examples)]
+    roles = [name for name in wanted if any(name in _names(role.role) for role in examples)]
     heads = select_heads([name for name in wanted if name not in roles], profile.stacks)
-    of_heads = [of for of in examples if of.id in heads]
-    chosen = [of for of in of_heads if not roles or not _names(of.role).isdisjoint(roles)]
+    of_heads = [role for role in examples if role.id in heads]
+    chosen = [role for role in of_heads if not roles or not _names(role.role).isdisjoint(roles)]
     if not chosen:
-        known = ", ".join(sorted({of.role.removeprefix(SYNTACTIC) for of in of_heads}))
+        known = ", ".join(sorted({role.role.removeprefix(SYNTACTIC) for role in of_heads}))
         raise UsageError(f"there are no examples of {' '.join(wanted)}: there are those of {visible(known) or 'none'}.")
     return tuple(sorted(chosen, key=rank))
 
