@@ -103,7 +103,9 @@ def stored_examples(
         return Unit(str(text), int(start), int(end))
 
     def example(stored: dict[str, Any]) -> Example:
-        gold, gold_weight, text = stored["gold"], stored["gold_weight"], entry["texts"][stored["text"]]
+        gold = stored["gold"]
+        gold_weight = stored["gold_weight"]
+        text = entry["texts"][stored["text"]]
         return Example(
             corpus=str(text["corpus"]),
             number=int(text["number"]),
@@ -130,7 +132,8 @@ def stored_examples(
 
 def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:
     """One entry ``examples`` from several documents of profile.json, each with the names of its roles to take."""
-    examples, licences = list[RoleExamples](), dict[str, str]()
+    examples = list[RoleExamples]()
+    licences = dict[str, str]()
     for document, names in entries:
         entry = document.get("examples") or {}
         licences |= entry.get("licences") or {}
@@ -153,7 +156,8 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
         if example.gold[0] != example.query:  # the right name is the one that attends
             ends["gold"] = example.gold[0]
     cuts = {cut for unit in ends.values() for cut in (unit.start, unit.end)}
-    parts, whole = list[Part](), example.text
+    parts = list[Part]()
+    whole = example.text
     words = {word.span() for word in _WORD.finditer(whole)}
     words |= {unit[1:] for unit in ends.values() if unit.start < unit.end and not unit.text.strip()}
     for begin, stop in sorted(words):

@@ -92,7 +92,8 @@ def encode(
     without it that is a TextError. ``truncate`` cuts texts that are too long.
     """
     items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in texts if text.ids]
-    limit, unknown = checkpoint.positions, unknown_id(checkpoint.tokenizer)
+    limit = checkpoint.positions
+    unknown = unknown_id(checkpoint.tokenizer)
     chats = [text for text in texts if text.chat is not None]
     paired = [text for text in texts if text.pair is not None]
     alone = [text for text in texts if not text.ids and text.chat is None and text.pair is None]

@@ -125,7 +125,8 @@ def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str]
         if kind in refused:
             raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
         table = open_table(path, columns) if kind == "table" else None
-        digest, size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        size = 0
         ends = (b"\n\n", b"\n\r\n") if kind == "conllu" else (b"\n",)
         for name in table_files(path):
             with name.open("rb") as file:
@@ -217,7 +218,8 @@ def _trees(corpus: Corpus) -> Iterator[Text]:
         raise CorpusError(
             f"{corpus.path} needs the package conllu, which is not installed; type: pip install 'attnviz[profile]'"
         )
-    number, words = 0, list[_TreeWord]()
+    number = 0
+    words = list[_TreeWord]()
     id: str | None = None
     for place, line in lines(corpus.path):
         if named := _SENTENCE_ID.fullmatch(line):
@@ -300,7 +302,8 @@ def _gap_examples(corpus: Corpus) -> Iterator[Text]:
             if value not in {"TRUE", "FALSE"}:
                 raise broken(place, f"TRUE or FALSE in {column}", as_found(cells[column]))
         if right.count("TRUE") == 1:
-            answer, number = right.index("TRUE"), place.line - 2
+            answer = right.index("TRUE")
+            number = place.line - 2
             yield Text(
                 text=cells["Text"], spans=tuple(spans), place=place, number=number, id=cells["ID"], answer=answer
             )

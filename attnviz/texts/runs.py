@@ -80,7 +80,8 @@ def read_frequencies(path: str | Path | None) -> Frequencies | None:
     """Read a list, in each line a word and its count; the first may be a header. CorpusError for another file."""
     if path is None:
         return None
-    path, counts = Path(path), dict[str, float]()
+    path = Path(path)
+    counts = dict[str, float]()
     for number, (place, line) in enumerate(filled_lines(path)):
         word, *count = line.rsplit(maxsplit=1)
         if count and _COUNT.fullmatch(count[0]):
@@ -98,7 +99,8 @@ def token_counts(
     """How often each vocabulary entry is in the content of corpora but GAP, or by a list, [vocabulary]."""
     size = max(int(checkpoint.config.vocab_size), len(checkpoint.tokenizer))
     if frequencies is not None:  # the sum of all words that a token is a piece of, also with a capital
-        tokenizer, listed = checkpoint.tokenizer, torch.zeros(size, dtype=torch.float64)
+        tokenizer = checkpoint.tokenizer
+        listed = torch.zeros(size, dtype=torch.float64)
         for word, count in frequencies.counts.items():
             capital = word[:1].upper() + word[1:]
             pieces = tokenizer([word, capital, f" {word}", f" {capital}"], add_special_tokens=False)["input_ids"]
@@ -192,7 +194,8 @@ class LongRun:
         return bool(states)
 
     def _batches(self, corpus: Corpus, measured: Measured) -> Iterator[Batch]:
-        settings, done = self._settings, frozenset(measured.numbers)
+        settings = self._settings
+        done = frozenset(measured.numbers)
 
         def texts() -> Iterator[Text]:
             for text in read_texts(corpus, settings.limit):

@@ -82,7 +82,9 @@ class BatchMetrics:
         ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model]; or of ``inputs``, other texts
         with as many positions to predict at.
         """
-        sums, copies, position = [], final.reshape(-1, self._n_rows, *final.shape[1:]), self._position
+        sums = []
+        copies = final.reshape(-1, self._n_rows, *final.shape[1:])
+        position = self._position
         if inputs is not None:
             position = torch.tensor([at for text in inputs.inputs for at in text.positions], device=final.device)
         step = max(1, self._at_once // len(self._row))
@@ -380,7 +382,8 @@ class PassVerifier:
     """Compares a sample of unchanged passes with the reference attention, and with passes resumed at every layer."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, self._attention = checkpoint, SampledAttention(checkpoint)
+        self._checkpoint = checkpoint
+        self._attention = SampledAttention(checkpoint)
         self._tolerance = checkpoint.tolerance.output
         self._errors = {"values_error": 0.0, "resumed_error": 0.0}
 
@@ -397,7 +400,8 @@ class PassVerifier:
 
     def verify(self, inputs: InputBatch, kept: removal.KeptPass, resumed: bool = True) -> None:
         """Compare an unchanged pass with the reference, its logits with the model's, and passes ``resumed`` from it."""
-        checkpoint, batch = self._checkpoint, inputs.batch
+        checkpoint = self._checkpoint
+        batch = inputs.batch
         values: dict[int, Tensor] = {}  # of the layer that attends
 
         def compare(rows: VerifiedRows) -> None:
@@ -407,7 +411,8 @@ class PassVerifier:
                 parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
                 values[layer] = attention.values(kept.attention_inputs[layer], parameters)
             n_rows, n_keys = rows.pattern.shape[-2:]
-            chunk, valid = slice(rows.first, rows.first + n_rows), batch.queries(layer)
+            chunk = slice(rows.first, rows.first + n_rows)
+            valid = batch.queries(layer)
             value = values[layer][..., :n_keys, :].to(rows.pattern.dtype)
             expected = torch.matmul(rows.pattern, value).transpose(1, 2)[valid[:, chunk]]
             if not len(expected):  # padding alone
@@ -500,7 +505,8 @@ class Passes:
         """
         sums = torch.zeros(len(wanted), *self.counts.shape, self._n_metrics, dtype=torch.float64)
         clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
-        first_run, done = not self.verifier.verified.n_inputs, 0
+        first_run = not self.verifier.verified.n_inputs
+        done = 0
         tell(done, len(self._inputs))
         with removal.running(self._checkpoint):
             for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
@@ -523,7 +529,8 @@ class Passes:
 def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: Tell) -> list[Tensor]:
     """Mean weighted values of all heads over all tokens, special ones too, a layer each [n_heads, d_head], float64."""
     sums: list[Tensor | float] = [0.0] * checkpoint.n_layers
-    tokens, done = torch.zeros(checkpoint.n_layers, dtype=torch.float64), 0
+    tokens = torch.zeros(checkpoint.n_layers, dtype=torch.float64)
+    done = 0
     with removal.running(checkpoint):
         for some in input_batches(checkpoint, inputs, batch_size):
             kept = removal.run_and_keep(checkpoint, some.batch.inputs)

@@ -74,7 +74,8 @@ class GradientTally:
 
     def _by_layer(self, kept: removal.KeptPass, gradient: Tensor) -> list[Tensor]:
         model = self._checkpoint
-        layers, of_gates = model.modules, list[Tensor]()
+        layers = model.modules
+        of_gates = list[Tensor]()
         for layer in reversed(range(model.n_layers)):
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()

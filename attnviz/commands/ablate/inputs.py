@@ -198,7 +198,8 @@ def _all_have(what: str, values: Sequence[object], texts: Sequence[Text]) -> boo
 
 def source_kind(item: str | Path) -> str:
     """Classify an argument: ``folder``, ``corpus`` (also a missing file, or a wrong suffix), or ``text``."""
-    name, is_path = str(item), isinstance(item, Path)
+    name = str(item)
+    is_path = isinstance(item, Path)
     one_word = not any(map(str.isspace, name))
     if is_there(name, is_table_folder):
         return "corpus"
@@ -292,7 +293,8 @@ def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> 
         assert foil is not None
         return [ModelInput(item, text, (position,), (answer,), (foil,))]
     if kind in CLASSES:
-        classifier, labels = checkpoint.classifier, list[int]()
+        classifier = checkpoint.classifier
+        labels = list[int]()
         assert classifier is not None
         if kind == LABELLED:
             try:
@@ -355,7 +357,8 @@ def with_targets(
     """
     if not checkpoint.stacks:
         return sources
-    n, targets = len(sources.texts), list[Text]()
+    n = len(sources.texts)
+    targets = list[Text]()
     if target is not None and n != 1:
         raise UsageError(
             f"one target (--target, target=...) is for one text, found {n} texts; leave it out, and the model writes a "

@@ -128,7 +128,8 @@ class Ablation(Result):
         return removed[wanted]
 
     def __repr__(self) -> str:
-        most, metric = self.heads[0], self.metrics[0]
+        most = self.heads[0]
+        metric = self.metrics[0]
         return (
             f"<Ablation ({self.method}) of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')} on "
             f"{counted(self.n_texts, 'text')}, {most.id} first ({metric.title} {most.damage[metric.name].value:.3g})>"
@@ -238,7 +239,15 @@ def ablate(
         if kind in CLASSES and passes.clean is not None:
             saturated = float((passes.clean[0] < SATURATED).double().mean())
         options["order_by"] = order_by or (MARGIN if is_sure(saturated) else metrics_of(kind)[0].name)
-        bootstrap = Bootstrap(seed, measured, passes.counts, kind, options["order_by"], sums, roles)
+        bootstrap = Bootstrap(
+            seed=seed,
+            texts=measured,
+            counts=passes.counts,
+            kind=kind,
+            order_by=options["order_by"],
+            sums=sums,
+            roles=roles,
+        )
         ranked = bootstrap.ranked_heads(tally.importance if gradient else None)
         removal = None
         if curve and not together and len(heads) > 1:
@@ -276,7 +285,8 @@ def is_sure(saturated: float | None) -> bool:
 
 
 def _check(checkpoint: Checkpoint, kind: str, heads: Sequence[HeadId], options: dict[str, Any]) -> None:
-    order_by, names = options["order_by"], [metric.name for metric in metrics_of(kind)]
+    order_by = options["order_by"]
+    names = [metric.name for metric in metrics_of(kind)]
     if order_by is not None and order_by not in names:
         raise UsageError(
             f"--order-by (order_by=...) names a metric of this model, {', '.join(names)}; found {order_by}."
@@ -291,7 +301,8 @@ def _removal_curve(
     passes: Passes, replacement: Replacement, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Tell
 ) -> Curve:
     """Sets of the curve: a few heads, then eighths of all, in this order and in random order."""
-    shuffled, n = sorted(order), len(order)
+    shuffled = sorted(order)
+    n = len(order)
     random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
     few = {2**power for power in range(n.bit_length()) if 2**power <= n / 12}
     counts = sorted({1, *few, *(-(-n * eighth // 8) for eighth in range(1, 9))})

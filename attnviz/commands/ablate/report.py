@@ -68,7 +68,8 @@ def first_lines(source: str, what: str, sample: SampleVerification, model: Check
 
 def what_is_measured(result: Ablation) -> str:
     """Sentence on texts and metrics."""
-    texts, n = result.texts_measured, result.n_positions
+    texts = result.texts_measured
+    n = result.n_positions
     if result.kind == STATES:
         classifier = result.checkpoint.classifier
         why = classifier.why_no_classes if classifier else "the model predicts no tokens"

@@ -43,11 +43,19 @@ def _plan(
     last = " ".join(f"{capital(part)}." for part in more if part)
     notes = (f"{source}: {on}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last)
     caption = caption_of(f"{model} on {source}, {measured}: {what}", method, *more)
-    return EffectsPlan(f"ablate-{name}", caption, model + title, tuple(filter(None, notes)), result, heads)
+    return EffectsPlan(
+        stem=f"ablate-{name}",
+        caption=caption,
+        title=model + title,
+        notes=tuple(filter(None, notes)),
+        result=result,
+        heads=heads,
+    )
 
 
 def _plan_heads(result: Ablation, choices: ViewOptions) -> Iterator[EffectsPlan]:
-    heads, n = result.heads[: choices.top or None], len(result.heads)
+    heads = result.heads[: choices.top or None]
+    n = len(result.heads)
     count = counted(n, "head") if len(heads) == n else f"{len(heads)} of {n} heads"
     titles = " and ".join(metric.title for metric in result.metrics[:2])
     what = f"{titles} on removing one head, {count}, the one that matters most first"
@@ -71,13 +79,15 @@ def _intervals(result: Ablation, drawn: str) -> str:
 
 
 def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
-    rows, width = range(len(plan.heads)), page_width(style, 4.8)
+    rows = range(len(plan.heads))
+    width = page_width(style, 4.8)
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=0.6 + 0.15 * max(2, len(rows)))
         for ax, metric in zip(page.subplots(1, 2, sharey=True), plan.result.metrics[:2], strict=True):
             values, low, high = _ends([head.damage[metric.name] for head in plan.heads])
             largest = max(float(np.abs(ends).max()) for ends in (values, low, high))
-            exponent, unit = 0, metric.unit
+            exponent = 0
+            unit = metric.unit
             if 0 < largest < _TOO_SMALL:  # take the largest to at least 1: 10⁻³ nats/token
                 exponent = 3 * math.floor(math.log10(largest) / 3)
                 unit = f"{power_of_ten(exponent)} {f'({unit})' if ' ' in unit else unit}"
@@ -88,7 +98,8 @@ def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
             median = np.median([head.damage[metric.name].value for head in plan.result.heads])
             ax.axvline(factor * float(median), color=style.greys.frame, lw=0.9, ls=":")
             ax.axvline(0, color=style.greys.frame, lw=PIXEL)
-            ends, blue = (values - low, high - values), _BLUE[style.theme]
+            ends = (values - low, high - values)
+            blue = _BLUE[style.theme]
             ax.errorbar(values, rows, xerr=ends, fmt="o", ms=3.5, lw=1.2, color=blue)
             ax.margins(x=0.08)
             ax.set_ylim(len(rows) - 0.5, -0.5)

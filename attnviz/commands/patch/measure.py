@@ -199,7 +199,8 @@ def patch(
     options["metric"] = metric_named(metric, pairs[0])
     _check_together(options, file)
     checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
-    path, heads = None, select_heads(options["select"], checkpoint.kinds)
+    path = None
+    heads = select_heads(options["select"], checkpoint.kinds)
     if receiver is not None:
         path = receiver_named(receiver, checkpoint)
         heads = path.senders(checkpoint, options["sender"])
@@ -221,7 +222,8 @@ def patch(
         difference = abs(corrupt_metric - clean_metric)
         least = _LEAST * max(1.0, abs(clean_metric), abs(corrupt_metric))
         if difference < least:
-            name, unit = options["metric"].replace("_", " "), UNITS[options["metric"]]
+            name = options["metric"].replace("_", " ")
+            unit = UNITS[options["metric"]]
             given = "--answer and --foil" if file is None else "columns answer and foil"
             other = f", or another metric: {given} measure a difference of logits"
             raise UsageError(
@@ -311,7 +313,8 @@ class PatchedPasses:
         ``changes`` are then those of the metric from the clean run's, by patching from the own pair, and another,
         [2, n_heads, n_pairs]; their sign cancels in effects.
         """
-        n_pairs, done = len(self._into), 0
+        n_pairs = len(self._into)
+        done = 0
         self.changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)
         tell(done, n_pairs)
         with running(self._checkpoint):

@@ -162,7 +162,8 @@ def unrelated_text(result: Patching) -> str:
 
 
 def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
-    pair, file = result.pairs[0], result.file and {"path": str(result.file.path), "sha256": result.file.sha256}
+    pair = result.pairs[0]
+    file = result.file and {"path": str(result.file.path), "sha256": result.file.sha256}
     base, other = ("corrupt", "clean") if result.denoises else ("clean", "corrupt")
     return {
         "model": model_entry(result.checkpoint),

@@ -29,8 +29,10 @@ class CorpusRun:
     """Tallies of a profile, and how much of each corpus is ``measured``."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self.settings, checkpoint = settings, settings.checkpoint
-        shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
+        self.settings = settings
+        checkpoint = settings.checkpoint
+        shape = (checkpoint.n_layers, checkpoint.n_heads)
+        causal = checkpoint.architecture.causal
         learned = checkpoint.architecture.learned_sinks
         self.statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows, learned_sinks=learned)
         self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)

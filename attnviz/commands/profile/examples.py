@@ -52,11 +52,13 @@ def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleEx
             best[role.id] = max(best.get(role.id, role), role, key=attrgetter("margin"))
     shown = [role for role in roles if n and (role.holds or role is best.get(role.id))]
     shown.sort(key=attrgetter("id"))
-    settings, search = run.settings, _Search(run, shown, n)
+    settings = run.settings
+    search = _Search(run, shown, n)
     attention = SampledAttention(settings.checkpoint, settings.seed)
     for number, corpus in enumerate(settings.corpora):
         wanted = any((role.role == "coreference") == (corpus.kind == "gap") for role in shown)
-        drawn, done = _drawn(settings, number) if wanted else [], 0
+        drawn = _drawn(settings, number) if wanted else []
+        done = 0
         texts = (text for text in map(run.prepared, drawn) if text is not None)
         for batch in batches(settings.checkpoint, texts, settings.batch_size, lambda *_: None):
             search.look(attention, number, batch)
@@ -184,7 +186,8 @@ class _Search:
         else:
             words = RelatedWords.of_batch(batch)
             members, instances = words.members, self._of_sentences(batch, words)
-        merged, patterns = SpansOfTexts(members, batch.valid.shape[1], torch.device("cpu")), dict[int, Tensor]()
+        merged = SpansOfTexts(members, batch.valid.shape[1], torch.device("cpu"))
+        patterns = dict[int, Tensor]()
 
         def on_weighted_values(layer: int, weighted: Tensor) -> None:
             tokens = cache(partial(patterns.pop(layer).to, "cpu", torch.float32))
@@ -210,8 +213,10 @@ class _Search:
         return {role: replace(both, reverse=role[1] == NAME_DIRECTIONS[1]) for role in names}
 
     def _of_sentences(self, batch: Batch, words: RelatedWords) -> dict[_RoleName, _Instances]:
-        sizes, causal = torch.tensor(list(map(len, words.members))), self._run.settings.checkpoint.architecture.causal
-        positions, instances = torch.arange(int(sizes.max())), {}
+        sizes = torch.tensor(list(map(len, words.members)))
+        causal = self._run.settings.checkpoint.architecture.causal
+        positions = torch.arange(int(sizes.max()))
+        instances = dict[_RoleName, _Instances]()
         for role, direction in self._kept:
             relation = role.removeprefix(SYNTACTIC)
             if relation == role:
@@ -276,7 +281,8 @@ class _Search:
 def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | None:
     non_sink, valid = batch.non_sink.cpu(), batch.valid.cpu()
     keys = valid[:, None] & allowed_units(valid.shape[1], run.settings.checkpoint.architecture.causal)
-    right, spread = keys & ~non_sink[:, None], role == "broad"
+    right = keys & ~non_sink[:, None]
+    spread = role == "broad"
     if role in run.statistics.roles:
         keys = keys & non_sink[:, None]
         right = keys & run.statistics.masks_of(batch)[:, run.statistics.roles.index(role)]

@@ -25,7 +25,8 @@ from attnviz.wording import counted, visible
 
 def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``, without patterns of single texts."""
-    model, of_heads = profile.checkpoint, profile.roles_by_head()
+    model = profile.checkpoint
+    of_heads = profile.roles_by_head()
     telling = min(of_heads, key=lambda head: role_key(of_heads[head][0]) if of_heads[head] else (math.inf,))
     judged = {(role.id, role.role): role for role in profile.roles}
     notes = [

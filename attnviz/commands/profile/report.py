@@ -106,7 +106,8 @@ def _by_direction(values: Tensor, estimate: HeadScores) -> dict[str, list[list[f
 
 
 def _coreference(names: NameCount) -> dict[str, Any]:
-    estimate, missing = names.accuracy, dict.fromkeys(NAME_DIRECTIONS)
+    estimate = names.accuracy
+    missing = dict.fromkeys(NAME_DIRECTIONS)
     guesses = {name: float(values.flatten()[0]) for name, values in estimate.baselines.items() if name != "other words"}
     return {
         "n": names.n,
@@ -162,21 +163,24 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
         yield notes("Patterns of plug-ins are measured on texts alone: give a corpus.")
     few = choices.rows(_FEW)
     if profile.relations is not None:
-        columns, order = relation_fields(profile), "the most frequent first"
+        columns = relation_fields(profile)
+        order = "the most frequent first"
         yield first_rows("Relations", columns, profile.relations, few, "profile.json", noun="relation", order=order)
     if profile.chats:
         order = "shares of attention to content, means over chats"
         pairs = [pair for pair in profile.chats if pair.measure == LOOKBACK or pair.source != pair.target]
         yield first_rows("Chats", _chat_fields(profile), pairs, few, "profile.json", noun="pair", order=order)
     control = profile.control_texts is not None
-    of_heads, top = profile.roles_by_head(), choices.rows(_FEW if profile.relations is not None else 2 * _FEW) or 0
+    of_heads = profile.roles_by_head()
+    top = choices.rows(_FEW if profile.relations is not None else 2 * _FEW) or 0
     if not choices.verbose:
         of_heads = {head: roles[:1] for head, roles in of_heads.items()}
     yield by_head(of_heads, top, "profile.csv", control=control)
     left = []
     for count in profile.corpora:
         if count.left_out:
-            why, total = _WHY_LEFT_OUT.get(count.corpus.kind, ""), count.texts + count.left_out
+            why = _WHY_LEFT_OUT.get(count.corpus.kind, "")
+            total = count.texts + count.left_out
             name = visible(count.corpus.path.name)
             left.append(f"{name}: {count.left_out:,} of {total:,} texts left out: {why}longer than the model.")
     if not choices.verbose:

@@ -81,8 +81,10 @@ def _drawn(profile: Profile) -> list[RelationCount]:
 
 def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollection:
     """Draw accuracies by relation, with texts on both sides; returns the dots of the best heads."""
-    greys, (strong, pale) = style.greys, _blues(style)
-    y, heads = np.arange(len(plan.rows)), [row.best for row in plan.rows]
+    greys = style.greys
+    (strong, pale) = _blues(style)
+    y = np.arange(len(plan.rows))
+    heads = [row.best for row in plan.rows]
     scores, baselines = [head.score for head in heads], np.array([head.baseline for head in heads])
     differences = (head.difference or (head.margin, head.margin) for head in heads)
     lows, highs = (baselines + ends for ends in zip(*differences, strict=True))
@@ -110,7 +112,9 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
 
 def _beside(row: _Row, style: Style) -> str:
     """``L2H8 dep → head, +0.22 above offset +1: fails``; narrow pages have two lines, the narrowest head and gain."""
-    gain, width, too_few = signed(row.best.margin), style.room or math.inf, row.best.too_few
+    gain = signed(row.best.margin)
+    width = style.room or math.inf
+    too_few = row.best.too_few
     if width < _NARROWEST:
         return f"{row.best.id}\n{'too few' if too_few else gain}"
     guess, _ = largest_guess(row.relation, row.best)
@@ -128,7 +132,8 @@ def _label(axis: YAxis, texts: list[str], style: Style) -> None:
 
 def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """Draw accuracy and baseline by relation, with a legend."""
-    greys, (strong, pale) = style.greys, _blues(style)
+    greys = style.greys
+    (strong, pale) = _blues(style)
     dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": greys.paper, "mew": 0.5, "ms": 6}
     handles: list[Artist] = [
         Line2D([], [], **dot | {"mec": greys.ink, "ms": 4}, mfc=greys.paper, label="largest baseline"),
