@@ -85,11 +85,13 @@ def encode(
     texts: Sequence[Text],
     skipped: Callable[[Text, str], None] | None = None,
     truncate: bool = False,
+    offer: str = "",
 ) -> list[EncodedText]:
     """Tokenize texts, with special tokens, and map their spans to tokens by character overlap.
 
     ``skipped`` is called with each text that is left out, too long for the model or without tokens, and the reason;
-    without it that is a TextError. ``truncate`` cuts texts that are too long.
+    without it that is a TextError. ``truncate`` cuts texts that are too long; ``offer`` says what else can be done
+    about one that is of no file.
     """
     items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in texts if text.ids]
     limit = checkpoint.positions
@@ -113,8 +115,8 @@ def encode(
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
-            if text.place is None:
-                why += "; shorten it, or pass --truncate (truncate=True) to cut it there"
+            if offer and text.place is None:
+                why += f"; {offer}"
         elif lost_segments(encoding, 1 if text.pair is None else 2):
             why = "no tokens are left of it" if text.pair is None else "no tokens are left of it or of its pair"
         elif text.answer is not None and not all(members):

@@ -259,7 +259,8 @@ def model_inputs(
         warn(f"{text.place}: left out: {why}.")
 
     inputs, kept = list[ModelInput](), list[Text]()
-    for item in encode(checkpoint, texts, leave_out, truncate):
+    offer = "shorten it, or pass --truncate (truncate=True) to cut it there"
+    for item in encode(checkpoint, texts, leave_out, truncate, offer):
         of_text = _inputs(checkpoint, item, kind, len(kept))
         inputs += of_text
         if of_text:

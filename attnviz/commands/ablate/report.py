@@ -66,33 +66,33 @@ def first_lines(source: str, what: str, sample: SampleVerification, model: Check
     return Text.assemble((source, "bold"), f"\n{what}\n", verification_line(sample.attention, model, more))
 
 
-def what_is_measured(result: Ablation) -> str:
-    """Sentence on texts and metrics."""
+def what_is_measured(result: Ablation) -> tuple[str, str]:
+    """On which texts and by what is measured; and what is known of the model as it is, or ''."""
     texts = result.texts_measured
     n = result.n_positions
     if result.kind == STATES:
         classifier = result.checkpoint.classifier
         why = classifier.why_no_classes if classifier else "the model predicts no tokens"
-        return f"final hidden states of {counted(n, 'token')} in {texts}; {why}"
+        return f"final hidden states of {counted(n, 'token')} in {texts}", why
     if result.kind == ANSWER:
-        named = {text.contrast for text in result.sources.texts}
+        contrasts = {text.contrast for text in result.sources.texts}
         answer, foil = "each answer", "its foil"
-        if len(named) == 1:
-            answer, foil = (quoted(str(token)) for token in next(iter(named)) or ())
+        if len(contrasts) == 1:
+            answer, foil = (quoted(str(token)) for token in next(iter(contrasts)) or ())
         unchanged = f"{amount(result.clean_difference or 0.0)} logits in the model as it is"
-        return f"logit of {answer} less that of {foil} in {texts}; {unchanged}"
+        return f"logit of {answer} less that of {foil} in {texts}", unchanged
     if result.kind == CLASS:
-        return f"class probabilities of {texts} without labels"
+        return f"class probabilities of {texts} without labels", ""
     loss = f"loss of the model as it is {amount(result.clean_loss or 0.0)}"
     if result.kind == LABELLED:
-        return f"labelled class of {texts}; {loss} nats/text, {percent(result.clean_accuracy)} right"
+        return f"labelled class of {texts}", f"{loss} nats/text, {percent(result.clean_accuracy)} right"
     what = f"{counted(n, 'token')}, each masked in turn," if result.kind == MASKED else counted(n, "next token")
     where = f"in {texts}"
     if result.checkpoint.stacks:
         given = result.options["target"] is not None
         where = "of the given target" if given else "of targets that the model writes, greedily"
         where = f"{where}, in {texts}" if result.n_cut else where
-    return f"{what} {where}; {loss} nats/token"
+    return f"{what} {where}", f"{loss} nats/token"
 
 
 _GRADIENT_OF = {
@@ -218,7 +218,8 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
         source += (
             ": what a head does alike at all its tokens does not show in one text; give more texts, or --method zero"
         )
-    what = f"{capital(what_is_measured(result))}. {capital(REPLACEMENT_TEXT[result.method])}."
+    measured = "; ".join(filter(None, what_is_measured(result)))
+    what = f"{capital(measured)}. {capital(REPLACEMENT_TEXT[result.method])}."
     yield first_lines(source, what, result.verified, result.checkpoint, "input" if whole else None)
     columns = pick(_FIELDS, "rank", "id")
     for metric in result.metrics:

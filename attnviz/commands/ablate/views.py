@@ -38,10 +38,11 @@ def _plan(
     result: Ablation, name: str, title: str, what: str, *more: str, heads: tuple[HeadEffect, ...] = ()
 ) -> EffectsPlan:
     model, source = result.checkpoint.short_name, source_line(result)
-    measured, method = what_is_measured(result), REPLACEMENT_TEXT[result.method]
-    on, _, unchanged = measured.partition("; ")
+    measured, unchanged = what_is_measured(result)
+    method = REPLACEMENT_TEXT[result.method]
     last = " ".join(f"{capital(part)}." for part in more if part)
-    notes = (f"{source}: {on}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last)
+    notes = (f"{source}: {measured}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last)
+    measured = "; ".join(filter(None, (measured, unchanged)))
     caption = caption_of(f"{model} on {source}, {measured}: {what}", method, *more)
     return EffectsPlan(
         stem=f"ablate-{name}",

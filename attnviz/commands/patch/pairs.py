@@ -189,8 +189,7 @@ def _spanned(checkpoint: Checkpoint, pair: PromptPair, given: Sequence[str]) -> 
 
 
 def _refuse(prompt: Text, why: str) -> None:
-    reason, _, _ = why.partition(";")  # what follows offers to cut it, and with it what it asks
-    raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {reason}; shorten it.")
+    raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {why}; shorten it.")
 
 
 def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText, corrupt: EncodedText) -> None:

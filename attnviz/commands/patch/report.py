@@ -143,10 +143,7 @@ def interval_text(result: Patching) -> str:
 
 def _names(heads: Sequence[PatchEffect]) -> str:
     """Heads after a colon; '' where these are none or many."""
-    return f": {', '.join(str(head.id) for head in heads)}" if 0 < len(heads) <= _NAMED else ""
-
-
-_NAMED = 6  # heads that a sentence names
+    return f": {', '.join(str(head.id) for head in heads)}" if 0 < len(heads) <= 6 else ""
 
 
 def unrelated_text(result: Patching) -> str:
