@@ -96,15 +96,7 @@ def encode(
     items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in texts if text.ids]
     limit = checkpoint.positions
     unknown = unknown_id(checkpoint.tokenizer)
-    chats = [text for text in texts if text.chat is not None]
-    paired = [text for text in texts if text.pair is not None]
-    alone = [text for text in texts if not text.ids and text.chat is None and text.pair is None]
-    encoded = list[tuple[Text, Any]]()
-    for group in filter(None, (alone, chats, paired)):
-        pairs = [str(text.pair) for text in group] if group is paired else None
-        encodings = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
-        encoded += zip(group, encodings, strict=True)
-    for text, whole in encoded:
+    for text, whole in _encoded(checkpoint, [text for text in texts if not text.ids]):
         cut = truncate and len(whole.ids) > limit
         pairs = None if text.pair is None else [text.pair]
         encoding = checkpoint.encode([text.text], pairs, True, text.chat is not None)[0] if cut else whole
@@ -143,6 +135,17 @@ def encode(
             )
         )
     return items
+
+
+def _encoded(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Text, Any]]:
+    """Each text with its encoding; chats come after texts, and those with a pair come last."""
+    chats = [text for text in texts if text.chat is not None]
+    paired = [text for text in texts if text.pair is not None]
+    alone = [text for text in texts if text.chat is None and text.pair is None]
+    for group in filter(None, (alone, chats, paired)):
+        pairs = [str(text.pair) for text in group] if group is paired else None
+        encodings = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
+        yield from zip(group, encodings, strict=True)
 
 
 def batches(
