@@ -163,8 +163,7 @@ def store_profile(
 def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> StoredProfile | None:
     """The stored profile of exactly these weights: the user's own, else the shipped one.
 
-    Weights are hashed only if there is a profile of the ``shape`` (:func:`model_shape`, or ``*``). ``warn`` is called
-    with a message for each file that cannot be used.
+    Weights are hashed only if one has the ``shape`` (:func:`model_shape`, or ``*``); ``warn`` tells damaged ones.
     """
     if not any(any(folder.glob(f"{shape}-*.json")) for folder in _folders()):
         return None

@@ -81,10 +81,7 @@ def joined_processes(process: Process) -> Iterator[None]:
 
 
 def gathered(process: Process, state: Any) -> list[Any]:
-    """In the first process the states of all processes, by rank; in the others an empty list.
-
-    ProcessError where another process has stopped.
-    """
+    """In the first process the states of all, by rank, else an empty list; ProcessError where another has stopped."""
     if process.count == 1:
         return [state]
     from torch import distributed

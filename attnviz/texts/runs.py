@@ -174,10 +174,7 @@ class LongRun:
         self._save()
 
     def gather(self) -> bool:
-        """Add up the counts of all processes, in the first; return whether this is the first.
-
-        CorpusError where nothing of a corpus could be measured.
-        """
+        """Add up the counts of all processes, in the first; True there. CorpusError where nothing could be measured."""
         settings = self._settings
         states = gathered(settings.process, self._state())
         for state in states[1:]:
@@ -228,10 +225,7 @@ class LongRun:
 
 
 def open_for(process: Process, model: Model | None, opening: ModelOptions) -> Checkpoint:
-    """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several.
-
-    UsageError for a device map and several processes.
-    """
+    """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several."""
     if process.count > 1 and not isinstance(model, Checkpoint | torch.nn.Module):
         if opening.get("device_map") is not None:
             raise UsageError(

@@ -168,10 +168,7 @@ def _margin(predicted: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its interval, at 0.05 over all rows of its table (:mod:`attnviz.measures.intervals`).
-
-    Both ends are None with too few texts, or too few that have an effect.
-    """
+    """A number and its interval, at 0.05 over all rows of its table; None with too few texts that have an effect."""
 
     value: float
     low: float | None
@@ -364,10 +361,7 @@ _LOGITS_COMPARED = 8
 
 @dataclass(frozen=True)
 class SampleVerification:
-    """Errors of the verified sample; it exists only if all checks passed.
-
-    Both errors are largest differences, as a share of the largest value compared.
-    """
+    """Errors of the verified sample, which passed: largest differences, as a share of the largest value compared."""
 
     attention: Verification  # patterns and attention outputs, by the reference attention
     n_inputs: int  # on which all of this was compared

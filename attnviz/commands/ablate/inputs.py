@@ -248,10 +248,7 @@ def metrics_of(kind: str) -> tuple[Metric, ...]:
 def model_inputs(
     checkpoint: Checkpoint, texts: Sequence[Text], kind: str, truncate: bool, warn: Callable[[str], None]
 ) -> tuple[list[ModelInput], list[Text]]:
-    """Model inputs of texts, and the texts that give any; ``warn`` is called for each that is left out.
-
-    TextError where a text given as an argument cannot be measured, or none can.
-    """
+    """Model inputs of texts, and the texts that give any; ``warn`` tells those left out, TextError a given one."""
 
     def leave_out(text: Text, why: str) -> None:
         if text.place is None:
@@ -431,10 +428,7 @@ def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
 
 
 def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, repeats: bool, seed: int) -> list[Text]:
-    """The texts, parsed where they have no trees, without trees too small or large for a profile; or random ones.
-
-    UsageError where the model's own tokens are not what is measured, or no parser is installed.
-    """
+    """The texts, parsed where they have no trees, without trees too small or large for a profile; or random ones."""
     if kind == ANSWER:
         raise UsageError("an answer is predicted at one token of a text; leave out --role (role=...) and --repeats.")
     if checkpoint.stacks or kind in CLASSES:

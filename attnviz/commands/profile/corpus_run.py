@@ -56,11 +56,7 @@ class CorpusRun:
         return any(corpus.kind == "conllu" for corpus in self.settings.corpora)
 
     def measure(self, *, repeats: bool) -> bool:
-        """Measure this process's share of all corpora, and of random ``repeats``.
-
-        Returns whether this process is the first, which merges all tallies. Raises as
-        :class:`attnviz.texts.runs.LongRun`.
-        """
+        """Measure this process's share of all corpora, and of random ``repeats``; True in the first, which merges."""
         parts: dict[str, Additive] = {name: getattr(self, name) for name in _PARTS}
         run = LongRun(self.settings, parts, self.count, self.prepared)
         run.measure()
