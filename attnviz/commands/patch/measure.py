@@ -88,7 +88,7 @@ class PatchEffect:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Patching(Result):
-    """What :func:`patch` measured."""
+    """Result of :func:`patch`: heads ranked by the effect of patching them."""
 
     command: ClassVar[str] = "patch"
 
