@@ -44,8 +44,6 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.patch.measure import patch as patch
     from attnviz.commands.profile.measure import Profile as Profile
     from attnviz.commands.profile.measure import profile_heads as profile_heads
-    from attnviz.commands.profile.training.measure import Training as Training
-    from attnviz.commands.profile.training.measure import profile_training as profile_training
     from attnviz.commands.rollout.measure import Rollout as Rollout
     from attnviz.commands.rollout.measure import rollout as rollout
     from attnviz.commands.why.measure import Account as Account
@@ -83,7 +81,6 @@ else:
         "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
         "commands.patch.measure": ("Patching", "patch"),
         "commands.profile.measure": ("Profile", "profile_heads"),
-        "commands.profile.training.measure": ("Training", "profile_training"),
         "commands.rollout.measure": ("Rollout", "rollout"),
         "commands.why.measure": ("Account", "why"),
         "errors": tuple(name for name, value in vars(errors).items() if isinstance(value, type)),

@@ -394,17 +394,13 @@ COMMANDS = {
         of_many=("text_column", "pair_column", "limit", "batch_size", "seed"),
     ),
     "profile": Command(
-        ("profile_heads", "profile_training"),
+        ("profile_heads",),
         text=(
             Option("corpora", list[Path], "Files of texts (.txt, a text a line; .csv, .tsv, .jsonl, .json, .parquet; a "
                    "datasets folder), treebanks (.conllu), GAP files for coreference (.tsv), or chats (.jsonl).", (),
                    "CORPUS", positional=True),
             *_COLUMNS,
-            replace(_MODEL[0], kind=list[str], default=(),
-                    help=f"{_MODEL[0].help} With --repeats it may be given more than once, for steps of training."),
-            *_MODEL[1:],
-            Option("revisions", list[str], "With --repeats: steps of training, branches of a hub model with commas "
-                   "between (step0,step1000): where induction heads appear.", (), "REVISIONS"),
+            *_MODEL,
             *_DEVICE,
         ),
         measurement=(
@@ -424,7 +420,7 @@ COMMANDS = {
                    "Instead of a corpus, a profile.json may be named. May be given more than once.", (),
                    "HEADS|ROLE|roles"),
         ),
-        pictures=_figures("profile", before="Over steps of training: {profile.training}. "),
+        pictures=_figures("profile"),
         output=(
             Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
                    "no fewer texts than before.", flags=("--store/--no-store",)),
@@ -432,8 +428,6 @@ COMMANDS = {
                  "the first screen (of heads 10 without a treebank), 15 with --verbose; with --show 2."),
             _TABLE, *_FILES,
         ),
-        of_one=("revision", "adapter", "device_map", "syntax", "parser", "examples", "frequencies", "show", "store",
-                "top"),
     ),
     "explain": Command(
         ("explain",),

@@ -127,7 +127,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where numbers on repeated random tokens are not looked at: 4 sequences in place of 32."""
-    for module in ("measures.repeats", "commands.profile.corpus_run", "commands.profile.training.measure"):
+    for module in ("measures.repeats", "commands.profile.corpus_run"):
         monkeypatch.setattr(f"attnviz.{module}.SEQUENCES", 4)
 
 

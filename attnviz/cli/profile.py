@@ -1,7 +1,6 @@
 """The command ``attnviz profile``."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -38,10 +37,6 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
         attnviz profile --show roles --table tex
             The roles of all heads by a stored profile, as a table for a paper.
     """
-    models, revisions = run.options["model"], tuple(split_names(options.pop("revisions")))
-    if len(models) > 1 or revisions:
-        return _over_training(run, models, revisions, corpora, options)
-    run = replace(run, options={**run.options, "model": next(iter(models), None)})
     if show:
         return Job(partial(_show, run, split_names(show), corpora))
     if not corpora and not options["repeats"]:
@@ -70,32 +65,6 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 
     kept = unfinished_note(own_file(unfinished, process))
     return run.job(measure, corpora=corpora, rate=True, finish=finish, recovery_hint=kept, silent=not process.first)
-
-
-def _over_training(
-    run: Run, models: Sequence[str], revisions: Sequence[str], corpora: Sequence[Path], options: dict[str, Any]
-) -> Job:
-    """Measure steps of training, one after the other; an interrupted run goes on with the next step."""
-    if not options["repeats"]:
-        raise UsageError("steps of training (--revisions, several --model) are measured with --repeats: add it.")
-    run.refuse(run.spec.of_one, "is about one model; expected --revisions, or several --model, without it")
-    names, tokenizer = [*models, *revisions], run.options["tokenizer"]
-    unfinished = unfinished_file(run.results_folder(names, (), corpora))
-    taken = {name: value for name, value in options.items() if name not in (*run.spec.of_one, "repeats")}
-
-    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Training":
-        own = {"revisions": revisions, "tokenizer": tokenizer, "unfinished": unfinished}
-        return attnviz.profile_training(
-            list(models or ["minilm"]), corpora, **taken, **own, progress=progress, warn=warn
-        )
-
-    def finish(*_: object) -> tuple[str, ...]:
-        remove_kept(unfinished, this_process())
-        return ()
-
-    hint = unfinished_note(unfinished)
-    form = replace(run, command="profile.training")
-    return form.job(measure, corpora=corpora, models=names, finish=finish, recovery_hint=hint)
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:

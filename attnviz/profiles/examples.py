@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 
 from attnviz.models.head_ids import HeadId
 
-GROUPS = ("best", "failures")
-"""Clearest hits and clearest misses."""
-
+GROUPS = ("best", "failures")  # clearest hits and clearest misses
 _WORD = re.compile(r"\S+")
 
 
@@ -24,28 +22,18 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Example:
-    """One text in which a head attends from a query to a key.
+    """One text in which a head attends from a query to a key."""
 
-    Attributes:
-        corpus, number: the file's name, and the index of the text.
-        text: as the model reads it.
-        query, key: the word, name or token that attends, and the one that it attends to most.
-        weight: of the key, summed over its tokens, mean over those of the query.
-        hit: whether the key is right for the role.
-        gold, gold_weight: the right pair, and its weight; None where the role has none.
-        id: of the text in its file; None without one.
-    """
-
-    corpus: str
-    number: int
-    text: str
-    query: Unit
-    key: Unit
-    weight: float
-    hit: bool
-    gold: tuple[Unit, Unit] | None
+    corpus: str  # the file's name
+    number: int  # the index of the text
+    text: str  # as the model reads it
+    query: Unit  # the word, name or token that attends
+    key: Unit  # the one that it attends to most
+    weight: float  # of the key, summed over its tokens, mean over those of the query
+    hit: bool  # whether the key is right for the role
+    gold: tuple[Unit, Unit] | None  # the right pair; None where the role has none
     gold_weight: float | None
-    id: str | None = None
+    id: str | None = None  # of the text in its file
 
 
 @dataclass(frozen=True)
@@ -60,23 +48,16 @@ class RoleExamples:
 
     @property
     def groups(self) -> dict[str, tuple[Example, ...]]:
-        """By the names of :data:`GROUPS`."""
         return {group: getattr(self, group) for group in GROUPS}
 
 
 @dataclass(frozen=True)
 class Part:
-    """A word of an example's text, or a piece of one, or ``…`` for words left out.
-
-    Attributes:
-        text: of the word or piece.
-        ends: which of ``query``, ``key``, ``gold`` it belongs to; ``gold`` only where it differs from the key.
-        joined: whether no space precedes it.
-    """
+    """A word of an example's text, or a piece of one, or ``…`` for words left out."""
 
     text: str
-    ends: frozenset[str] = frozenset()
-    joined: bool = False
+    ends: frozenset[str] = frozenset()  # of query, key, gold those that it belongs to; gold where it is not the key
+    joined: bool = False  # whether no space precedes it
 
 
 def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
@@ -87,16 +68,20 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
         text = {"corpus": example.corpus, "number": example.number, "text": example.text}
         text |= {} if example.id is None else {"id": example.id}
         index, _ = texts.setdefault((example.corpus, example.number), (len(texts), text))
-        gold = None if example.gold is None else [list(unit) for unit in example.gold]
         return {
-            "text": index, "query": list(example.query), "key": list(example.key), "weight": example.weight,
-            "hit": example.hit, "gold": gold, "gold_weight": example.gold_weight,
-        }  # fmt: skip
+            "text": index,
+            "query": list(example.query),
+            "key": list(example.key),
+            "weight": example.weight,
+            "hit": example.hit,
+            "gold": None if example.gold is None else [list(unit) for unit in example.gold],
+            "gold_weight": example.gold_weight,
+        }
 
     roles = [
-        {"id": str(each.id), "role": each.role, "direction": each.direction}
-        | {group: [entry(example) for example in some] for group, some in each.groups.items()}
-        for each in examples
+        {"id": str(role.id), "role": role.role, "direction": role.direction}
+        | {group: [entry(example) for example in some] for group, some in role.groups.items()}
+        for role in examples
     ]
     return {"texts": [text for _, text in texts.values()], "roles": roles} if roles else None
 
@@ -112,23 +97,27 @@ def stored_examples(
     """Read the entry ``examples`` of profile.json; any error of a dict where it is damaged."""
     if entry is None:
         return ()
-    texts = [
-        (str(text["corpus"]), int(text["number"]), str(text["text"]), text_or_none(text.get("id")))
-        for text in entry["texts"]
-    ]
 
     def unit(stored: Any) -> Unit:
         text, start, end = stored
         return Unit(str(text), int(start), int(end))
 
     def example(stored: dict[str, Any]) -> Example:
-        gold, gold_weight = stored["gold"], stored["gold_weight"]
-        corpus, number, text, id = texts[stored["text"]]
+        gold = stored["gold"]
+        gold_weight = stored["gold_weight"]
+        text = entry["texts"][stored["text"]]
         return Example(
-            corpus, number, text, unit(stored["query"]), unit(stored["key"]), float(stored["weight"]),
-            bool(stored["hit"]), None if gold is None else (unit(gold[0]), unit(gold[1])),
-            None if gold_weight is None else float(gold_weight), id,
-        )  # fmt: skip
+            corpus=str(text["corpus"]),
+            number=int(text["number"]),
+            text=str(text["text"]),
+            query=unit(stored["query"]),
+            key=unit(stored["key"]),
+            weight=float(stored["weight"]),
+            hit=bool(stored["hit"]),
+            gold=None if gold is None else (unit(gold[0]), unit(gold[1])),
+            gold_weight=None if gold_weight is None else float(gold_weight),
+            id=text_or_none(text.get("id")),
+        )
 
     return tuple(
         RoleExamples(
@@ -143,12 +132,13 @@ def stored_examples(
 
 def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:
     """One entry ``examples`` from several documents of profile.json, each with the names of its roles to take."""
-    listed, licences = list(entries), dict[str, str]()
-    for document, _ in listed:
-        licences |= (document.get("examples") or {}).get("licences") or {}
-    read = ((stored_examples(document.get("examples")), names) for document, names in listed)
-    every = (each for examples, names in read for each in examples if each.role in names)
-    joined = examples_entry(every)
+    examples = list[RoleExamples]()
+    licences = dict[str, str]()
+    for document, names in entries:
+        entry = document.get("examples") or {}
+        licences |= entry.get("licences") or {}
+        examples += [role for role in stored_examples(entry or None) if role.role in names]
+    joined = examples_entry(examples)
     if joined is not None and licences:
         corpora = {text["corpus"] for text in joined["texts"]}
         joined["licences"] = {corpus: licence for corpus, licence in licences.items() if corpus in corpora}
@@ -166,29 +156,29 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
         if example.gold[0] != example.query:  # the right name is the one that attends
             ends["gold"] = example.gold[0]
     cuts = {cut for unit in ends.values() for cut in (unit.start, unit.end)}
-    parts, whole = list[Part](), example.text
+    parts = list[Part]()
+    whole = example.text
     words = {word.span() for word in _WORD.finditer(whole)}
     words |= {unit[1:] for unit in ends.values() if unit.start < unit.end and not unit.text.strip()}
     for begin, stop in sorted(words):
         for start, end in pairwise([begin, *sorted(cut for cut in cuts if begin < cut < stop), stop]):
-            of = frozenset(name for name, unit in ends.items() if unit.start <= start and end <= unit.end)
+            inside = frozenset(name for name, unit in ends.items() if unit.start <= start and end <= unit.end)
             joined = start > begin
-            if parts and of and of == parts[-1].ends:  # words of one name
+            if parts and inside and inside == parts[-1].ends:  # words of one name
                 last = parts.pop()
                 parts.append(replace(last, text=f"{last.text}{'' if joined else ' '}{whole[start:end]}"))
             else:
-                parts.append(Part(whole[start:end], of, joined))
-    special = dict.fromkeys(unit for unit in ends.values() if unit.start == unit.end)
-    named = [(unit, frozenset(name for name, other in ends.items() if other == unit)) for unit in special]
-    before = [Part(unit.text, names) for unit, names in named if unit.end == 0]
-    after = [Part(unit.text, names) for unit, names in named if unit.end > 0]
-    return _windowed([*before, *parts, *after], most)
+                parts.append(Part(whole[start:end], inside, joined))
+    before, after = list[Part](), list[Part]()
+    for special in dict.fromkeys(unit for unit in ends.values() if unit.start == unit.end):
+        names = frozenset(name for name, unit in ends.items() if unit == special)
+        (before if special.end == 0 else after).append(Part(special.text, names))
+    parts = [*before, *parts, *after]
+    return parts if most is None or len(parts) <= most else _windowed(parts, most)
 
 
-def _windowed(parts: list[Part], most: int | None) -> list[Part]:
+def _windowed(parts: list[Part], most: int) -> list[Part]:
     """The words of pairs and as many around each as there is room for, ``…`` for those left out."""
-    if most is None or len(parts) <= most:
-        return parts
     ends = [i for i, part in enumerate(parts) if part.ends] or [0]  # a pair of spaces is no word
     kept = set(ends)
     for around in range(1, most):

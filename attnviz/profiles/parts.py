@@ -11,11 +11,8 @@ from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.profiles.examples import joined_entries
 from attnviz.wording import counted, visible
 
-PARTS = ("statistics", "syntax", "coreference", "repeats")
-"""Parts of a profile, keys of profile.json."""
-
-SYNTACTIC = "syntactic:"
-"""Prefix of the roles of relations."""
+PARTS = ("statistics", "syntax", "coreference", "repeats")  # parts of a profile, keys of profile.json
+SYNTACTIC = "syntactic:"  # prefix of the roles of relations
 
 _OF_RUN = ("attnviz", "seed", "frequencies", "control_texts", "verification", "note")
 """Keys of a run that are stored with each of its parts."""
@@ -25,11 +22,11 @@ _ON_REPEATS = frozenset(ROLES_ON_REPEATS)
 
 
 class Merged(NamedTuple):
-    """A stored profile merged with a run: the parts ``taken`` of it, and those of more texts that ``stay``."""
+    """A stored profile merged with a run."""
 
     document: dict[str, Any]
-    taken: tuple[str, ...]
-    stay: tuple[str, ...]
+    taken: tuple[str, ...]  # the parts of the run
+    stay: tuple[str, ...]  # the stored parts of more texts
 
 
 def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str | None, *, smaller: bool = False) -> Merged:
@@ -37,28 +34,33 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str | None
 
     ``date`` is that of the run, ``2026-11-22``; ``smaller`` lets a part replace one of more texts.
     """
+
+    def size(part: dict[str, Any] | None) -> int:
+        return (part and part.get("n")) or 0
+
     after, before = parts_of(run, date), {} if earlier is None else parts_of(earlier)
-    stay = tuple(name for name in after if not smaller and _size(before.get(name)) > _size(after[name]))
+    stay = tuple(name for name in after if not smaller and size(before.get(name)) > size(after[name]))
     taken = tuple(name for name in after if name not in stay)
     sources = {name: run if name in taken else earlier or {} for name in PARTS if name in taken or name in before}
     parts = {name: (after if name in taken else before)[name] for name in sources}
     corpora = {corpus["path"]: corpus for part in parts.values() for corpus in part["corpora"]}
+    roles, examples = list[dict[str, Any]](), list[tuple[dict[str, Any], set[str]]]()
+    for name, source in sources.items():
+        for role in source["roles"]:
+            # previous-token is taken from text, if there, not from random tokens
+            of_text = name == "repeats" and "statistics" in parts and role["role"] not in _ON_REPEATS
+            if part_of(role["role"], source) == name and not of_text:
+                roles.append(role)
+        if source.get("examples"):
+            names = {role["role"] for role in source["examples"]["roles"] if part_of(role["role"], source) == name}
+            examples.append((source, names))
     document = {
         **{name: run[name] for name in _TOP if name in run},
         "corpora": list(corpora.values()),
         **{name: source[name] for name, source in sources.items()},
-        "roles": [
-            role
-            for name, source in sources.items()
-            for role in source["roles"]
-            if _is_of_part(role["role"], name, source, parts)
-        ],
+        "roles": roles,
         "parts": parts,
-        "examples": joined_entries(
-            (source, {role["role"] for role in source["examples"]["roles"] if part_of(role["role"], source) == name})
-            for name, source in sources.items()
-            if source.get("examples")
-        ),
+        "examples": joined_entries(examples),
     }
     return Merged(document, taken, stay)
 
@@ -78,16 +80,22 @@ def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dic
     if document.get("parts"):
         return {name: dict(document["parts"][name]) for name in PARTS if name in document["parts"]}
     of_run = {name: document[name] for name in _OF_RUN if document.get(name) is not None}
-    corpora = {name: corpora_of(name, document) for name in PARTS if document.get(name) is not None}
-    return {
-        name: {"corpora": read, "n": _n(document, name, read), "date": date, **of_run} for name, read in corpora.items()
-    }
+    parts = dict[str, dict[str, Any]]()
+    for name in PARTS:
+        if document.get(name) is not None:
+            corpora = corpora_of(name, document)
+            n: int | None = sum(corpus["sentences"] for corpus in corpora)
+            if name == "repeats":
+                of_repeats = [role for role in document["roles"] if role["role"] in _ON_REPEATS]
+                n = max((role.get("texts", role["n"]) for role in of_repeats), default=None)
+            parts[name] = {"corpora": corpora, "n": n, "date": date, **of_run}
+    return parts
 
 
 def measured_on(part: dict[str, Any]) -> str:
     """The corpora of a part with their sizes, and the date, for people."""
-    named = [f"{PurePath(each['path']).name}, {counted(each['sentences'], 'text')}" for each in part["corpora"]]
-    return visible(", ".join([*(named or ["random tokens"]), *filter(None, [part.get("date")])]))
+    sizes = [f"{PurePath(corpus['path']).name}, {counted(corpus['sentences'], 'text')}" for corpus in part["corpora"]]
+    return visible(", ".join([*(sizes or ["random tokens"]), *filter(None, [part.get("date")])]))
 
 
 def corpora_of(part: str, document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -95,34 +103,13 @@ def corpora_of(part: str, document: dict[str, Any]) -> list[dict[str, Any]]:
     kinds = {"statistics": {"trees", "texts", "chats"}, "coreference": {"names"}, "repeats": set[str]()}
     if part == "syntax":
         kinds["syntax"] = {"trees" if document["syntax"].get("gold") else "texts"}
-    return [each for each in document["corpora"] if _held_by(each) in kinds[part]]
-
-
-def _held_by(corpus: dict[str, Any]) -> str:
-    """What a corpus holds: trees, names (of GAP), texts, or chats; a table with columns holds texts."""
-    if "columns" in corpus:
-        return "texts"
     by_suffix = {".conllu": "trees", ".tsv": "names", ".txt": "texts"}
-    return by_suffix.get(PurePath(corpus["path"]).suffix.lower(), "chats")
-
-
-def _n(document: dict[str, Any], part: str, corpora: list[dict[str, Any]]) -> int | None:
-    sizes: list[int] = [corpus["sentences"] for corpus in corpora]
-    if part != "repeats":
-        return sum(sizes)
-    sizes = [role.get("texts", role["n"]) for role in document["roles"] if role["role"] in _ON_REPEATS]
-    return max(sizes, default=None)
-
-
-def _size(part: dict[str, Any] | None) -> int:
-    return (part and part.get("n")) or 0
-
-
-def _is_of_part(role: str, part: str, of_run: Mapping[str, object], parts: Mapping[str, object]) -> bool:
-    """Whether a run's role is taken for a part; previous-token is taken from text, if there, not from random tokens."""
-    if part_of(role, of_run) != part:
-        return False
-    return part != "repeats" or "statistics" not in parts or role in _ON_REPEATS
+    corpora = []
+    for corpus in document["corpora"]:
+        suffix = PurePath(corpus["path"]).suffix.lower()
+        if ("texts" if "columns" in corpus else by_suffix.get(suffix, "chats")) in kinds[part]:
+            corpora.append(corpus)
+    return corpora
 
 
 def part_of(role: str, document: Mapping[str, object]) -> str:

@@ -29,30 +29,21 @@ _FILE = Path(__file__).parents[1] / "data" / "published_heads.json"
 
 @dataclass(frozen=True)
 class PublishedHead:
-    """A head, from 0 whatever the paper does, and what the paper says of it.
-
-    Attributes:
-        role: as the paper names it; of a relation with ``syntactic:`` before it.
-        score, baseline: 0-1, from the paper; None where it gives none.
-        direction, offset: of a relation, who attends to whom, and the fixed offset behind the baseline.
-        weaker: whether the paper puts the head in brackets.
-        measured: data and method.
-        by_name: whether the model was recognised only by its name; it may be fine-tuned.
-    """
+    """A head, from 0 whatever the paper does, and what the paper says of it."""
 
     id: HeadId
-    role: str
+    role: str  # as the paper names it; of a relation with syntactic: before it
     paper: str
     year: int
     title: str
-    score: float | None
+    score: float | None  # 0-1, from the paper; None where it gives none
     baseline: float | None
-    direction: str | None
-    offset: int | None
-    weaker: bool
+    direction: str | None  # of a relation, who attends to whom
+    offset: int | None  # the fixed offset behind the baseline
+    weaker: bool  # whether the paper puts the head in brackets
     note: str | None
-    measured: str
-    by_name: bool
+    measured: str  # data and method
+    by_name: bool  # whether the model was recognised only by its name; it may be fine-tuned
 
     @property
     def universal(self) -> tuple[str, str | None]:
@@ -74,8 +65,10 @@ def published_heads(
     None for a model that is not from the hub, recognised by its name alone.
     """
     for model in _models():
-        same_shape = (architecture, n_layers, n_heads) == (model["architecture"], model["n_layers"], model["n_heads"])
-        if same_shape and _is_named(name, revision, model):
+        if (architecture, n_layers, n_heads) != (model["architecture"], model["n_layers"], model["n_heads"]):
+            continue
+        is_folder = revision is None and is_there(name, Path.is_dir)
+        if name.casefold() in model["ids"] or (is_folder and Path(name).resolve().name.casefold() == model["name"]):
             return _heads(model, revision is None)
     return ()
 
@@ -87,13 +80,12 @@ def heads_of_paper(
 
     UsageError for a paper that names no heads and is not among those with ``tables``.
     """
-    papers = {each["paper"]["cited"].replace(" et al. ", "-").lower(): each for each in _models()}
+    papers = {model["paper"]["cited"].replace(" et al. ", "-").lower(): model for model in _models()}
     if paper not in papers and paper not in tables:
-        said = one_of(paper, sorted({*papers, *tables}), "attnviz check --help names some")
-        raise UsageError(f"no table of the paper {paper!r} is known: {said}")
-    model = papers.get(paper, {"architecture": "", "n_layers": 0, "n_heads": 0})
-    shape = model["architecture"], model["n_layers"], model["n_heads"]
-    if shape == (architecture, n_layers, n_heads):
+        known = one_of(paper, sorted({*papers, *tables}), "attnviz check --help names some")
+        raise UsageError(f"no table of the paper {paper!r} is known: {known}")
+    model = papers.get(paper)
+    if model and (model["architecture"], model["n_layers"], model["n_heads"]) == (architecture, n_layers, n_heads):
         return _heads(model, True)
     return ()
 
@@ -113,11 +105,3 @@ def published_entries(heads: Iterable[PublishedHead]) -> list[dict[str, Any]]:
 @cache
 def _models() -> Any:
     return json.loads(_FILE.read_text(encoding="utf-8"))["models"]
-
-
-def _is_named(name: str, revision: str | None, model: dict[str, Any]) -> bool:
-    if name.casefold() in model["ids"]:
-        return True
-    if revision is not None:
-        return False
-    return is_there(name, Path.is_dir) and Path(name).resolve().name.casefold() == model["name"]

@@ -9,9 +9,7 @@ import importlib.util
 import json
 import math
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
@@ -34,51 +32,43 @@ _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
 @dataclass(frozen=True)
 class StoredCorpus:
-    """A corpus of a stored profile: the name of its file, and the number of its texts that were measured."""
+    """A corpus of a stored profile."""
 
-    name: str
-    sentences: int
+    name: str  # of its file
+    sentences: int  # texts that were measured
 
 
 @dataclass(frozen=True)
 class StoredProfile:
-    """A profile read from disk, ``shipped`` or the user's own.
-
-    Without corpora if measured on random tokens only; ``document`` is that of profile.json, ``roles`` are by head, in a
-    shipped profile only those that hold; ``parts`` are those measured, as of
-    :func:`attnviz.profiles.parts.parts_of`.
-    """
+    """A profile read from disk; without corpora if measured on random tokens only."""
 
     path: Path
-    shipped: bool
-    document: dict[str, Any]
+    shipped: bool  # or the user's own
+    document: dict[str, Any]  # that of profile.json
     corpora: tuple[StoredCorpus, ...]
-    roles: dict[HeadId, tuple[Role, ...]]
+    roles: dict[HeadId, tuple[Role, ...]]  # in a shipped profile only those that hold
     stacks: tuple[Stack, ...] = ()
     examples: tuple[RoleExamples, ...] = ()
-    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)  # as of attnviz.profiles.parts.parts_of
 
     @property
     def model(self) -> dict[str, Any]:
-        """The model."""
         return dict(self.document["model"])
 
     @property
     def licences(self) -> dict[str, str]:
-        """Licences of examples, by corpus."""
         licences = (self.document.get("examples") or {}).get("licences") or {}
         return {str(corpus): str(licence) for corpus, licence in licences.items()}
 
     @property
     def sentences(self) -> int:
-        """Texts of all corpora together."""
         return sum(corpus.sentences for corpus in self.corpora)
 
     @property
     def measured_on(self) -> str:
         """The corpora with their sizes, for people."""
-        named = [f"{corpus.name}, {counted(corpus.sentences, 'text')}" for corpus in self.corpora]
-        return "; ".join(named) or "random tokens, repeated"
+        sizes = [f"{corpus.name}, {counted(corpus.sentences, 'text')}" for corpus in self.corpora]
+        return "; ".join(sizes) or "random tokens, repeated"
 
     def measured_by(self, roles: Iterable[Role]) -> str:
         """The corpora that measured these roles, with their sizes, for people: if several, each with its parts."""
@@ -148,55 +138,39 @@ def store_profile(
             "the profile was not stored, and attnviz heads will not show it, because the package platformdirs is not "
             "installed; type: pip install 'attnviz[profile]'"
         )
-    path = folder / profile_file_name(run)
-    with _alone(folder):
-        earlier = _search(_shape_of(run), run["model"]["weights_sha256"], warn)
-        after = merged(run, None if earlier is None else earlier.document, date, smaller=smaller)
-        if after.taken:
-            _write(path, json.dumps(after.document, separators=(",", ":"), allow_nan=False) + "\n")
-    return path, after
-
-
-def _write(path: Path, content: str) -> None:
-    handle, name = tempfile.mkstemp(prefix=".attnviz-", dir=path.parent)
-    staged = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        staged.replace(path)
-    finally:
-        staged.unlink(missing_ok=True)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Make the folder, and let other runs wait while the block reads, merges and writes."""
+    path, staged = folder / profile_file_name(run), folder / f".attnviz-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = lock(folder, wait=True)
+        held = lock(folder, wait=True)  # other runs wait while this one reads, merges and writes
         try:
-            yield
+            earlier = _search(_shape_of(run), run["model"]["weights_sha256"], warn)
+            after = merged(run, None if earlier is None else earlier.document, date, smaller=smaller)
+            if after.taken:
+                content = json.dumps(after.document, separators=(",", ":"), allow_nan=False)
+                staged.write_text(f"{content}\n", encoding="utf-8")
+                staged.replace(path)
         finally:
+            staged.unlink(missing_ok=True)
             unlock(held)
     except OSError as error:
         raise OutputError(
             f"the profile was not stored, and attnviz heads will not show it: cannot write to {folder}: "
             f"{error.strerror or error}; make room or mend its permissions, and profile again."
         ) from error
+    return path, after
 
 
 def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> StoredProfile | None:
     """The stored profile of exactly these weights: the user's own, else the shipped one.
 
-    Weights are hashed only if there is a profile of the ``shape`` (:func:`model_shape`, or ``*``). ``warn`` is called
-    with a message for each file that cannot be used.
+    Weights are hashed only if one has the ``shape`` (:func:`model_shape`, or ``*``); ``warn`` tells damaged ones.
     """
     if not any(any(folder.glob(f"{shape}-*.json")) for folder in _folders()):
         return None
-    found = _search(shape, weights_sha256(source), warn)
-    if found is not None and found.outdated:
-        warn(found.outdated)
-    return found
+    profile = _search(shape, weights_sha256(source), warn)
+    if profile is not None and profile.outdated:
+        warn(profile.outdated)
+    return profile
 
 
 def _folders() -> list[Path]:
@@ -262,36 +236,40 @@ def _finite(text: str) -> float:
 def profile_of_document(document: Any, path: Path = Path("profile.json"), shipped: bool = False) -> StoredProfile:
     """A profile from the document of a profile.json; ValueError if it is damaged."""
     try:
-        return _from_document(document, path, shipped)
+        model, examples = document["model"], document.get("examples")
+        profile_file_name(document)
+        int(document["seed"]), str(document["attnviz"]), dict((examples or {}).get("licences") or {})
+        stacks = tuple(  # a profile is of the encoder alone
+            Stack(stack["letter"], stack["name"], 0, stack["n_layers"], stack["n_heads"])
+            for stack in model.get("stacks") or ()
+        )
+        numbers = model.get("attending_layers") or range(int(model["n_layers"]))
+        stacks = stacks or (one_stack(numbers, int(model["n_heads"])),)
+        head = partial(head_named, stacks=stacks)
+        roles = dict[HeadId, tuple[Role, ...]]()
+        for entry in document["roles"]:
+            role = _role(head(entry["id"]), entry)
+            roles[role.id] = (*roles.get(role.id, ()), role)
+        parts = parts_of(document)
+        for name, part in parts.items():
+            dict(document[name])
+            _corpora(part), int(part.get("n") or 0), measured_on(part)
+        return StoredProfile(
+            path=path,
+            shipped=shipped,
+            document=document,
+            corpora=_corpora(document),
+            roles=roles,
+            stacks=stacks,
+            examples=stored_examples(examples, head),
+            parts=parts,
+        )
     except (AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _from_document(document: Any, path: Path, shipped: bool) -> StoredProfile:
-    model, examples = document["model"], document.get("examples")
-    profile_file_name(document)
-    int(document["seed"]), str(document["attnviz"]), dict((examples or {}).get("licences") or {})
-    stacks = tuple(  # a profile is of the encoder alone
-        Stack(each["letter"], each["name"], 0, each["n_layers"], each["n_heads"]) for each in model.get("stacks") or ()
-    )
-    numbers = model.get("attending_layers") or range(int(model["n_layers"]))
-    stacks = stacks or (one_stack(numbers, int(model["n_heads"])),)
-    head = partial(head_named, stacks=stacks)
-    roles = dict[HeadId, tuple[Role, ...]]()
-    for entry in document["roles"]:
-        role = _role(head(entry["id"]), entry)
-        roles[role.id] = (*roles.get(role.id, ()), role)
-    parts = parts_of(document)
-    for name, part in parts.items():
-        dict(document[name])
-        _corpora(part), int(part.get("n") or 0), measured_on(part)
-    return StoredProfile(
-        path, shipped, document, _corpora(document), roles, stacks, stored_examples(examples, head), parts
-    )
-
-
 def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:
-    return tuple(StoredCorpus(PurePath(each["path"]).name, int(each["sentences"])) for each in content["corpora"])
+    return tuple(StoredCorpus(PurePath(corpus["path"]).name, int(corpus["sentences"])) for corpus in content["corpora"])
 
 
 def _role(id: HeadId, entry: dict[str, Any]) -> Role:

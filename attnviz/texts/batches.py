@@ -21,8 +21,7 @@ from attnviz.trace.patterns import PatternCallback
 from attnviz.trace.recorder import record_attention
 from attnviz.trace.verify import TokenLabels, VerifiedRows, Verifier
 
-EVERY = 20
-"""One of so many batches is verified, of the first ones the very first."""
+EVERY = 20  # one of so many batches is verified, of the first ones the very first
 
 _MOST_WEIGHTS = 1 << 24
 """Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies."""
@@ -32,27 +31,17 @@ _WINDOW = 32  # batches whose texts are read and sorted by length together; boun
 
 @dataclass(frozen=True)
 class EncodedText:
-    """One text as the model reads it.
-
-    Attributes:
-        sink: [n], special tokens and, in GPT-2, position 0.
-        members: for each span of the text, the positions of the tokens that overlap it.
-        pieces: [n], the characters of each token; empty for special ones.
-        offsets: [n], where these stand in the text, first and past the last; (0, 0) for special ones, and of the pair.
-        type_ids: [n]; None for zeros, or where the model has none.
-        target: of an encoder-decoder, what its decoder reads, vocabulary entries; else empty.
-        cut: whether the text is longer than the model, and its end was left out.
-    """
+    """One text of n tokens as the model reads it."""
 
     ids: tuple[int, ...]
-    sink: tuple[bool, ...]
-    members: tuple[tuple[int, ...], ...]
+    sink: tuple[bool, ...]  # special tokens and, in GPT-2, position 0
+    members: tuple[tuple[int, ...], ...]  # for each span of the text, the positions of the tokens that overlap it
     source: Text
-    pieces: tuple[str, ...] = ()
-    type_ids: tuple[int, ...] | None = None
-    offsets: tuple[Span, ...] = ()
-    target: tuple[int, ...] = ()
-    cut: bool = False
+    pieces: tuple[str, ...] = ()  # the characters of each token; empty for special ones
+    type_ids: tuple[int, ...] | None = None  # None for zeros, or where the model has none
+    offsets: tuple[Span, ...] = ()  # where the pieces stand in the text; (0, 0) for special ones, and of the pair
+    target: tuple[int, ...] = ()  # of an encoder-decoder, what its decoder reads, vocabulary entries
+    cut: bool = False  # whether the text is longer than the model, and its end was left out
     unknown_id: int | None = None
 
     def __len__(self) -> int:
@@ -60,23 +49,18 @@ class EncodedText:
 
     @property
     def n_unknown(self) -> int:
-        """How many tokens stand for what the vocabulary lacks."""
         return self.ids.count(self.unknown_id)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts of about one length, padded on the right.
-
-    ``inputs`` is what the model's forward takes, [batch, n] each; ``valid`` and ``non_sink`` are True for tokens, and
-    for those that are no sinks; ``of_target`` is as ``valid``, of what a decoder reads.
-    """
+    """Texts of about one length, padded on the right; masks are [batch, n]."""
 
     items: tuple[EncodedText, ...]
-    inputs: dict[str, Tensor]
-    valid: Tensor
-    non_sink: Tensor
-    of_target: Tensor | None = None
+    inputs: dict[str, Tensor]  # what the model's forward takes, [batch, n] each
+    valid: Tensor  # True for tokens
+    non_sink: Tensor  # True for tokens that are no sinks
+    of_target: Tensor | None = None  # as ``valid``, of what a decoder reads
 
     @property
     def predicting(self) -> Tensor:
@@ -93,7 +77,6 @@ class Batch:
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens, without padding."""
         return sum(map(len, self.items))
 
 
@@ -102,31 +85,30 @@ def encode(
     texts: Sequence[Text],
     skipped: Callable[[Text, str], None] | None = None,
     truncate: bool = False,
+    offer: str = "",
 ) -> list[EncodedText]:
     """Tokenize texts, with special tokens, and map their spans to tokens by character overlap.
 
-    ``skipped`` is called with each text that is left out, too long for the model or without tokens, and the reason.
-    ``truncate`` cuts texts that are too long.
-
-    Raises:
-        TextError: such a text, without ``skipped``.
-        CheckpointError: the tokenizer does not belong to the model.
+    ``skipped`` is called with each text that is left out, too long for the model or without tokens, and the reason;
+    without it that is a TextError. ``truncate`` cuts texts that are too long; ``offer`` says what else can be done
+    about one that is of no file.
     """
     items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in texts if text.ids]
-    limit, unknown = checkpoint.positions, unknown_id(checkpoint.tokenizer)
-    for text, whole in _whole(checkpoint, [text for text in texts if not text.ids]):
+    limit = checkpoint.positions
+    unknown = unknown_id(checkpoint.tokenizer)
+    for text, whole in _encoded(checkpoint, [text for text in texts if not text.ids]):
         cut = truncate and len(whole.ids) > limit
         pairs = None if text.pair is None else [text.pair]
         encoding = checkpoint.encode([text.text], pairs, True, text.chat is not None)[0] if cut else whole
         segments = encoding.sequence_ids
         special = [segment is None for segment in segments]
-        offsets = [span if of == 0 else (0, 0) for of, span in zip(segments, encoding.offsets, strict=True)]
+        offsets = [span if segment == 0 else (0, 0) for segment, span in zip(segments, encoding.offsets, strict=True)]
         members = overlapping(offsets, text.spans)
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
-            if text.place is None:
-                why += "; shorten it, or pass --truncate (truncate=True) to cut it there"
+            if offer and text.place is None:
+                why += f"; {offer}"
         elif lost_segments(encoding, 1 if text.pair is None else 2):
             why = "no tokens are left of it" if text.pair is None else "no tokens are left of it or of its pair"
         elif text.answer is not None and not all(members):
@@ -139,29 +121,35 @@ def encode(
         special[0] = special[0] or checkpoint.architecture.causal
         read = {0: text.text, 1: text.pair or "", None: ""}
         placed = zip(segments, encoding.offsets, strict=True)
-        pieces = tuple(read[of][start:end] for of, (start, end) in placed)
-        types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
-        ids, flags = tuple(encoding.ids), tuple(special)
-        items.append(EncodedText(ids, flags, members, text, pieces, types, tuple(offsets), cut=cut, unknown_id=unknown))
+        items.append(
+            EncodedText(
+                ids=tuple(encoding.ids),
+                sink=tuple(special),
+                members=members,
+                source=text,
+                pieces=tuple(read[segment][start:end] for segment, (start, end) in placed),
+                type_ids=tuple(encoding.type_ids) if checkpoint.architecture.segments else None,
+                offsets=tuple(offsets),
+                cut=cut,
+                unknown_id=unknown,
+            )
+        )
     return items
 
 
-def _whole(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Text, Any]]:
+def _encoded(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Text, Any]]:
     """Each text with its encoding; chats come after texts, and those with a pair come last."""
     chats = [text for text in texts if text.chat is not None]
     paired = [text for text in texts if text.pair is not None]
     alone = [text for text in texts if text.chat is None and text.pair is None]
     for group in filter(None, (alone, chats, paired)):
         pairs = [str(text.pair) for text in group] if group is paired else None
-        found = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
-        yield from zip(group, found, strict=True)
+        encodings = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
+        yield from zip(group, encodings, strict=True)
 
 
 def batches(
-    checkpoint: Checkpoint,
-    texts: Iterable[Text],
-    batch_size: int,
-    skipped: Callable[[Text, str], None] | None = None,
+    checkpoint: Checkpoint, texts: Iterable[Text], batch_size: int, skipped: Callable[[Text, str], None] | None = None
 ) -> Iterator[Batch]:
     """Batches of texts of about one length; each text is in exactly one, read as it is needed.
 
@@ -170,14 +158,20 @@ def batches(
     """
     texts = iter(texts)
     while stretch := list(islice(texts, batch_size * _WINDOW)):
-        items = sorted(_with_content(encode(checkpoint, stretch, skipped), skipped), key=len)
+        items = []
+        for item in encode(checkpoint, stretch, skipped):
+            if not all(item.sink):
+                items.append(item)
+            elif skipped is not None:
+                skipped(item.source, "its only token is a sink")
+        items.sort(key=len)
         order = list(range(0, len(items), batch_size))
         random.Random(len(stretch)).shuffle(order)  # noqa: S311 - an order, not a secret
         for first in order:
-            yield from pieces(checkpoint, collate(checkpoint, items[first : first + batch_size]))
+            yield from split_batch(checkpoint, collate(checkpoint, items[first : first + batch_size]))
 
 
-def pieces(checkpoint: Checkpoint, batch: Batch, most_weights: int = _MOST_WEIGHTS) -> Iterator[Batch]:
+def split_batch(checkpoint: Checkpoint, batch: Batch, most_weights: int = _MOST_WEIGHTS) -> Iterator[Batch]:
     """The batch in parts of which a layer has no more weights than that, but for a single text."""
     size = max(1, most_weights // (checkpoint.n_heads * batch.valid.shape[1] ** 2))
     if size >= len(batch.items):
@@ -185,15 +179,6 @@ def pieces(checkpoint: Checkpoint, batch: Batch, most_weights: int = _MOST_WEIGH
         return
     for first in range(0, len(batch.items), size):
         yield collate(checkpoint, batch.items[first : first + size])
-
-
-def _with_content(items: Iterable[EncodedText], skipped: Callable[[Text, str], None] | None) -> Iterator[EncodedText]:
-    """The items with a token that is not a sink; the others are skipped."""
-    for item in items:
-        if not all(item.sink):
-            yield item
-        elif skipped is not None:
-            skipped(item.source, "its only token is a sink")
 
 
 def collate(checkpoint: Checkpoint, items: Sequence[EncodedText]) -> Batch:
@@ -205,7 +190,8 @@ def collate(checkpoint: Checkpoint, items: Sequence[EncodedText]) -> Batch:
         tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
         return pad_sequence(tensors, batch_first=True, padding_value=value).to(checkpoint.device)
 
-    mask, sink = padded(((1,) * len(item) for item in items), 0), padded((item.sink for item in items), 1)
+    mask = padded(((1,) * len(item) for item in items), 0)
+    non_sink = padded((item.sink for item in items), 1) == 0
     inputs = {"input_ids": padded((item.ids for item in items), pad), "attention_mask": mask}
     if checkpoint.architecture.segments:
         inputs["token_type_ids"] = padded((item.type_ids or (0,) * len(item) for item in items), 0)
@@ -215,7 +201,7 @@ def collate(checkpoint: Checkpoint, items: Sequence[EncodedText]) -> Batch:
         inputs["decoder_input_ids"] = padded(targets, checkpoint.config.pad_token_id or 0)
         inputs["decoder_attention_mask"] = padded(((1,) * len(target) for target in targets), 0)
         of_target = inputs["decoder_attention_mask"].bool()
-    return Batch(tuple(items), inputs, mask.bool(), sink == 0, of_target)
+    return Batch(tuple(items), inputs, mask.bool(), non_sink, of_target)
 
 
 def batch_of_ids(checkpoint: Checkpoint, rows: Iterable[Sequence[int]]) -> Batch:
@@ -231,12 +217,11 @@ def running_tokens(checkpoint: Checkpoint, corpora: Iterable[Corpus], limit: int
 
 
 def _letter(layer: int) -> str:
-    """The letter of a layer's stack; E in models without stacks."""
     return layer.stack.letter if isinstance(layer, LayerId) else "E"
 
 
 class SampledAttention:
-    """Runs batches through a model and visits the patterns of each layer.
+    """Runs batches through a model and passes on the patterns of each layer.
 
     Verifying costs about as much as the forward pass itself, so over a corpus a sample is verified: the first batch,
     and a random one of every twenty after it. In a verified batch every head of every text is recomputed
@@ -252,42 +237,43 @@ class SampledAttention:
 
     @property
     def next_is_verified(self) -> bool:
-        """Whether the next batch is verified."""
         return self._batches % EVERY == self._chosen
 
     def run(
-        self, batch: Batch, visit: Callable[[int, Tensor], None], written: Callable[[int, Tensor], None] | None = None
+        self,
+        batch: Batch,
+        on_pattern: Callable[[int, Tensor], None],
+        on_weighted_values: Callable[[int, Tensor], None] | None = None,
     ) -> None:
-        """Run the model once; ``visit`` each layer with its patterns, [batch, n_heads, n, n], first layer first.
+        """Run the model once; ``on_pattern`` gets each layer's patterns, [batch, n_heads, n, n], first layer first.
 
-        They are in float32 at least, so that sums over them are exact enough. After that ``written`` is called with
-        the layer's weighted values A v, [batch, n, n_heads, d_head].
-
-        Raises:
-            VerificationError: a head of a verified batch does not reproduce the model.
+        They are in float32 at least, so that sums over them are exact enough. After that ``on_weighted_values`` gets
+        the layer's weighted values A v, [batch, n, n_heads, d_head]. VerificationError where a head of a verified batch
+        does not reproduce the model.
         """
         verifying = self.next_is_verified
         self._batches += 1
         if self._batches % EVERY == 0:
             self._chosen = self._random.randrange(EVERY)
         if verifying:
-            self.verify(batch, lambda rows: visit(rows.layer, rows.in_float32), torch.inf, written)
+            self.verify(batch, lambda rows: on_pattern(rows.layer, rows.in_float32), torch.inf, on_weighted_values)
         else:
-            patterns = PatternCallback(self._checkpoint, visit, written, lambda layer: batch.keys(layer).long())
+            patterns = PatternCallback(
+                self._checkpoint, on_pattern, on_weighted_values, lambda layer: batch.keys(layer).long()
+            )
             record_attention(self._checkpoint, batch.inputs, patterns, torch.inf)
             patterns.check()
 
     def verify(
         self,
         batch: Batch,
-        visit: Callable[[VerifiedRows], None],
+        on_rows: Callable[[VerifiedRows], None],
         memory: float | None = None,
-        written: Callable[[int, Tensor], None] | None = None,
+        on_weighted_values: Callable[[int, Tensor], None] | None = None,
     ) -> None:
-        """Run the model once on a batch, verify it, and ``visit`` each layer in blocks of rows.
+        """Run the model once on a batch and verify it; ``on_rows`` gets each layer in chunks of rows.
 
-        Raises:
-            VerificationError: a head does not reproduce the model.
+        VerificationError where a head does not reproduce the model.
         """
 
         def names(layer: int) -> tuple[TokenLabels, TokenLabels]:
@@ -296,10 +282,10 @@ class SampledAttention:
         verifier = Verifier(
             self._checkpoint,
             names,
-            visit,
+            on_rows,
             lambda layer: batch.keys(layer).long(),
             keep=False,
-            on_weighted_values=written,
+            on_weighted_values=on_weighted_values,
         )
         verifier.run(batch.inputs, memory)
         for layer, check in verifier.checks.items():
@@ -307,7 +293,6 @@ class SampledAttention:
         self.texts_verified += len(batch.items)
 
     def _labels(self, batch: Batch, valid: Tensor) -> TokenLabels:
-        """Labels of the texts' tokens, or of those that a decoder reads."""
         ids = batch.inputs.get("input_ids" if valid is batch.valid else "decoder_input_ids")
         if ids is None:  # of a sound
             return lambda _: list(map(str, range(valid.shape[1])))
@@ -315,7 +300,6 @@ class SampledAttention:
 
     @property
     def verification(self) -> Verification:
-        """The largest differences of each layer so far."""
         checks = tuple(check for check in self._checks if check is not None)
         return Verification(self._checkpoint.tolerance, checks)
 

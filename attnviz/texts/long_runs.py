@@ -24,15 +24,14 @@ _PATIENCE = timedelta(days=7)  # timeout of a process that waits for the others
 
 @dataclass(frozen=True)
 class Process:
-    """This process among those that share the work: its number, how many there are, its number on its machine."""
+    """This process among those that share the work."""
 
     rank: int = 0
     count: int = 1
-    local_rank: int = 0
+    local_rank: int = 0  # on its machine
 
     @property
     def first(self) -> bool:
-        """Whether it is the process that writes and prints."""
         return self.rank == 0
 
     def owns(self, number: int) -> bool:
@@ -41,11 +40,7 @@ class Process:
 
 
 def this_process() -> Process:
-    """This process, from torchrun's environment variables; a single one without these.
-
-    Raises:
-        ProcessError: the variables are invalid.
-    """
+    """This process, from torchrun's environment variables, a single one without these; ProcessError for wrong ones."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     values = [os.environ.get(name, default) for name, default in zip(names, ("0", "1", "0"), strict=True)]
     if not all(value.isdecimal() for value in values) or int(values[0]) >= int(values[1]):
@@ -67,11 +62,7 @@ def remove_kept(path: Path, process: Process) -> None:
 
 @contextmanager
 def joined_processes(process: Process) -> Iterator[None]:
-    """Connect the processes while the block runs; does nothing for a single one.
-
-    Raises:
-        ProcessError: torch without torch.distributed, or the others cannot be reached.
-    """
+    """Connect several processes while the block runs; ProcessError where that cannot be."""
     if process.count == 1:
         yield
         return
@@ -90,11 +81,7 @@ def joined_processes(process: Process) -> Iterator[None]:
 
 
 def gathered(process: Process, state: Any) -> list[Any]:
-    """In the first process the states of all processes, by rank; in the others an empty list.
-
-    Raises:
-        ProcessError: another process has stopped.
-    """
+    """In the first process the states of all, by rank, else an empty list; ProcessError where another has stopped."""
     if process.count == 1:
         return [state]
     from torch import distributed
@@ -111,15 +98,12 @@ def gathered(process: Process, state: Any) -> list[Any]:
 
 @dataclass
 class Measured:
-    """Progress on one corpus: ``numbers`` of the texts that are done, measured or left out, and counts of these.
-
-    ``unknown`` counts tokens that stand for what the vocabulary lacks.
-    """
+    """Progress on one corpus: the texts that are done, measured or left out, and counts of these."""
 
     numbers: set[int] = field(default_factory=set)
     texts: int = 0
     tokens: int = 0
-    unknown: int = 0
+    unknown: int = 0  # tokens that stand for what the vocabulary lacks
     left_out: int = 0
 
     def note(self, text: "Text", n_tokens: int = 0, n_unknown: int = 0) -> None:
@@ -133,7 +117,7 @@ class Measured:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def state(self) -> dict[str, Any]:
-        """Plain numbers and lists, to save."""
+        """To save."""
         return {**vars(self), "numbers": sorted(self.numbers)}
 
     @classmethod
@@ -150,11 +134,7 @@ class Unfinished:
         self._settings = settings
 
     def load(self) -> dict[str, Any] | None:
-        """The state of an earlier run with the same settings; None without one.
-
-        Raises:
-            OutputError: the file is of a run with other settings, or is damaged; it is left as it is.
-        """
+        """The state of an earlier run with the same settings, if any; OutputError for another or a damaged file."""
         if self.path is None or not self.path.exists():
             return None
         import torch
@@ -175,11 +155,7 @@ class Unfinished:
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
-        """Convert any exception while the file is read and restored to one message.
-
-        Raises:
-            OutputError: for any other error of the block.
-        """
+        """Turn any error while the file is read and restored into one OutputError."""
         try:
             yield
         except Exception as error:
@@ -191,7 +167,7 @@ class Unfinished:
             ) from error
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the file atomically. Raises OutputError: the folder cannot be written to."""
+        """Write the file atomically; OutputError where the folder cannot be written to."""
         if self.path is None:
             return
         import torch

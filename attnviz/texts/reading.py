@@ -5,8 +5,9 @@ pipeline.
 """
 
 import hashlib
+import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -22,7 +23,6 @@ from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 from attnviz.texts.tables import (
     TABLES,
     Columns,
-    PairTable,
     Table,
     chat_rows,
     has_chats,
@@ -33,87 +33,61 @@ from attnviz.texts.tables import (
 )
 from attnviz.wording import visible
 
-SHORTEST, LONGEST = 3, 60
-"""Fewest and most words of a treebank's sentence that is measured (contract)."""
-
-SUFFIXES = (".txt", ".conllu", *TABLES)
-"""Of files that hold texts."""
+SHORTEST, LONGEST = 3, 60  # fewest and most words of a treebank's sentence that is measured (contract)
+SUFFIXES = (".txt", ".conllu", *TABLES)  # of files that hold texts
 
 _EXPECTED = (
     "a file that ends in .txt (a text a line), .csv, .tsv, .jsonl, .json, .parquet (tables) or .conllu (a treebank), "
     "or a folder that datasets saved"
 )
 _REFUSED = {"gap": "a GAP table", "chats": "chats"}
-
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(\S.*?)\s*")
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
-
-Span = tuple[int, int]
-"""First and past-the-last character."""
+Span = tuple[int, int]  # first and past-the-last character
 
 
 class DecoderTarget(NamedTuple):
-    """What the decoder of an encoder-decoder predicts: a text, its vocabulary entries, and whether its end was cut."""
+    """What the decoder of an encoder-decoder predicts."""
 
     text: str
-    ids: tuple[int, ...]
-    cut: bool
+    ids: tuple[int, ...]  # its vocabulary entries
+    cut: bool  # whether its end was cut
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text of a corpus, with the spans that attention is measured between.
+    """A text of a corpus, with the spans that attention is measured between."""
 
-    Attributes:
-        text: what the model reads: a line, a passage, or a treebank's word forms with single spaces between.
-        spans: of the syntactic words of a tree, or of GAP's pronoun and its names A and B.
-        arcs: dependency relations between the spans, without punctuation and root.
-        place, number: its line, in a treebank that of its first word, and its index in the corpus.
-        pair: of a table with such a column, the second segment.
-        id: of its row, sentence (``sent_id``) or example of GAP; None without one.
-        answer, subjects: in GAP, which name the pronoun means, and whether each is a subject; None without a parser.
-        label: of a labelled text, its class: a name or a number.
-        contrast: an answer and a foil, tokens or classes, whose logits are compared.
-        target: for an encoder-decoder, what its decoder predicts.
-        ids: of random tokens, which have no text.
-        messages: of a chat, which has no text before it is rendered.
-        chat: the rendered chat, of which ``text`` is the text.
-    """
-
-    text: str
-    spans: tuple[Span, ...] = ()
-    arcs: tuple[Arc, ...] = ()
-    place: Place | None = None
-    number: int = 0
-    pair: str | None = None
-    id: str | None = None
-    answer: int | None = None
-    subjects: tuple[bool, bool] | None = None
-    label: str | None = None
-    contrast: tuple[str | int, str | int] | None = None
+    text: str  # what the model reads: a line, a passage, or a treebank's word forms with single spaces between
+    spans: tuple[Span, ...] = ()  # of the syntactic words of a tree, or of GAP's pronoun and its names A and B
+    arcs: tuple[Arc, ...] = ()  # dependency relations between the spans, without punctuation and root
+    place: Place | None = None  # its line, in a treebank that of its first word
+    number: int = 0  # its index in the corpus
+    pair: str | None = None  # the second segment, of a table with such a column
+    id: str | None = None  # of its row, sentence (sent_id) or example of GAP
+    answer: int | None = None  # in GAP, which name the pronoun means
+    subjects: tuple[bool, bool] | None = None  # in GAP, whether each name is a subject; None without a parser
+    label: str | None = None  # its class: a name or a number
+    contrast: tuple[str | int, str | int] | None = None  # answer and foil, tokens or classes whose logits are compared
     target: DecoderTarget | None = None
-    ids: tuple[int, ...] = ()
-    messages: tuple[Message, ...] = ()
-    chat: RenderedChat | None = None
+    ids: tuple[int, ...] = ()  # of random tokens, which have no text
+    messages: tuple[Message, ...] = ()  # of a chat, which has no text before it is rendered
+    chat: RenderedChat | None = None  # of which ``text`` is the text
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A file or folder to read, with its hexadecimal ``sha256``; ``size`` is about its number of texts, for progress.
-
-    ``kind`` is ``conllu``, ``txt``, ``gap``, ``chats`` or ``table``, which has a :class:`attnviz.texts.tables.Table`.
-    """
+    """A file or folder to read."""
 
     path: Path
-    kind: str
+    kind: str  # conllu, txt, gap, chats or table
     sha256: str
-    size: int
+    size: int  # about its number of texts, for progress
     table: Table | None = None
 
     @property
     def has_words_marked(self) -> bool:
-        """Whether it says where the words of its texts stand."""
         return self.kind in ("conllu", "gap")
 
     @property
@@ -129,25 +103,11 @@ class Corpus:
         return {"path": str(self.path), "sha256": self.sha256, **columns}
 
 
-class _Word(NamedTuple):
-    """A syntactic word; its head is the column's text, checked when the whole sentence is read."""
-
-    form: str
-    head: str
-    relation: str
-    place: Place
-
-
 def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str] = ()) -> Corpus:  # noqa: B008 - frozen
-    """A corpus from its file or folder: its kind, by the suffix, its hash and size, and the columns of a table.
+    """A corpus of the kinds of :data:`SUFFIXES`, a folder that datasets has saved, or one with parquet files.
 
-    Args:
-        path: see :data:`SUFFIXES`; or a folder that the library datasets has saved, or with parquet files.
-        columns: of a table, which to read.
-        refused: kinds that it may not be of, ``gap`` or ``chats``.
-
-    Raises:
-        CorpusError: no such file, another folder or suffix, a file that cannot be read, or a column that is not there.
+    ``columns`` are those to read of a table; ``refused`` kinds (``gap``, ``chats``) are a CorpusError, as is a file
+    that cannot be read, another folder or suffix, or a column that is not there.
     """
     try:
         is_table = is_table_folder(path)
@@ -165,13 +125,14 @@ def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str]
         if kind in refused:
             raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
         table = open_table(path, columns) if kind == "table" else None
-        digest, size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        size = 0
         ends = (b"\n\n", b"\n\r\n") if kind == "conllu" else (b"\n",)
-        for each in table_files(path):
-            with each.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-                    size += sum(block.count(end) for end in ends)
+        for name in table_files(path):
+            with name.open("rb") as file:
+                while content := file.read(1 << 20):
+                    digest.update(content)
+                    size += sum(content.count(end) for end in ends)
         if is_table or suffix in (".json", ".parquet"):  # a row is no line
             size = n_rows(path)
         return Corpus(path, kind, digest.hexdigest(), max(1, size - (kind == "gap")), table)
@@ -180,12 +141,7 @@ def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str]
 
 
 def open_corpora(paths: Iterable[str | Path], columns: Columns, refused: Sequence[str] = ()) -> tuple[Corpus, ...]:
-    """Corpora of different content, as of :func:`open_corpus`.
-
-    Raises:
-        UsageError: one has the content of another: its texts would count twice, and every interval would be too narrow;
-            or columns are named and no corpus is a table.
-    """
+    """Corpora as of :func:`open_corpus`; UsageError for two of one content, whose texts would count twice."""
     corpora = tuple(open_corpus(Path(path), columns, refused) for path in paths)
     check_columns(corpora, columns)
     for one, other in combinations(corpora, 2):
@@ -203,25 +159,20 @@ def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
         )
 
 
-_MOST = 200  # characters of the names of columns in a note
-
-
-def unread_columns(tables: Iterable[Table | PairTable | None]) -> list[str]:
+def unread_columns(tables: Iterable[Table | None]) -> list[str]:
     """A sentence for each table with columns that are not read."""
     return [
-        f"{visible(table.path.name)}: columns not read: {shorten(visible(', '.join(table.unread)), _MOST)}."
+        f"{visible(table.path.name)}: columns not read: {shorten(visible(', '.join(table.unread)), 200)}."
         for table in tables
         if table and table.unread
     ]
 
 
 def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
-    """The texts of a text file, table or treebank, or GAP's rows with exactly one right name, in order, as a stream.
+    """The texts of a corpus in order, of GAP those with exactly one right name, as a stream.
 
-    Rows of GAP that are left out are checked, too. ``limit`` is how many texts or rows are read; None for all.
-
-    Raises:
-        CorpusError: a malformed line, no text at all, or a package that is not installed.
+    ``limit`` is how many texts or rows are read; all are checked. CorpusError for a malformed line, no text at all, or
+    a package that is not installed.
     """
     read, expected = _READERS[corpus.kind]
     text = None
@@ -240,16 +191,8 @@ def _sentences(corpus: Corpus) -> Iterator[Text]:
 
 def _cells(corpus: Corpus) -> Iterator[Text]:
     assert corpus.table is not None
-    for number, cells in enumerate(corpus.table.cells()):
-        yield Text(
-            cells.text,
-            place=cells.place,
-            number=number,
-            pair=cells.pair,
-            id=cells.id,
-            label=cells.label,
-            contrast=cells.contrast,
-        )
+    for number, cells in enumerate(corpus.table.texts()):
+        yield Text(**cells, number=number)
 
 
 def _chats(corpus: Corpus) -> Iterator[Text]:
@@ -260,15 +203,29 @@ def _chats(corpus: Corpus) -> Iterator[Text]:
             raise CorpusError(str(error)) from error
 
 
+class _TreeWord(NamedTuple):
+    form: str
+    head: str  # as written: checked when the whole sentence is read
+    relation: str
+    place: Place
+
+
+_AS_WRITTEN = dict.fromkeys(("xpos", "feats", "head", "deps", "misc"), lambda columns, i: columns[i])
+
+
 def _trees(corpus: Corpus) -> Iterator[Text]:
-    read, number, words = _conllu_reader(corpus), 0, list[_Word]()
+    if importlib.util.find_spec("conllu") is None:
+        raise CorpusError(
+            f"{corpus.path} needs the package conllu, which is not installed; type: pip install 'attnviz[profile]'"
+        )
+    number = 0
+    words = list[_TreeWord]()
     id: str | None = None
     for place, line in lines(corpus.path):
         if named := _SENTENCE_ID.fullmatch(line):
             id = named[1]
         elif line.strip() and not line.startswith("#"):
-            word = _word(line, place, len(words) + 1, read)
-            words += [word] if word else []
+            words += _words_of(line, place, len(words) + 1)
         elif words and not line.strip():
             yield _sentence(words, number, id)
             words, number, id = [], number + 1, None
@@ -276,34 +233,21 @@ def _trees(corpus: Corpus) -> Iterator[Text]:
         yield _sentence(words, number, id)
 
 
-def _conllu_reader(corpus: Corpus) -> Callable[[str], Any]:
-    """A function from a line to its columns by name, all text but the id (None where there is none)."""
-    try:
-        import conllu
-    except ImportError as error:
-        raise CorpusError(
-            f"{corpus.path} needs the package conllu, which is not installed; type: pip install 'attnviz[profile]'"
-        ) from error
-    parsers = dict.fromkeys(("xpos", "feats", "head", "deps", "misc"), lambda columns, i: columns[i])
+def _words_of(line: str, place: Place, number: int) -> list[_TreeWord]:
+    """The word of a line, which must have this number; none of a multiword token or an empty node."""
+    import conllu
 
-    def read(line: str) -> Any:
-        try:
-            return conllu.parse_token_and_metadata(line, field_parsers=parsers)[0]
-        except (conllu.exceptions.ParseException, ValueError, IndexError):  # 5,000 digits; # after a space
-            return {"id": None}
-
-    return read
-
-
-def _word(line: str, place: Place, number: int, read: Callable[[str], Any]) -> _Word | None:
-    """The word of a line, which must have this number; None for a multiword token or an empty node."""
     columns = line.split("\t")
     if len(columns) != 10:
         raise broken(place, "10 columns with tabs between (CoNLL-U)", f"{len(columns)} in {as_found(line)}")
     # conllu would strip the line, and split it at two spaces too
-    token = read("\t".join(" ".join(column.split()) or "_" for column in columns))
+    plain = "\t".join(" ".join(column.split()) or "_" for column in columns)
+    try:
+        token: Any = conllu.parse_token_and_metadata(plain, field_parsers=_AS_WRITTEN)[0]
+    except (conllu.exceptions.ParseException, ValueError, IndexError):  # 5,000 digits; # after a space
+        token = {"id": None}
     if isinstance(token["id"], tuple):
-        return None
+        return []
     form = columns[1].strip()
     if token["id"] != number:
         raise broken(place, f"the id {number}, and a blank line after each sentence", as_found(columns[0]))
@@ -311,10 +255,10 @@ def _word(line: str, place: Place, number: int, read: Callable[[str], Any]) -> _
         raise broken(place, "a word form in column 2", "none")
     if token["deprel"] == "_":
         raise broken(place, "a relation such as nsubj in column 8", as_found(columns[7]))
-    return _Word(form, columns[6], token["deprel"], place)
+    return [_TreeWord(form, columns[6], token["deprel"], place)]
 
 
-def _sentence(words: Sequence[_Word], number: int, id: str | None) -> Text:
+def _sentence(words: Sequence[_TreeWord], number: int, id: str | None) -> Text:
     spans, arcs, start = [], [], 0
     for dependent, word in enumerate(words):
         spans.append((start, start + len(word.form)))
@@ -326,55 +270,49 @@ def _sentence(words: Sequence[_Word], number: int, id: str | None) -> Text:
             raise broken(word.place, "another word as the head in column 7, or 0 for the root", "the word itself")
         if head >= 0 and word.relation.split(":")[0].lower() not in LEFT_OUT:
             arcs.append(Arc(dependent, head, word.relation))
-    return Text(" ".join(word.form for word in words), tuple(spans), tuple(arcs), words[0].place, number, id=id)
+    text = " ".join(word.form for word in words)
+    return Text(text=text, spans=tuple(spans), arcs=tuple(arcs), place=words[0].place, number=number, id=id)
 
 
-def _rows(corpus: Corpus) -> Iterator[Text]:
+def _gap_examples(corpus: Corpus) -> Iterator[Text]:
     for i, (place, line) in enumerate(filled_lines(corpus.path)):
         row = line.split("\t")
-        if i > 0 and (example := _example(row, place)):
-            yield example
-        elif i == 0 and row != _GAP_COLUMNS:
-            expected = f"GAP's header {' '.join(_GAP_COLUMNS)} with tabs between"
-            raise broken(place, expected, as_found(" ".join(row)))
-
-
-def _example(row: Sequence[str], place: Place) -> Text | None:
-    """The example of a row; None where none or both of the names are right."""
-    if len(row) != len(_GAP_COLUMNS):
-        raise broken(place, f"{len(_GAP_COLUMNS)} columns with tabs between", str(len(row)))
-    fields = dict(zip(_GAP_COLUMNS, row, strict=True))
-    spans = tuple(_mention(fields, column, place) for column in ("Pronoun", "A", "B"))
-    a, b = (_truth(fields, column, place) for column in ("A-coref", "B-coref"))
-    if a == b:
-        return None
-    return Text(fields["Text"], spans, (), place, place.line - 2, id=fields["ID"], answer=int(b))
-
-
-def _mention(fields: dict[str, str], column: str, place: Place) -> Span:
-    """Where the pronoun or name of a column stands in the text."""
-    mention, offset, text = fields[column], fields[f"{column}-offset"], fields["Text"]
-    if not _WHOLE_NUMBER.fullmatch(offset):
-        raise broken(place, f"a whole number in {column}-offset", as_found(offset))
-    start, end = int(offset), int(offset) + len(mention)
-    if not mention:
-        raise broken(place, f"a word in column {column}", "none")
-    if text[start:end] != mention:
-        raise broken(place, f"{column} {as_found(mention)} at character {start}", as_found(text[start:end]))
-    return start, end
-
-
-def _truth(fields: dict[str, str], column: str, place: Place) -> bool:
-    value = fields[column].upper()
-    if value not in {"TRUE", "FALSE"}:
-        raise broken(place, f"TRUE or FALSE in {column}", as_found(fields[column]))
-    return value == "TRUE"
+        if i == 0:
+            if row != _GAP_COLUMNS:
+                expected = f"GAP's header {' '.join(_GAP_COLUMNS)} with tabs between"
+                raise broken(place, expected, as_found(" ".join(row)))
+            continue
+        if len(row) != len(_GAP_COLUMNS):
+            raise broken(place, f"{len(_GAP_COLUMNS)} columns with tabs between", str(len(row)))
+        cells = dict(zip(_GAP_COLUMNS, row, strict=True))
+        spans = []
+        for column in ("Pronoun", "A", "B"):  # where the pronoun or name of a column stands in the text
+            mention, offset = cells[column], cells[f"{column}-offset"]
+            if not _WHOLE_NUMBER.fullmatch(offset):
+                raise broken(place, f"a whole number in {column}-offset", as_found(offset))
+            start, end = int(offset), int(offset) + len(mention)
+            if not mention:
+                raise broken(place, f"a word in column {column}", "none")
+            if cells["Text"][start:end] != mention:
+                found = as_found(cells["Text"][start:end])
+                raise broken(place, f"{column} {as_found(mention)} at character {start}", found)
+            spans.append((start, end))
+        right = [cells[column].upper() for column in ("A-coref", "B-coref")]
+        for column, value in zip(("A-coref", "B-coref"), right, strict=True):
+            if value not in {"TRUE", "FALSE"}:
+                raise broken(place, f"TRUE or FALSE in {column}", as_found(cells[column]))
+        if right.count("TRUE") == 1:
+            answer = right.index("TRUE")
+            number = place.line - 2
+            yield Text(
+                text=cells["Text"], spans=tuple(spans), place=place, number=number, id=cells["ID"], answer=answer
+            )
 
 
 _READERS = {
     "conllu": (_trees, "a sentence in CoNLL-U"),
     "txt": (_sentences, "a sentence"),
-    "gap": (_rows, "a row of GAP with exactly one right name"),
+    "gap": (_gap_examples, "a row of GAP with exactly one right name"),
     "table": (_cells, "a row with a text"),
     "chats": (_chats, "a chat"),
 }
@@ -413,35 +351,23 @@ class Parser:
 def find_parser(corpora: Sequence[Corpus], name: str | None, syntax: bool = True) -> Parser | None:
     """The parser for plain sentences and GAP, by default an installed English pipeline; None if not needed.
 
-    Raises:
-        ParserError: the named pipeline cannot be used.
-        UsageError: one is named, and not needed.
+    ParserError where the named pipeline cannot be used, UsageError where it is not needed.
     """
+    mend = ""
     if not syntax:
+        mend = "leave out --parser (parser=...), or --no-syntax (syntax=False)"
+    elif all(corpus.kind in ("conllu", "chats") for corpus in corpora):
+        mend = "treebanks have trees, and chats none; leave out --parser (parser=...)"
+    if mend:
         if name is not None:
-            raise UsageError(
-                f"the parser {name!r} was named, but nothing is to be parsed: leave out --parser (parser=...), or "
-                "--no-syntax (syntax=False)."
-            )
-        return None
-    if all(corpus.kind in ("conllu", "chats") for corpus in corpora):
-        if name is not None:
-            raise UsageError(
-                f"the parser {name!r} was named, but nothing is to be parsed: treebanks have trees, and chats none; "
-                "leave out --parser (parser=...)."
-            )
+            raise UsageError(f"the parser {name!r} was named, but nothing is to be parsed: {mend}.")
         return None
     pipeline = load_parser(name)
     return None if pipeline is None else Parser(pipeline)
 
 
 def chat_of(given: Sequence[Message] | str | Path) -> Chat:
-    """A chat from its messages, or from a file with one chat.
-
-    Raises:
-        TextError: no messages, none of role and content, or several chats.
-        CorpusError: the file cannot be read.
-    """
+    """A chat from its messages, or from a file with one chat; TextError for anything else."""
     if not isinstance(given, str | Path):
         return Chat(checked_messages(given))
     path = Path(given).expanduser()

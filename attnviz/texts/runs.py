@@ -27,9 +27,7 @@ from attnviz.texts.reading import Corpus, Parser, Text, read_texts, rendered, un
 from attnviz.wording import counted, visible
 
 _SAVED_EVERY = 10.0  # seconds between two saves
-
 _STRETCH = 1000  # texts whose tokens are counted together
-
 _COUNT = re.compile(r"[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
 
 
@@ -44,9 +42,9 @@ class Additive(Protocol):
 
 
 class Frequencies(NamedTuple):
-    """Counts of words by a list; ``name`` is that of its file, with the beginning of its hash."""
+    """Counts of words by a list."""
 
-    name: str
+    name: str  # that of its file, with the beginning of its hash
     counts: dict[str, float]
 
 
@@ -69,17 +67,21 @@ class RunSettings:
 
 def text_notes(settings: RunSettings, measured: Sequence[Measured]) -> tuple[str, ...]:
     """Sentences on unknown tokens, and on columns that are not read."""
-    pairs = zip(settings.corpora, measured, strict=True)
-    told = (settings.checkpoint.unknown_note(m.unknown, m.tokens, f" of {visible(c.path.name)}") for c, m in pairs)
-    listed = [] if settings.frequencies is None else [f"Rare tokens are those of {visible(settings.frequencies.name)}."]
-    return (*filter(None, told), *listed, *unread_columns(corpus.table for corpus in settings.corpora))
+    notes = [
+        settings.checkpoint.unknown_note(done.unknown, done.tokens, f" of {visible(corpus.path.name)}")
+        for corpus, done in zip(settings.corpora, measured, strict=True)
+    ]
+    if settings.frequencies is not None:
+        notes.append(f"Rare tokens are those of {visible(settings.frequencies.name)}.")
+    return (*filter(None, notes), *unread_columns(corpus.table for corpus in settings.corpora))
 
 
 def read_frequencies(path: str | Path | None) -> Frequencies | None:
     """Read a list, in each line a word and its count; the first may be a header. CorpusError for another file."""
     if path is None:
         return None
-    path, counts = Path(path), dict[str, float]()
+    path = Path(path)
+    counts = dict[str, float]()
     for number, (place, line) in enumerate(filled_lines(path)):
         word, *count = line.rsplit(maxsplit=1)
         if count and _COUNT.fullmatch(count[0]):
@@ -96,10 +98,21 @@ def token_counts(
 ) -> Tensor:
     """How often each vocabulary entry is in the content of corpora but GAP, or by a list, [vocabulary]."""
     size = max(int(checkpoint.config.vocab_size), len(checkpoint.tokenizer))
-    if frequencies is not None:
-        return _listed_counts(checkpoint.tokenizer, frequencies, size)
+    if frequencies is not None:  # the sum of all words that a token is a piece of, also with a capital
+        tokenizer = checkpoint.tokenizer
+        listed = torch.zeros(size, dtype=torch.float64)
+        for word, count in frequencies.counts.items():
+            capital = word[:1].upper() + word[1:]
+            pieces = tokenizer([word, capital, f" {word}", f" {capital}"], add_special_tokens=False)["input_ids"]
+            listed[list(set[int]().union(*pieces))] += count
+        for id in (listed[: len(tokenizer)] == 0).nonzero().flatten().tolist():
+            if not any(char.isalnum() or char == "\N{REPLACEMENT CHARACTER}" for char in tokenizer.decode([id])):
+                listed[id] = torch.inf  # unlisted punctuation is not rare
+        return listed
     counts = torch.zeros(size, dtype=torch.long)
-    for corpus in (each for each in corpora if each.kind != "gap"):
+    for corpus in corpora:
+        if corpus.kind == "gap":
+            continue
         texts = read_texts(corpus, limit)
         while stretch := list(islice(texts, _STRETCH)):
             read = [rendered(text, checkpoint.tokenizer) for text in stretch]
@@ -109,27 +122,11 @@ def token_counts(
     return counts
 
 
-def _listed_counts(tokenizer: Any, frequencies: Frequencies, size: int) -> Tensor:
-    """The sum of all words that a token is a piece of, also with a capital; infinite of unlisted punctuation."""
-    counts = torch.zeros(size, dtype=torch.float64)
-    for word, count in frequencies.counts.items():
-        capital = word[:1].upper() + word[1:]
-        pieces = tokenizer([word, capital, f" {word}", f" {capital}"], add_special_tokens=False)["input_ids"]
-        counts[list(set[int]().union(*pieces))] += count
-    for id in (counts[: len(tokenizer)] == 0).nonzero().flatten().tolist():
-        if not any(char.isalnum() or char == "\N{REPLACEMENT CHARACTER}" for char in tokenizer.decode([id])):
-            counts[id] = torch.inf
-    return counts
-
-
 class LongRun:
     """One run over all corpora, on this process's share of the texts; ``measured`` is the progress on each.
 
-    Args:
-        settings: of the run.
-        tallies: of the run, by name, at zero.
-        count: adds a batch of the corpus with this index to the tallies.
-        prepared: returns a text as it is measured; None for one to leave out.
+    ``count`` adds a batch of the corpus with this index to the ``tallies``, which start at zero. ``prepared`` returns
+    a text as it is measured; None for one to leave out.
     """
 
     def __init__(
@@ -146,27 +143,38 @@ class LongRun:
     def measure(self) -> None:
         """Measure all corpora, from where an earlier run stopped, and save the counts now and then.
 
-        Raises:
-            CorpusError: a corpus is malformed, which is seen before anything is measured.
-            OutputError: the file of an unfinished run is of other settings.
+        CorpusError for a malformed corpus, before anything is measured; OutputError where the file of an unfinished run
+        is of other settings.
         """
-        for corpus in self._settings.corpora:
-            deque(read_texts(corpus, self._settings.limit), maxlen=0)
-        self._resume()
-        for number, measured in enumerate(self.measured):
-            for batch in self._batches(number, measured):
+        settings = self._settings
+        for corpus in settings.corpora:
+            deque(read_texts(corpus, settings.limit), maxlen=0)
+        if (state := settings.unfinished.load()) is not None:
+            with settings.unfinished.restoring():
+                self._merge(state)
+                self.measured = [Measured.of(measured) for measured in state["measured"]]
+            done = counted(sum(measured.texts for measured in self.measured), "text")
+            settings.warn(
+                f"continuing after {done} that an earlier run measured; to start again, delete "
+                f"{settings.unfinished.path}"
+            )
+        for number, (corpus, measured) in enumerate(zip(settings.corpora, self.measured, strict=True)):
+            total = corpus.size if settings.limit is None else min(settings.limit, corpus.size)
+            for batch in self._batches(corpus, measured):
                 self._count(number, batch)
                 for item in batch.items:
                     measured.note(item.source, len(item), item.n_unknown)
-                self._report_progress(number, measured)
+                if time.monotonic() > self._save_at:
+                    try:
+                        self._save()
+                    except OutputError as error:  # the run itself may yet succeed
+                        settings.warn(f"{error} Until that is mended, an interruption loses what was measured.")
+                        self._save_at = math.inf
+                settings.progress(corpus.path.name, len(measured.numbers) * settings.process.count, total)
         self._save()
 
     def gather(self) -> bool:
-        """Add up the counts of all processes, in the first; return whether this is the first.
-
-        Raises:
-            CorpusError: nothing of a corpus could be measured.
-        """
+        """Add up the counts of all processes, in the first; True there. CorpusError where nothing could be measured."""
         settings = self._settings
         states = gathered(settings.process, self._state())
         for state in states[1:]:
@@ -182,25 +190,12 @@ class LongRun:
                 )
         return bool(states)
 
-    def _resume(self) -> None:
-        """Load the counts of an earlier run."""
+    def _batches(self, corpus: Corpus, measured: Measured) -> Iterator[Batch]:
         settings = self._settings
-        if (state := settings.unfinished.load()) is None:
-            return
-        with settings.unfinished.restoring():
-            self._merge(state)
-            self.measured = [Measured.of(each) for each in state["measured"]]
-        settings.warn(
-            f"continuing after {counted(sum(each.texts for each in self.measured), 'text')} that an earlier run "
-            f"measured; to start again, delete {settings.unfinished.path}"
-        )
-
-    def _batches(self, number: int, measured: Measured) -> Iterator[Batch]:
-        """Batches of this process's share of a corpus that are not done."""
-        settings, done = self._settings, frozenset(measured.numbers)
+        done = frozenset(measured.numbers)
 
         def texts() -> Iterator[Text]:
-            for text in read_texts(settings.corpora[number], settings.limit):
+            for text in read_texts(corpus, settings.limit):
                 if text.number in done or not settings.process.owns(text.number):
                     continue
                 prepared = self._prepared(text)
@@ -215,27 +210,14 @@ class LongRun:
 
         return batches(settings.checkpoint, texts(), settings.batch_size, skipped)
 
-    def _report_progress(self, number: int, measured: Measured) -> None:
-        """Save now and then, and report progress."""
-        settings, corpus = self._settings, self._settings.corpora[number]
-        if time.monotonic() > self._save_at:
-            try:
-                self._save()
-            except OutputError as error:  # the run itself may yet succeed
-                settings.warn(f"{error} Until that is mended, an interruption loses what was measured.")
-                self._save_at = math.inf
-        total = corpus.size if settings.limit is None else min(settings.limit, corpus.size)
-        settings.progress(corpus.path.name, len(measured.numbers) * settings.process.count, total)
-
     def _save(self) -> None:
-        """Save the counts, if there are any."""
-        if any(each.numbers for each in self.measured):
+        if any(measured.numbers for measured in self.measured):
             self._settings.unfinished.save(self._state())
         self._save_at = time.monotonic() + _SAVED_EVERY
 
     def _state(self) -> dict[str, Any]:
         tallies = {name: tally.state() for name, tally in self._tallies.items()}
-        return {"parts": tallies, "measured": [each.state() for each in self.measured]}
+        return {"parts": tallies, "measured": [measured.state() for measured in self.measured]}
 
     def _merge(self, state: Mapping[str, Any]) -> None:
         for name, tally in self._tallies.items():
@@ -243,12 +225,7 @@ class LongRun:
 
 
 def open_for(process: Process, model: Model | None, opening: ModelOptions) -> Checkpoint:
-    """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several.
-
-    Raises:
-        UsageError: a device map for several processes.
-        AttnvizError: as for :func:`attnviz.models.opening.open_checkpoint`.
-    """
+    """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several."""
     if process.count > 1 and not isinstance(model, Checkpoint | torch.nn.Module):
         if opening.get("device_map") is not None:
             raise UsageError(

@@ -6,9 +6,8 @@ Which columns have the texts, their pairs, labels and ids is found by their name
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,17 +21,13 @@ from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 """Suffixes of tables; a folder of the library datasets has none."""
 
+# names of columns that are found without an option, in lower case
 _TEXT, _LABEL, _ID = ("text", "sentence", "prompt"), ("label",), ("id", "idx", "guid")
-_CONTRAST = _ANSWER, _FOIL = "answer", "foil"
+_CONTRAST = ("answer", "foil")
 _MESSAGES = "messages"
-"""Names of columns that are found without an option, in lower case."""
-
 _SAMPLED = 20  # rows in which a column of words is looked for
-
 _MOST_LISTED = 10  # columns that a message names
-
 _FORMAT = "expected a table of texts"
-
 _Row = tuple[Place, Mapping[str, Any]]
 
 
@@ -51,78 +46,66 @@ class Columns:
         return cls(opening.pop("text_column", None), opening.pop("pair_column", None), label), opening
 
 
-class Cells(NamedTuple):
-    """What is read of a row; None for what the table has no column for, and for an empty label or id."""
-
-    place: Place
-    text: str
-    pair: str | None
-    label: str | None
-    id: str | None
-    contrast: tuple[str | int, str | int] | None
-
-
 @dataclass(frozen=True)
 class Table:
-    """A table, and the names of the columns that are read.
+    """A table of texts, or of pairs of prompts, and which of its columns are read."""
 
-    Attributes:
-        path: the file or folder.
-        text, pair, label, id: names of columns; None without one.
-        answer, foil: likewise, both or none.
-        header: whether the first line of a ``.tsv`` has the names.
-        needs_label: whether a row without a label is an error, as where the column was asked for.
-        unread: the names of all other columns.
-    """
-
-    path: Path
-    text: str
-    pair: str | None
-    label: str | None
-    id: str | None
-    answer: str | None
-    foil: str | None
-    header: bool
-    needs_label: bool
-    unread: tuple[str, ...] = ()
+    path: Path  # a file or folder
+    columns: dict[str, str]  # names by what they hold: text, pair, label, id, answer, foil; or clean and corrupt, too
+    unread: tuple[str, ...]  # all other columns
+    header: bool = True  # whether the first line of a .tsv has the names
+    needs_label: bool = False  # whether a row without a label is an error, as where the column was asked for
 
     @property
     def without_labels(self) -> "Table":
-        """The same table, whose labels are not read."""
-        if self.label is None:
+        if "label" not in self.columns:
             return self
-        return replace(self, label=None, needs_label=False, unread=(*self.unread, self.label))
+        columns = {name: column for name, column in self.columns.items() if name != "label"}
+        return replace(self, columns=columns, unread=(*self.unread, self.columns["label"]), needs_label=False)
 
-    @property
-    def columns(self) -> dict[str, str]:
-        """The names of the columns by what they hold."""
-        names = {name: getattr(self, name) for name in ("text", "pair", "label", "id", *_CONTRAST)}
-        return {name: column for name, column in names.items() if column is not None}
+    def _read_rows(self) -> Iterator[_Row]:
+        return _rows(self.path, self.header, tuple(self.columns.values()))
 
-    def cells(self) -> Iterator[Cells]:
-        """What is read of every row.
+    def texts(self) -> Iterator[dict[str, Any]]:
+        """What is read of every row, as arguments of :class:`attnviz.texts.reading.Text`.
 
-        Raises:
-            CorpusError: a row that cannot be read, or that has no text, pair or wanted label; it names the column.
+        CorpusError for a row without a text, pair or wanted label names the column.
         """
-        for place, row in _rows(self.path, self.header, tuple(self.columns.values())):
-            pair = None if self.pair is None else _text_in(place, row, self.pair)
-            label = _word_in(place, row, self.label)
+        column = self.columns.get
+        for place, row in self._read_rows():
+            label = _word_in(place, row, column("label"))
             if label is None and self.needs_label:
-                raise broken(place, f"a label in column {self.label!r}", "none")
-            text, id = _text_in(place, row, self.text), _word_in(place, row, self.id)
-            answer, foil = _token_in(place, row, self.answer), _token_in(place, row, self.foil)
-            contrast = None if answer is None or foil is None else (answer, foil)
-            yield Cells(place, text, pair, label, id, contrast)
+                raise broken(place, f"a label in column {column('label')!r}", "none")
+            contrast = tuple(_token_in(place, row, column(name)) for name in _CONTRAST)
+            yield {
+                "text": _text_in(place, row, self.columns["text"]),
+                "pair": _text_in(place, row, self.columns["pair"]) if "pair" in self.columns else None,
+                "label": label,
+                "id": _word_in(place, row, column("id")),
+                "contrast": None if None in contrast else contrast,
+                "place": place,
+            }
+
+    def pairs(self) -> Iterator["PromptPair"]:
+        """The pair of prompts of every row; CorpusError for one without a cell names the column."""
+        column, labelled = self.columns.get, "label" in self.columns
+        for place, row in self._read_rows():
+            answer = _word_in(place, row, column("label")) if labelled else _token_in(place, row, column("answer"))
+            foil = _token_in(place, row, column("foil"))
+            for name, cell in ((column("answer") or column("label"), answer), (column("foil"), foil)):
+                if name is not None and cell is None:
+                    raise broken(place, f"one in column {name!r}", "none")
+            clean, corrupt = (_text_in(place, row, self.columns[name]) for name in ("clean", "corrupt"))
+            yield PromptPair(clean=clean, corrupt=corrupt, answer=answer, foil=foil, labelled=labelled, place=place)
 
 
 def n_rows(path: Path) -> int:
-    """How many rows a table has, without columns."""
+    """How many rows a table has, without a header."""
     return sum(1 for _ in _rows(path))
 
 
 def has_chats(path: Path, wanted: Columns) -> bool:
-    """Whether the rows are chats, by the first; not where a column of texts is named."""
+    """Whether the first row is a chat; not where a column of texts is named."""
     if wanted.text is not None or path.suffix.lower() in (".csv", ".tsv"):  # which hold text alone
         return False
     first: Mapping[str, Any] = next((row for _, row in _rows(path)), {})
@@ -146,47 +129,26 @@ class PromptPair(NamedTuple):
     place: Place | None = None
 
 
-@dataclass(frozen=True)
-class PairTable:
-    """A table of prompts in pairs, and the names of its columns; ``unread`` are all others."""
-
-    path: Path
-    clean: str
-    corrupt: str
-    answer: str | None
-    foil: str | None
-    label: str | None
-    unread: tuple[str, ...]
-
-    def pairs(self) -> Iterator[PromptPair]:
-        """The pair of every row; CorpusError for a row without one of its cells names the column."""
-        read = (self.clean, self.corrupt, self.answer, self.foil, self.label)
-        for place, row in _rows(self.path, only=[column for column in read if column is not None]):
-            followed = _token_in(place, row, self.answer) if self.label is None else _word_in(place, row, self.label)
-            against = _token_in(place, row, self.foil)
-            for column, cell in ((self.answer or self.label, followed), (self.foil, against)):
-                if column is not None and cell is None:
-                    raise broken(place, f"one in column {column!r}", "none")
-            prompts = _text_in(place, row, self.clean), _text_in(place, row, self.corrupt)
-            yield PromptPair(*prompts, followed, against, self.label is not None, place)
-
-
-def open_pairs(path: Path) -> PairTable:
+def open_pairs(path: Path) -> Table:
     """A table with the columns ``clean`` and ``corrupt``, and perhaps ``answer`` or ``label``, and ``foil``.
 
-    Raises:
-        CorpusError: it is empty, or has no such columns, or both an answer and a label.
+    CorpusError where it is empty, or has no such columns, or both an answer and a label.
     """
     names = _columns(path)
     if not names:
         raise CorpusError(f"{path} is empty: expected a pair of prompts, found no row; give another file.")
-    clean, corrupt, answer, foil, label = (_known(names, [name]) for name in ("clean", "corrupt", *_CONTRAST, *_LABEL))
-    if clean is None or corrupt is None:
+    columns = {name: _known(names, [name]) for name in ("clean", "corrupt", *_CONTRAST, *_LABEL)}
+    if columns["clean"] is None or columns["corrupt"] is None:
         raise broken(path, "the columns clean and corrupt (and answer and foil, or label)", _listed(names))
+    answer, label = columns["answer"], columns["label"]
     if answer is not None and label is not None:
         raise broken(path, "an answer or a label of each pair", f"the columns {answer!r} and {label!r}; leave out one")
-    read = (clean, corrupt, answer, foil, label)
-    return PairTable(path, *read, unread=tuple(name for name in names if name not in read))
+    return _table(path, names, columns)
+
+
+def _table(path: Path, names: Sequence[str], columns: Mapping[str, str | None], **more: bool) -> Table:
+    read = {name: column for name, column in columns.items() if column is not None}
+    return Table(path, read, tuple(name for name in names if name not in read.values()), **more)
 
 
 def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:
@@ -229,38 +191,42 @@ def _whole(place: Place, column: str, text: str) -> str:
 
 
 def open_table(path: Path, wanted: Columns) -> Table:
-    """A table, with its columns found.
-
-    Raises:
-        CorpusError: it cannot be read, is empty, or has no such column.
-    """
-    header = path.suffix.lower() != ".tsv" or _has_header(path, wanted)
+    """A table, with its columns found; CorpusError where it cannot be read, is empty, or has no such column."""
+    header = True
+    if path.suffix.lower() == ".tsv" and wanted == Columns():  # a first line of other than two cells has names
+        first = next((cells for _, cells in _cells_of_tsv(path)), [])
+        known = {*_TEXT, *_LABEL, *_ID, *_CONTRAST}
+        header = len(first) != 2 or any(cell.strip().lower() in known for cell in first)
     names = _columns(path, header)
     if not names:
         raise CorpusError(f"{path} is empty: {_FORMAT}, found no row; give another file.")
     text = _named(path, names, "text", wanted.text) or _known(names, _TEXT)
-    if text is None:
+    if text is None:  # the only column with a value of several words
         sample = [row for _, row in islice(_rows(path, header), _SAMPLED)]
-        text = _column_of_words(path, names, sample, {wanted.pair, wanted.label})
+        others = [name for name in names if name not in (wanted.pair, wanted.label)]
+        of_words = [name for name in others if any(_has_words(row.get(name)) for row in sample)]
+        if len(of_words) != 1 or _has_words(of_words[0]):  # a name of several words may be a text
+            raise CorpusError(
+                f"{path}: expected a column {', '.join(_TEXT[:-1])} or {_TEXT[-1]}, or one of words alone, or "
+                f"{_MESSAGES} of chats, found {_listed(names)}; name it with --text-column (text_column=...)."
+            )
+        text = of_words[0]
     pair = _named(path, names, "pair", wanted.pair)
     label = _named(path, names, "label", wanted.label) or _known(names, _LABEL)
-    named = [("text", text), ("pair", wanted.pair), ("label", wanted.label)]
-    for (one, column), (other, same) in combinations(named, 2):
+    for (one, column), (other, same) in combinations((("text", text), ("pair", pair), ("label", wanted.label)), 2):
         if column is not None and column == same:
             raise CorpusError(
                 f"{path}: expected a column for each {one} and another for each {other}, found {column!r} as both; "
                 f"name them with --{one}-column ({one}_column=...) and --{other}-column."
             )
-    answer, foil = _known(names, [_ANSWER]), _known(names, [_FOIL])
-    if answer is None or foil is None:
-        answer = foil = None
-    needs_label = wanted.label is not None or not header
-    table = Table(path, text, pair, label, _known(names, _ID), answer, foil, header, needs_label)
-    return replace(table, unread=tuple(name for name in names if name not in table.columns.values()))
+    columns = {"text": text, "pair": pair, "label": label, "id": _known(names, _ID)}
+    contrast = {name: _known(names, [name]) for name in _CONTRAST}
+    if None not in contrast.values():
+        columns |= contrast
+    return _table(path, names, columns, header=header, needs_label=wanted.label is not None or not header)
 
 
 def _columns(path: Path, header: bool = True) -> list[str]:
-    """Names of the columns; in JSON those of any row."""
     most = None if path.suffix.lower() in (".json", ".jsonl") else 1
     rows = islice(_rows(path, header), most)
     return list(dict.fromkeys(name for _, row in rows for name in row))
@@ -279,19 +245,6 @@ def _known(names: Sequence[str], known: Sequence[str]) -> str | None:
     return next((of_name[name] for name in known if name in of_name), None)
 
 
-def _column_of_words(
-    path: Path, names: Sequence[str], sample: Sequence[Mapping[str, Any]], taken: set[str | None]
-) -> str:
-    """The only column with a value of several words."""
-    found = [name for name in names if name not in taken and any(_has_words(row.get(name)) for row in sample)]
-    if len(found) != 1 or _has_words(found[0]):  # a name of several words may be a text
-        expected = f"a column {', '.join(_TEXT[:-1])} or {_TEXT[-1]}, or one of words alone, or {_MESSAGES} of chats"
-        raise CorpusError(
-            f"{path}: expected {expected}, found {_listed(names)}; name it with --text-column (text_column=...)."
-        )
-    return found[0]
-
-
 def _has_words(value: object) -> bool:
     return isinstance(value, str) and sum(any(map(str.isalpha, word)) for word in value.split()) > 1
 
@@ -306,25 +259,17 @@ def _rows(path: Path, header: bool = True, only: Sequence[str] = ()) -> Iterator
     suffix = path.suffix.lower()
     if path.is_dir() or suffix == ".parquet":
         yield from _stored_rows(path, only)
-    elif suffix == ".jsonl":
-        for place, line in filled_lines(path):
-            yield place, _object(place, _parsed(place, line), only)
-    elif suffix == ".json":
-        for number, item in enumerate(_list_of(path), 1):
-            place = Place(path, number, is_row=True)
-            yield place, _object(place, item, only)
-    else:
-        yield from _delimited_rows(path, header)
-
-
-def _delimited_rows(path: Path, header: bool) -> Iterator[_Row]:
+        return
+    if suffix in (".json", ".jsonl"):
+        yield from _json_rows(path, only)
+        return
     names = list[str]() if header else ["text", "label"]
-    for place, cells in _cells_of_tsv(path) if path.suffix.lower() == ".tsv" else _cells_of_csv(path):
+    for place, cells in _cells_of_tsv(path) if suffix == ".tsv" else _cells_of_csv(path):
         if not names:
             names = [cell.strip() for cell in cells]
             _check_names(place, names)
         elif len(cells) != len(names):
-            between = "tabs between" if path.suffix.lower() == ".tsv" else "commas between"
+            between = "tabs between" if suffix == ".tsv" else "commas between"
             raise broken(place, f"{len(names)} columns with {between}", str(len(cells)))
         else:
             yield place, dict(zip(names, cells, strict=True))
@@ -333,13 +278,6 @@ def _delimited_rows(path: Path, header: bool) -> Iterator[_Row]:
 def _cells_of_tsv(path: Path) -> Iterator[tuple[Place, list[str]]]:
     """Cells of each line; quotes are plain characters."""
     return ((place, line.split("\t")) for place, line in filled_lines(path))
-
-
-def _has_header(path: Path, wanted: Columns) -> bool:
-    """Whether the first line of a .tsv has names: any that is known, or other than two cells."""
-    first = next((cells for _, cells in _cells_of_tsv(path)), [])
-    known = any(cell.strip().lower() in (*_TEXT, *_LABEL, *_ID, *_CONTRAST) for cell in first)
-    return known or len(first) != 2 or wanted != Columns()
 
 
 def _cells_of_csv(path: Path) -> Iterator[tuple[Place, list[str]]]:
@@ -362,8 +300,12 @@ def _cells_of_csv(path: Path) -> Iterator[tuple[Place, list[str]]]:
 
 
 def _parsed(place: Place, text: str) -> Any:
+    def columns(cells: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        _check_names(place, [name for name, _ in cells])
+        return dict(cells)
+
     try:
-        return json.loads(text, object_pairs_hook=partial(_columns_of, place))
+        return json.loads(text, object_pairs_hook=columns)
     except json.JSONDecodeError as error:
         at = place if error.lineno == 1 else place._replace(line=place.line + error.lineno - 1)
         raise broken(at, "JSON", f"{error.msg.lower()} at character {error.colno}") from error
@@ -371,10 +313,8 @@ def _parsed(place: Place, text: str) -> Any:
         raise broken(place, "JSON", str(error)) from error
 
 
-def _columns_of(place: Place, cells: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, whose names differ."""
-    _check_names(place, [name for name, _ in cells])
-    return dict(cells)
+def _parsed_file(path: Path) -> Any:
+    return _parsed(Place(path, 1), "\n".join(line for _, line in lines(path)))
 
 
 def _check_names(place: Place | Path, names: Sequence[str]) -> None:
@@ -384,16 +324,28 @@ def _check_names(place: Place | Path, names: Sequence[str]) -> None:
         raise broken(place, "columns with different names", f"{as_found(twice[0])} more than once")
 
 
-def _list_of(path: Path) -> list[Any]:
-    """The rows of a JSON file: a list, or the only list of an object."""
-    content = _parsed(Place(path, 1), "\n".join(line for _, line in lines(path)))
-    inside = [value for value in content.values() if isinstance(value, list)] if isinstance(content, dict) else []
-    if _is_chat(content):
-        return [content]
-    rows = inside[0] if len(inside) == 1 else content
-    if not isinstance(rows, list):
-        raise broken(path, "a list of texts or of objects", as_found(content))
-    return rows
+def _json_rows(path: Path, only: Sequence[str]) -> Iterator[_Row]:
+    """The objects, texts or chats of a JSON file, which is a list or an object with one list, or of JSON lines."""
+    items: Iterable[tuple[Place, Any]]
+    if path.suffix.lower() == ".jsonl":
+        items = ((place, _parsed(place, line)) for place, line in filled_lines(path))
+    else:
+        content = _parsed_file(path)
+        lists = [value for value in content.values() if isinstance(value, list)] if isinstance(content, dict) else []
+        rows = [content] if _is_chat(content) else lists[0] if len(lists) == 1 else content
+        if not isinstance(rows, list):
+            raise broken(path, "a list of texts or of objects", as_found(content))
+        items = ((Place(path, number, is_row=True), item) for number, item in enumerate(rows, 1))
+    for place, item in items:
+        row = {"text": item} if isinstance(item, str) else item
+        if isinstance(item, list) and _is_chat(item):
+            row = {_MESSAGES: item}
+        if not isinstance(row, dict):
+            raise broken(place, "an object with columns, a text, or the messages of a chat", as_found(item))
+        for column in only:
+            if column not in row:
+                raise broken(place, f"a column {column!r}, which other rows have", "none")
+        yield place, row
 
 
 def _is_chat(content: object) -> bool:
@@ -403,18 +355,6 @@ def _is_chat(content: object) -> bool:
     return isinstance(first, dict) and "role" in first and "content" in first
 
 
-def _object(place: Place, item: object, only: Sequence[str]) -> Mapping[str, Any]:
-    row = {"text": item} if isinstance(item, str) else item
-    if _is_chat(item) and not isinstance(item, dict):
-        row = {_MESSAGES: item}
-    if not isinstance(row, dict):
-        raise broken(place, "an object with columns, a text, or the messages of a chat", as_found(item))
-    for column in only:
-        if column not in row:
-            raise broken(place, f"a column {column!r}, which other rows have", "none")
-    return row
-
-
 def is_table_folder(path: Path) -> bool:
     """Whether it is a folder that the library datasets has saved, or with parquet files."""
     saved = any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
@@ -422,25 +362,21 @@ def is_table_folder(path: Path) -> bool:
 
 
 def table_files(path: Path) -> list[Path]:
-    """The files of a table: itself, or the data files of a folder.
-
-    Raises:
-        CorpusError: a folder of several splits, or without data.
-    """
+    """The files of a table: itself, or the data files of a folder; CorpusError for one of several splits, or none."""
     if not path.is_dir():
         return [path]
-    splits = sorted(each.parent.name for each in path.glob("*/state.json"))
+    splits = sorted(state.parent.name for state in path.glob("*/state.json"))
     if (path / "dataset_dict.json").is_file() and splits:
         named = " or ".join(str(path / split) for split in splits)
         raise CorpusError(f"{path} has {len(splits)} splits: expected one of them, give {named}.")
-    found = sorted(path.glob("*.parquet"))
+    files = sorted(path.glob("*.parquet"))
     state = path / "state.json"
     if state.is_file():
-        named_files = _parsed(Place(state, 1), "\n".join(line for _, line in lines(state))).get("_data_files", [])
-        found = [path / Path(str(each["filename"])).name for each in named_files]
-    if not found or not all(each.is_file() for each in found):
+        entries = _parsed_file(state).get("_data_files", [])
+        files = [path / Path(str(entry["filename"])).name for entry in entries]
+    if not files or not all(file.is_file() for file in files):
         raise CorpusError(f"{_FORMAT} in the folder {path}, found none of its data; save it again (save_to_disk).")
-    return found
+    return files
 
 
 def _stored_rows(path: Path, only: Sequence[str]) -> Iterator[_Row]:

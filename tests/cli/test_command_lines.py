@@ -252,7 +252,7 @@ def test_every_option_of_text_and_measurement_reaches_the_function(run, command,
     for option in known.options:
         if option.positional or option.group not in GROUPS[:2] or option.name in OF_THE_COMMAND_LINE:
             continue
-        if option.name in (*known.of_many, "revisions"):  # this is a single text, and one model
+        if option.name in known.of_many:  # this is a single text
             continue
         if isinstance(option.default, bool):
             expected[option.name], word = not option.default, option.spelled(not option.default)

@@ -111,7 +111,6 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "model_configurations": lambda: {"names": ["minilm"]},
     "patch": lambda: {"clean": "the cat", "corrupt": "the dog", "select": "L0H0", **_models()["gpt2"]},
     "profile_heads": lambda: {"paths": [_corpus()], "syntax": False, "control": False, **_models()["bert"]},
-    "profile_training": lambda: {"models": [_models()["gpt2"]["model"]] * 2, "paths": [_corpus()]},
     "register": lambda: {"extension": "mine", "name": lambda text: text.distances == -2},
     "rollout": _of_text,
     "unregister": lambda: {"name": "nothing"},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attnviz.errors import TextError
 from attnviz.models.checkpoint import from_loaded
-from attnviz.texts.batches import batches, collate, encode, pieces
+from attnviz.texts.batches import batches, collate, encode, split_batch
 from attnviz.texts.lines import Place
 from attnviz.texts.reading import Text
 from tests.support.corpora import sentence
@@ -76,10 +76,10 @@ def test_a_batch_of_long_texts_is_cut_so_that_a_layer_has_few_weights(checkpoint
     whole = collate(checkpoint, encode(checkpoint, texts))
     n = whole.valid.shape[1]
     for size in (1, 4, 9):
-        parts = list(pieces(checkpoint, whole, checkpoint.n_heads * n**2 * size))
+        parts = list(split_batch(checkpoint, whole, checkpoint.n_heads * n**2 * size))
         assert [len(part.items) for part in parts] == [size] * (9 // size) + [9 % size] * bool(9 % size)
         assert [item for part in parts for item in part.items] == list(whole.items)
-    assert [len(part.items) for part in pieces(checkpoint, whole, 1)] == [1] * 9
+    assert [len(part.items) for part in split_batch(checkpoint, whole, 1)] == [1] * 9
 
 
 def test_a_name_without_a_token_is_told_and_left_out(checkpoint):

@@ -59,7 +59,7 @@ def test_all_holds_every_error_and_every_command_with_its_result():
     results = {result.__name__ for result in Result.__subclasses__() + TextResult.__subclasses__()} - {"TextResult"}
     functions = {
         *("ablate", "analyze", "analyze_each", "compare", "compare_corpus", "explain", "head_outputs"),
-        *("card", "cards", "check", "circuits", "patch", "profile_heads", "profile_training", "rollout", "why"),
+        *("card", "cards", "check", "circuits", "patch", "profile_heads", "rollout", "why"),
     }
     assert {*errors, *results, *functions} <= set(attnviz.__all__)
     assert sorted(set(attnviz.__all__)) == attnviz.__all__

@@ -95,10 +95,6 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "profile": lambda: attnviz.profile_heads(
         "tiny-gpt2", [treebank(Path(mkdtemp()) / "trees.conllu", 30)], repeats=True, device="cpu"
     ),
-    "profile.training": lambda: attnviz.profile_training(
-        [from_loaded(sharp_gpt2(seed, GPT2LMHeadModel, n_positions=512), gpt2_tokenizer()) for seed in (0, 1)],
-        [sentences(Path(mkdtemp()) / "long.txt", 600)],
-    ),
     "check": lambda: attnviz.check(_claims(), from_loaded(sharp_bert(), bert_tokenizer())),
     "card": lambda: cards_with_roles().cards[0],
     "patch": lambda: attnviz.patch(

@@ -2,8 +2,4 @@
 
 from attnviz.present.report import View
 
-VIEWS = (
-    View("heads", "the most important heads, with intervals"),
-    View("curve", "ever more heads removed"),
-)
-"""Its figures, in the order of the documentation."""
+VIEWS = (View("heads", "the most important heads, with intervals"), View("curve", "ever more heads removed"))

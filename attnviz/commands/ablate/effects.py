@@ -18,8 +18,8 @@ from attnviz.commands.ablate.inputs import (
     RoleTokens,
     Tell,
     input_batches,
-    kind_of,
     metrics_of,
+    prediction_kind,
 )
 from attnviz.errors import VerificationError
 from attnviz.measures.bootstrap import text_weights
@@ -38,20 +38,16 @@ from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.verify import VerifiedRows
 from attnviz.wording import amount
 
-MORE, LESS, SAME = "more", "less", "no difference shown"
-"""Verdicts on the tokens of a role; see :class:`RoleEffect`."""
-
+MORE, LESS, SAME = "more", "less", "no difference shown"  # verdicts on the tokens of a role; see RoleEffect
 _CHUNK = 2**24  # logits that are computed at a time: 64 MiB in float32
-
 HeadSet = frozenset[HeadId]
 
 
 class BatchMetrics:
     """Metrics of a batch, relative to the unchanged model.
 
-    Attributes:
-        clean: its loss and right predictions, sums [2, rows]; None without targets. Where answers have foils, the loss
-            is the logit of the foil less that of the answer; without labels it is that of the predicted class.
+    ``clean`` are its loss and right predictions, sums [2, rows]; None without targets. Where answers have foils, the
+    loss is the logit of the foil less that of the answer; without labels it is that of the predicted class.
     """
 
     def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor, weights: Sequence[Tensor]) -> None:
@@ -60,26 +56,25 @@ class BatchMetrics:
         ``weights``: by text, how often each token counts in each sum, [n_tokens, n_sums]; the first sum is of all.
         """
         self._checkpoint, self._n_rows = checkpoint, len(inputs.inputs)
-        measured = [(row, position) for row, each in enumerate(inputs.inputs) for position in each.positions]
+        measured = [(row, position) for row, text in enumerate(inputs.inputs) for position in text.positions]
         self._row, self._position = torch.tensor(measured, device=final.device).T
-        counts = [weights[each.text][list(each.positions)] for each in inputs.inputs]
-        self._counts = torch.cat(counts)  # [positions, n_sums]
-        labels = [label for each in inputs.inputs for label in each.labels]
+        self._counts = torch.cat([weights[text.text][list(text.positions)] for text in inputs.inputs])  # [.., n_sums]
+        labels = [label for text in inputs.inputs for label in text.labels]
+        foils = [foil for text in inputs.inputs for foil in text.foils]
         self._labels = torch.tensor(labels, device=final.device) if labels else None
         self._labelled = bool(labels)
-        foils = [foil for each in inputs.inputs for foil in each.foils]
         self._foils = torch.tensor(foils, device=final.device) if foils else None
         self._states = final[self._row, self._position]  # [positions, d_model]
         self.clean: Tensor | None = None
-        if not labels and kind_of(checkpoint) == STATES:
+        if not labels and prediction_kind(checkpoint) == STATES:
             return
         self._predicted = torch.cat([self._predict(self._states[part]) for part in self._parts()])
         decided = self._predicted.argmax(-1)
         if self._labels is None:
             self._labels = decided
         self._losses = self._loss(self._predicted, slice(None))
-        found = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
-        self.clean = self._by_row(found[None])[0, :, 0].T
+        clean = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
+        self.clean = self._by_row(clean[None])[0, :, 0].T
 
     def changes(self, final: Tensor, inputs: InputBatch | None = None) -> Tensor:
         """The metrics of :func:`metrics_of`, summed over each row, [copies, rows, n_sums, n_metrics], float64.
@@ -87,9 +82,11 @@ class BatchMetrics:
         ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model]; or of ``inputs``, other texts
         with as many positions to predict at.
         """
-        sums, copies, position = [], final.reshape(-1, self._n_rows, *final.shape[1:]), self._position
+        sums = []
+        copies = final.reshape(-1, self._n_rows, *final.shape[1:])
+        position = self._position
         if inputs is not None:
-            position = torch.tensor([at for each in inputs.inputs for at in each.positions], device=final.device)
+            position = torch.tensor([at for text in inputs.inputs for at in text.positions], device=final.device)
         step = max(1, self._at_once // len(self._row))
         for first in range(0, len(copies), step):
             changes = self._changes(copies[first : first + step, self._row, position])
@@ -110,12 +107,12 @@ class BatchMetrics:
             divergence = (before.exp() * (before - predicted)).sum(-1).clamp_min(0)  # negative only by rounding
             labels = self._labels[part]
             if self._labelled:
-                each = [self._loss(predicted, part) - self._losses[part], divergence]
+                metrics = [self._loss(predicted, part) - self._losses[part], divergence]
             else:
-                each = [divergence, (predicted.argmax(-1) != labels).to(divergence)]
+                metrics = [divergence, (predicted.argmax(-1) != labels).to(divergence)]
             if self._checkpoint.classifier is not None and self._foils is None:
-                each.append(_margin(before, labels) - _margin(predicted, labels))
-            changes.append(torch.stack(each, dim=-1))
+                metrics.append(_margin(before, labels) - _margin(predicted, labels))
+            changes.append(torch.stack(metrics, dim=-1))
         return torch.cat(changes, dim=1)
 
     def loss_gradient(self, final: Tensor, weights: Tensor) -> Tensor:
@@ -131,7 +128,6 @@ class BatchMetrics:
         return gradient
 
     def _loss(self, predicted: Tensor, part: slice) -> Tensor:
-        """The loss of the labels of a part, or where these have foils the logit of the foil less that of the label."""
         assert self._labels is not None
         answers = _at(predicted, self._labels[part])
         return -answers if self._foils is None else _at(predicted, self._foils[part]) - answers
@@ -146,7 +142,6 @@ class BatchMetrics:
 
     @property
     def _at_once(self) -> int:
-        """Positions at which tokens are predicted at a time."""
         return max(1, _CHUNK // int(self._checkpoint.config.vocab_size))
 
     def _parts(self) -> Iterator[slice]:
@@ -173,10 +168,7 @@ def _margin(predicted: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its interval, at 0.05 over all rows of its table (:mod:`attnviz.measures.intervals`).
-
-    Both ends are None with too few texts, or too few that have an effect.
-    """
+    """A number and its interval, at 0.05 over all rows of its table; None with too few texts that have an effect."""
 
     value: float
     low: float | None
@@ -187,7 +179,6 @@ class Estimate:
 
     @property
     def interval(self) -> Interval | None:
-        """Both ends, or None."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
@@ -221,7 +212,7 @@ class HeadEffect:
     roles: tuple[RoleEffect, ...] = ()  # on the tokens of the roles that were asked for, and have some
 
     def __repr__(self) -> str:
-        damage = ", ".join(f"{metric} {amount(each.value)}" for metric, each in self.damage.items())
+        damage = ", ".join(f"{metric} {amount(estimate.value)}" for metric, estimate in self.damage.items())
         return f"<HeadEffect of {self.id}: {damage}, rank {self.rank}>"
 
 
@@ -265,7 +256,7 @@ class Bootstrap:
         kind: str,
         order_by: str,
         sums: Mapping[HeadSet, Tensor],
-        roles: Sequence[RoleTokens] = (),
+        roles: Sequence[RoleTokens],
     ) -> None:
         """``sums`` of heads and sets, [n_texts, n_sums, n_metrics], over measured positions, [n_texts, n_sums].
 
@@ -283,34 +274,44 @@ class Bootstrap:
         """
         rows = [dict[str, Estimate]() for _ in sums]
         for at, metric in enumerate(self._metrics):
-            found = of_ratios(torch.stack([each[:, at] for each in sums], 1), counts, self._weights)
+            ratios = of_ratios(torch.stack([of_row[:, at] for of_row in sums], 1), counts, self._weights)
             for number, row in enumerate(rows):
-                ends = found.interval(number) or (None, None)
-                row[metric.name] = Estimate(float(found.estimates[number]), *ends)
+                ends = ratios.interval(number) or (None, None)
+                row[metric.name] = Estimate(float(ratios.estimates[number]), *ends)
         return rows
 
     def _of_all(self, sums: Sequence[Tensor]) -> list[dict[str, Estimate]]:
         """Estimates by metric of all positions, from sums [n_texts, n_sums, n_metrics] of each row."""
-        return self._estimates([each[:, 0] for each in sums], self._counts[:, :1])
+        return self._estimates([of_row[:, 0] for of_row in sums], self._counts[:, :1])
 
     def _of_roles(self, heads: Sequence[HeadId]) -> dict[HeadId, list[RoleEffect]]:
         """Of each head its effects on the tokens of roles; intervals hold together for all heads and roles."""
-        found: dict[HeadId, list[RoleEffect]] = {head: [] for head in heads}
-        measured = [at for at in range(len(self._roles)) if self._counts[:, 1 + 2 * at].any()]
+        effects: dict[HeadId, list[RoleEffect]] = {head: [] for head in heads}
+        measured = [number for number in range(len(self._roles)) if self._counts[:, 1 + 2 * number].any()]
         if not measured:
-            return found
-        rows = [(head, at) for head in heads for at in measured]
-        queries, others = ([self.sums[frozenset([head])][:, 1 + 2 * at + side] for head, at in rows] for side in (0, 1))
-        counts = self._counts[:, [1 + 2 * at for _, at in rows]]  # as many matches as queries
+            return effects
+        rows = [(head, number) for head in heads for number in measured]
+        of_queries = [1 + 2 * number for _, number in rows]  # as many matches, whose sums come next
+        queries = [self.sums[frozenset([head])][:, at] for (head, _), at in zip(rows, of_queries, strict=True)]
+        others = [self.sums[frozenset([head])][:, at + 1] for (head, _), at in zip(rows, of_queries, strict=True)]
         differences = [query - other for query, other in zip(queries, others, strict=True)]
-        estimates = (self._estimates(each, counts) for each in (queries, others, differences))
-        for (head, at), on_queries, on_others, difference in zip(rows, *estimates, strict=True):
-            n, texts = int(self._counts[:, 1 + 2 * at].sum()), int((self._counts[:, 1 + 2 * at] > 0).sum())
-            verdict = {1: MORE, -1: LESS, 0: SAME, None: None}[difference[self._order_by].side]
-            role, direction = self._roles[at]
-            effect = RoleEffect(role, direction, n, texts, on_queries, on_others, difference, verdict)
-            found[head].append(effect)
-        return found
+        counts = self._counts[:, of_queries]
+        estimates = (self._estimates(sums, counts) for sums in (queries, others, differences))
+        for at, (head, number), *estimated in zip(of_queries, rows, *estimates, strict=True):
+            on_queries, on_others, difference = estimated
+            effects[head].append(
+                RoleEffect(
+                    role=self._roles[number].role,
+                    direction=self._roles[number].direction,
+                    n=int(self._counts[:, at].sum()),
+                    texts=int((self._counts[:, at] > 0).sum()),
+                    queries=on_queries,
+                    others=on_others,
+                    difference=difference,
+                    verdict={1: MORE, -1: LESS, 0: SAME, None: None}[difference[self._order_by].side],
+                )
+            )
+        return effects
 
     def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
         """Heads by their rank, the most important first; ``importance`` by gradients, [n_layers, n_heads]."""
@@ -351,9 +352,7 @@ class Bootstrap:
         ]
 
 
-_VERIFIED = 8
-"""Least number of verified inputs; after these one batch in :data:`EVERY` is verified."""
-
+_VERIFIED = 8  # least number of verified inputs; after these one batch in EVERY is verified
 _AT_ONCE = 2048  # least tokens of a resumed pass, which runs several copies of a small batch
 
 _LOGITS_COMPARED = 8
@@ -362,10 +361,7 @@ _LOGITS_COMPARED = 8
 
 @dataclass(frozen=True)
 class SampleVerification:
-    """Errors of the verified sample; it exists only if all checks passed.
-
-    Both errors are largest differences, as a share of the largest value compared.
-    """
+    """Errors of the verified sample, which passed: largest differences, as a share of the largest value compared."""
 
     attention: Verification  # patterns and attention outputs, by the reference attention
     n_inputs: int  # on which all of this was compared
@@ -380,13 +376,13 @@ class PassVerifier:
     """Compares a sample of unchanged passes with the reference attention, and with passes resumed at every layer."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, self._attention = checkpoint, SampledAttention(checkpoint)
+        self._checkpoint = checkpoint
+        self._attention = SampledAttention(checkpoint)
         self._tolerance = checkpoint.tolerance.output
         self._errors = {"values_error": 0.0, "resumed_error": 0.0}
 
     @property
     def verified(self) -> SampleVerification:
-        """Errors of what was compared so far."""
         attention = self._attention
         return SampleVerification(
             attention.verification, attention.texts_verified, **self._errors, tolerance=self._tolerance
@@ -398,41 +394,43 @@ class PassVerifier:
 
     def verify(self, inputs: InputBatch, kept: removal.KeptPass, resumed: bool = True) -> None:
         """Compare an unchanged pass with the reference, its logits with the model's, and passes ``resumed`` from it."""
+        checkpoint = self._checkpoint
+        batch = inputs.batch
         values: dict[int, Tensor] = {}  # of the layer that attends
 
         def compare(rows: VerifiedRows) -> None:
-            if rows.layer not in values:
+            layer = rows.layer
+            if layer not in values:
                 values.clear()
-                parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, rows.layer)
-                values[rows.layer] = attention.values(kept.attention_inputs[rows.layer], parameters)
-            self._compare_values(inputs, kept, rows, values[rows.layer])
+                parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+                values[layer] = attention.values(kept.attention_inputs[layer], parameters)
+            n_rows, n_keys = rows.pattern.shape[-2:]
+            chunk = slice(rows.first, rows.first + n_rows)
+            valid = batch.queries(layer)
+            value = values[layer][..., :n_keys, :].to(rows.pattern.dtype)
+            expected = torch.matmul(rows.pattern, value).transpose(1, 2)[valid[:, chunk]]
+            if not len(expected):  # padding alone
+                return
+            removed = kept.o_proj[layer]
+            difference = removed[:, chunk][valid[:, chunk]].reshape(expected.shape) - expected
+            by_head = difference.abs().amax((0, 2))
+            head = HeadId(layer, int(by_head.nan_to_num(nan=torch.inf).argmax()))
+            what = f"what is to be removed of {head} differs from what the reference gives for it"
+            self._check("values_error", by_head, removed[valid], what, "the layer's largest weighted value")
 
-        self._attention.verify(inputs.batch, compare)
-        own = kept.final[inputs.batch.predicting]
-        if kind_of(self._checkpoint) != STATES:
+        self._attention.verify(batch, compare)
+        final = kept.final[batch.predicting]
+        if prediction_kind(checkpoint) != STATES:
             at = list(inputs.inputs[0].positions[-_LOGITS_COMPARED:])
-            alone = {name: tensor[:1] for name, tensor in inputs.batch.inputs.items()}
-            check_logits(self._checkpoint, alone, kept.final[0, at], at)
-        for layer in self._checkpoint.layers if resumed else ():
-            again = removal.resume(self._checkpoint, kept, layer)[inputs.batch.predicting]
+            first = {name: tensor[:1] for name, tensor in batch.inputs.items()}
+            check_logits(checkpoint, first, kept.final[0, at], at)
+        for layer in checkpoint.layers if resumed else ():
+            again = removal.resume(checkpoint, kept, layer)[batch.predicting]
             what = (
                 f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states: "
                 "they differ"
             )
-            self._check("resumed_error", (again - own).abs(), own, what, "the largest")
-
-    def _compare_values(self, inputs: InputBatch, kept: removal.KeptPass, rows: VerifiedRows, value: Tensor) -> None:
-        n_rows, n_keys = rows.pattern.shape[-2:]
-        layer, at, valid = rows.layer, slice(rows.first, rows.first + n_rows), inputs.batch.queries(rows.layer)
-        value = value[..., :n_keys, :].to(rows.pattern.dtype)
-        expected = torch.matmul(rows.pattern, value).transpose(1, 2)[valid[:, at]]
-        if not len(expected):  # padding alone
-            return
-        own = kept.o_proj[layer]
-        difference = (own[:, at][valid[:, at]].reshape(expected.shape) - expected).abs().amax((0, 2))
-        head = HeadId(layer, int(difference.nan_to_num(nan=torch.inf).argmax()))
-        what = f"what is to be removed of {head} differs from what the reference gives for it"
-        self._check("values_error", difference, own[valid], what, "the layer's largest weighted value")
+            self._check("resumed_error", (again - final).abs(), final, what, "the largest")
 
     def _check(self, name: str, difference: Tensor, values: Tensor, what: str, largest: str) -> None:
         """Compare as a share of the largest value; NaN is within no tolerance."""
@@ -472,12 +470,7 @@ def resumed_passes(
 
 
 class Passes:
-    """Measures sets of heads on the inputs of texts, batch by batch.
-
-    Attributes:
-        counts: measured positions of each text in each sum, [n_texts, n_sums], float64, the first of all.
-        clean: as of :class:`BatchMetrics`, by text, [2, n_texts]; None before the first run, too.
-    """
+    """Measures sets of heads on the inputs of texts, batch by batch."""
 
     def __init__(
         self,
@@ -489,14 +482,9 @@ class Passes:
     ) -> None:
         self._checkpoint, self._inputs, self._batch_size, self._weights = checkpoint, inputs, batch_size, weights
         self._n_metrics = len(metrics_of(kind))
-        self.counts = torch.stack([each.sum(0) for each in weights])
-        self.clean: Tensor | None = None
-        self._verifier = PassVerifier(checkpoint)
-
-    @property
-    def verified(self) -> SampleVerification:
-        """Errors of what was compared so far."""
-        return self._verifier.verified
+        self.counts = torch.stack([of_text.sum(0) for of_text in weights])  # [n_texts, n_sums], the first sum of all
+        self.clean: Tensor | None = None  # as of BatchMetrics, by text, [2, n_texts]; None before the first run, too
+        self.verifier = PassVerifier(checkpoint)
 
     def run(
         self,
@@ -511,16 +499,16 @@ class Passes:
         """
         sums = torch.zeros(len(wanted), *self.counts.shape, self._n_metrics, dtype=torch.float64)
         clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
-        first = not self._verifier.verified.n_inputs
+        first_run = not self.verifier.verified.n_inputs
         done = 0
         tell(done, len(self._inputs))
         with removal.running(self._checkpoint):
             for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
-                texts = torch.tensor([each.text for each in inputs.inputs])
-                verifying = first and self._verifier.is_sampled(number)
+                texts = torch.tensor([text.text for text in inputs.inputs])
+                verifying = first_run and self.verifier.is_sampled(number)
                 kept = removal.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
                 if verifying:
-                    self._verifier.verify(inputs, kept)
+                    self.verifier.verify(inputs, kept)
                 metrics = BatchMetrics(self._checkpoint, inputs, kept.final, self._weights)
                 for numbers, final in resumed_passes(self._checkpoint, inputs, kept, replacement, wanted):
                     sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(final))
@@ -535,15 +523,16 @@ class Passes:
 def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: Tell) -> list[Tensor]:
     """Mean weighted values of all heads over all tokens, special ones too, a layer each [n_heads, d_head], float64."""
     sums: list[Tensor | float] = [0.0] * checkpoint.n_layers
-    tokens, done = torch.zeros(checkpoint.n_layers, dtype=torch.float64), 0
+    tokens = torch.zeros(checkpoint.n_layers, dtype=torch.float64)
+    done = 0
     with removal.running(checkpoint):
-        for each in input_batches(checkpoint, inputs, batch_size):
-            kept = removal.run_and_keep(checkpoint, each.batch.inputs)
+        for some in input_batches(checkpoint, inputs, batch_size):
+            kept = removal.run_and_keep(checkpoint, some.batch.inputs)
             for layer in checkpoint.layers:
-                valid = each.batch.queries(layer)
+                valid = some.batch.queries(layer)
                 sums[layer] = sums[layer] + kept.o_proj[layer][valid].double().sum(0).cpu()
                 tokens[layer] += int(valid.sum())
-            done += len(each.inputs)
+            done += len(some.inputs)
             tell(done, len(inputs))
-    means = [torch.as_tensor(each) / n for each, n in zip(sums, tokens, strict=True)]
-    return [of_layer.reshape(checkpoint.n_heads_of(layer), -1) for layer, of_layer in enumerate(means)]
+    means = [torch.as_tensor(of_layer) / n for of_layer, n in zip(sums, tokens, strict=True)]
+    return [mean.reshape(checkpoint.n_heads_of(layer), -1) for layer, mean in enumerate(means)]

@@ -1,6 +1,6 @@
 """Importance of heads by gradients (Michel et al. 2019): gates on the heads, on the way back through a pass."""
 
-import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.trace import removal
 from attnviz.trace.recorder import refuse_not_finite
 
-PROJECTIONS = 4
-"""Random projections of final states, where there is no loss."""
+PROJECTIONS = 4  # random projections of final states, where there is no loss
 
 
 class GradientTally:
@@ -37,35 +36,46 @@ class GradientTally:
 
     def add(self, inputs: InputBatch, kept: removal.KeptPass, metrics: BatchMetrics) -> None:
         """Measure a batch."""
-        texts = torch.tensor([each.text for each in inputs.inputs])
+        texts = torch.tensor([text.text for text in inputs.inputs])
         if self._kind != STATES:
             gradient = metrics.loss_gradient(kept.final, 1 / self._counts[texts])
             self._sums.index_add_(0, texts, self._gate_gradients(kept, gradient))
             return
         for number in range(PROJECTIONS):
-            gradient = self._projection(inputs, kept.final, number)
-            self._sums.index_add_(0, texts, self._gate_gradients(kept, gradient).square() / PROJECTIONS)
+            direction = torch.zeros_like(kept.final)  # at every token; it depends on the text but not on its batch
+            for row, text in enumerate(inputs.inputs):
+                n = len(text.positions)
+                generator = named_generator(f"{self._seed}:{number}:{text.item.ids}")
+                direction[row, :n] = (torch.randn(n, direction.shape[-1], generator=generator) / n**0.5).to(direction)
+            self._sums.index_add_(0, texts, self._gate_gradients(kept, direction).square() / PROJECTIONS)
 
     @property
     def importance(self) -> Tensor:
         """Importance of every head, mean over texts, [n_layers, n_heads]."""
         return (self._sums.sqrt() if self._kind == STATES else self._sums.abs()).mean(0)
 
-    def _projection(self, inputs: InputBatch, final: Tensor, number: int) -> Tensor:
-        """A random direction at every token, which depends on the text but not on its batch."""
-        towards = torch.zeros_like(final)
-        for row, each in enumerate(inputs.inputs):
-            n = len(each.positions)
-            generator = named_generator(f"{self._seed}:{number}:{each.item.ids}")
-            towards[row, :n] = (torch.randn(n, final.shape[-1], generator=generator) / math.sqrt(n)).to(final)
-        return towards
-
     def _gate_gradients(self, kept: removal.KeptPass, gradient: Tensor) -> Tensor:
-        """Derivatives by the gates, [rows, n_layers, n_heads]; layers are run again one by one from the last."""
+        """Derivatives by the gates, [rows, n_layers, n_heads], 0 where a layer has fewer heads.
+
+        Where a pass can be resumed, layers are run again one by one from the last; else all are one graph.
+        """
         model = self._checkpoint
-        if not model.architecture.resumable or model.other_layers:
-            return self._of_all_layers(kept, gradient)
-        layers, of_gates = model.modules, list[Tensor]()
+        of_gates: Sequence[Tensor]
+        if model.architecture.resumable and not model.other_layers:
+            of_gates = self._by_layer(kept, gradient)
+        else:
+            gates = [gradient.new_ones(len(gradient), n, requires_grad=True) for n in self._n_heads]
+            with torch.enable_grad(), removal.gated_heads(model, dict(enumerate(gates))):
+                of_gates = torch.autograd.grad(removal.run_model(model, kept.inputs), gates, gradient)
+        widest = max(self._n_heads)
+        stacked = torch.stack([pad(of_gate.double().cpu(), (0, widest - of_gate.shape[1])) for of_gate in of_gates], 1)
+        refuse_not_finite(stacked, "gradient by its heads")
+        return stacked
+
+    def _by_layer(self, kept: removal.KeptPass, gradient: Tensor) -> list[Tensor]:
+        model = self._checkpoint
+        layers = model.modules
+        of_gates = list[Tensor]()
         for layer in reversed(range(model.n_layers)):
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()
@@ -81,20 +91,5 @@ class GradientTally:
                     f"the output of layer {layer} does not depend on its input and its heads, so that there is no "
                     "gradient; expected a layer that passes on what its heads add."
                 ) from error
-            of_gates.insert(0, of_gate.double().cpu())
-        return self._finite(torch.stack(of_gates, dim=1))
-
-    def _of_all_layers(self, kept: removal.KeptPass, gradient: Tensor) -> Tensor:
-        """The same in one graph; 0 where a layer has fewer heads."""
-        model = self._checkpoint
-        gates = [gradient.new_ones(len(gradient), n, requires_grad=True) for n in self._n_heads]
-        with torch.enable_grad(), removal.gated_heads(model, dict(enumerate(gates))):
-            of_gates = torch.autograd.grad(removal.run_model(model, kept.inputs), gates, gradient)
-        widest = max(self._n_heads)
-        return self._finite(
-            torch.stack([pad(each.double().cpu(), (0, widest - each.shape[1])) for each in of_gates], 1)
-        )
-
-    def _finite(self, of_gates: Tensor) -> Tensor:
-        refuse_not_finite(of_gates, "gradient by its heads")
+            of_gates.insert(0, of_gate)
         return of_gates

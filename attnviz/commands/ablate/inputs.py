@@ -27,7 +27,6 @@ from attnviz.language.universal import RELATIONS
 from attnviz.measures.relations import RelatedWords
 from attnviz.measures.repeats import repeated_tokens
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.classifier import Classifier
 from attnviz.models.encoding import mask_token
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.texts.batches import Batch, EncodedText, collate, encode
@@ -57,15 +56,13 @@ of an answer is above that of a foil, at one position of each text."""
 _TOKENS = 4096  # most tokens of a batch, padding included
 
 _FULL, _SLACK = 0.97, 1
-"""Least length of a batch's shortest input, as a share of the longest, and tokens of slack below that.
+"""Inputs of a batch are within 3 % or one token of the longest.
 
 Padding would cost more than large batches gain: a small batch is filled up with copies that lack other heads.
 """
 
 _LOGITS = 2**26  # predictions times vocabulary of a batch: 256 MiB of probabilities in float32
-
-Tell = Callable[[int, int], None]
-"""Progress callback: texts or inputs done, and their total."""
+Tell = Callable[[int, int], None]  # progress callback: texts or inputs done, and their total
 
 
 class Metric(NamedTuple):
@@ -77,28 +74,25 @@ class Metric(NamedTuple):
     signed: bool = False  # whether it can be negative, since removing a head may help
 
 
-MARGIN, DIFFERENCE = "margin", "logit_difference"
-"""Names of metrics."""
+MARGIN, DIFFERENCE = "margin", "logit_difference"  # names of metrics
 
 METRICS = {
+    # of the model without the heads, less that of the unchanged model
     "loss": Metric("loss", "loss increase", "nats/token", signed=True),
-    "kl": Metric("kl", "KL divergence", "nats/token"),
-    "cosine": Metric("cosine", "cosine distance", "1 − cos"),
-    "l2": Metric("l2", "L2 distance", "length"),
-    "changed": Metric("changed", "other decision", "share of texts"),
+    "kl": Metric("kl", "KL divergence", "nats/token"),  # KL(unchanged model || model without the heads)
+    "cosine": Metric("cosine", "cosine distance", "1 − cos"),  # one minus the cosine of the final states
+    "l2": Metric("l2", "L2 distance", "length"),  # of the difference of the final states
+    "changed": Metric("changed", "other decision", "share of texts"),  # 1 where the most probable class is another one
+    # by how much the logit of the answer, less that of the foil, falls
     DIFFERENCE: Metric(DIFFERENCE, "logit difference lost", "logits", signed=True),
+    # by how much the logit of the labelled class, or of that which the unchanged model decides for, less the largest
+    # other one, falls; unlike a probability it does not saturate
     MARGIN: Metric(MARGIN, "margin loss", "logits", signed=True),
 }
-"""``loss``: of the model without the heads, less that of the unchanged model. ``kl``: KL(unchanged model || model
-without the heads). ``cosine``: one minus the cosine of the final states. ``l2``: length of their difference.
-``logit_difference``: by how much the logit of the answer, less that of the foil, falls. ``changed``: 1 where the most
-probable class is another one without the heads, else 0. ``margin``: by how much the logit of the labelled class, or of
-that which the unchanged model decides for, less the largest other one, falls; unlike a probability it does not
-saturate."""
 
 
 @dataclass(frozen=True)
-class Sources:
+class TextSources:
     """Texts and corpora, and all texts to measure on, in order."""
 
     texts: tuple[Text, ...]
@@ -112,7 +106,7 @@ class ModelInput(NamedTuple):
     item: EncodedText
     text: int  # index of the measured text
     positions: tuple[int, ...]
-    labels: tuple[int, ...]  # targets at these positions; empty without a prediction
+    labels: tuple[int, ...] = ()  # targets at these positions; empty without a prediction
     foils: tuple[int, ...] = ()  # what their logits are compared with; empty for the loss
 
 
@@ -123,8 +117,7 @@ class InputBatch(NamedTuple):
     batch: Batch
 
 
-Contrast = tuple[str | int, str | int]
-"""An answer and a foil."""
+Contrast = tuple[str | int, str | int]  # an answer and a foil
 
 
 def contrast_named(answer: str | int | None, foil: str | int | None, label: str | None) -> Contrast | None:
@@ -146,35 +139,37 @@ def read_sources(
     label: str | None = None,
     contrast: Contrast | None = None,
     columns: Columns = Columns(),  # noqa: B008 - it is frozen
-) -> Sources:
+) -> TextSources:
     """Read texts and, up to ``limit`` sentences of each, corpora: existing files, and words that end as such.
 
     ``label`` is the class of all texts; a table may bring the class of each, in one of its ``columns``. Likewise
     ``contrast``, answer and foil.
 
-    Raises:
-        UsageError: nothing is given, or one corpus twice; a text would have two labels, or two answers.
-        TextError: a text is blank.
-        CorpusError: a corpus cannot be read or does not exist.
+    UsageError where nothing is given, or one corpus twice, or a text would have two labels or answers; TextError for a
+    blank text; CorpusError for a corpus that cannot be read.
     """
     if not items:
         raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .csv, .conllu or another).")
     texts, plain, corpora = list[Text](), list[str](), list[tuple[Corpus, int]]()
-    for each in items:
-        kind = source_kind(each)
+    for item in items:
+        kind = source_kind(item)
         if kind == "folder":
-            raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .csv, .conllu), or a text.")
+            raise CorpusError(f"{item} is a folder; expected a corpus in it (.txt, .csv, .conllu), or a text.")
         if kind == "text":
-            if not str(each).strip():
+            if not str(item).strip():
                 raise TextError("a text is empty or blank; expected a sentence, or a corpus (.txt, .csv, .conllu).")
-            plain.append(str(each))
-            texts.append(Text(str(each), number=len(texts)))
+            plain.append(str(item))
+            texts.append(Text(str(item), number=len(texts)))
             continue
-        corpus = open_corpus(Path(each), columns, refused=("gap", "chats"))
+        corpus = open_corpus(Path(item), columns, refused=("gap", "chats"))
         if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
-        _refuse_two(corpus, label, contrast)
-        if corpus.table and (contrast is not None or corpus.table.answer is not None):
+        has = set() if corpus.table is None else {"label", "answer"}.intersection(corpus.table.columns)
+        if label is not None and has:
+            raise UsageError(f"{corpus.path} has labels or answers of its own; --label (label=) is for texts without.")
+        if contrast is not None and "answer" in has:
+            raise UsageError(f"{corpus.path} has answers of its own; --answer and --foil are for texts without.")
+        if corpus.table and (contrast is not None or "answer" in has):
             if columns.label is not None:
                 raise UsageError(
                     f"{corpus.path}: --label-column (label_column=...) names the class of each text, but answers and "
@@ -189,31 +184,22 @@ def read_sources(
         texts = [replace(text, label=label) for text in texts]
     if contrast is not None:
         texts = [replace(text, contrast=contrast) for text in texts]
-    return Sources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
-
-
-def _refuse_two(corpus: Corpus, label: str | None, contrast: Contrast | None) -> None:
-    """Raise UsageError where a corpus has labels or answers of its own."""
-    if corpus.table is None:
-        return
-    if label is not None and (corpus.table.label is not None or corpus.table.answer is not None):
-        raise UsageError(f"{corpus.path} has labels or answers of its own; --label (label=) is for texts without.")
-    if contrast is not None and corpus.table.answer is not None:
-        raise UsageError(f"{corpus.path} has answers of its own; --answer and --foil are for texts without.")
+    return TextSources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
 
 
 def _all_have(what: str, values: Sequence[object], texts: Sequence[Text]) -> bool:
     """Whether every text has one; CorpusError where some alone have."""
     bare = [text for text, value in zip(texts, values, strict=True) if value is None]
     if 0 < len(bare) < len(texts):
-        named = bare[0].place or repr(bare[0].text[:60])
-        raise CorpusError(f"{named}: expected {what} for every text or for none, found none.")
+        where = bare[0].place or repr(bare[0].text[:60])
+        raise CorpusError(f"{where}: expected {what} for every text or for none, found none.")
     return len(bare) < len(texts)
 
 
 def source_kind(item: str | Path) -> str:
     """Classify an argument: ``folder``, ``corpus`` (also a missing file, or a wrong suffix), or ``text``."""
-    name, is_path = str(item), isinstance(item, Path)
+    name = str(item)
+    is_path = isinstance(item, Path)
     one_word = not any(map(str.isspace, name))
     if is_there(name, is_table_folder):
         return "corpus"
@@ -223,18 +209,18 @@ def source_kind(item: str | Path) -> str:
     return "corpus" if is_path or is_file or (one_word and name.lower().endswith(SUFFIXES)) else "text"
 
 
-def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = False) -> str:
+def prediction_kind(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = False) -> str:
     """Kind of measurement: predictions, if the model has a head for classes or tokens, else final states.
 
     UsageError where labels are ``wanted`` of a model without classes, and for answers of a model that predicts none;
     CorpusError where some texts alone have a label, or an answer.
     """
     if _all_have("an answer", [text.contrast for text in texts], texts):
-        if checkpoint.stacks or kind_of(checkpoint) == STATES:
-            of = "an encoder-decoder" if checkpoint.stacks else "a model without logits"
+        if checkpoint.stacks or prediction_kind(checkpoint) == STATES:
+            model = "an encoder-decoder" if checkpoint.stacks else "a model without logits"
             raise UsageError(
-                f"an answer and a foil are for a decoder, a BERT with its masked-LM head, or a classifier, found {of}; "
-                "leave them out."
+                "an answer and a foil are for a decoder, a BERT with its masked-LM head, or a classifier, found "
+                f"{model}; leave them out."
             )
         return ANSWER
     why = checkpoint.why_no_classes
@@ -249,9 +235,12 @@ def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = F
 
 def metrics_of(kind: str) -> tuple[Metric, ...]:
     """The metrics: two, of classes three."""
-    of_classes = {CLASS: ("kl", "changed", MARGIN), LABELLED: ("loss", "kl", MARGIN)}
-    of_answers = {ANSWER: (DIFFERENCE, "kl")}
-    names = {STATES: ("cosine", "l2"), **of_classes, **of_answers}.get(kind, ("loss", "kl"))
+    names = {
+        STATES: ("cosine", "l2"),
+        CLASS: ("kl", "changed", MARGIN),
+        LABELLED: ("loss", "kl", MARGIN),
+        ANSWER: (DIFFERENCE, "kl"),
+    }.get(kind, ("loss", "kl"))
     unit = "nats/text" if kind in (*CLASSES, ANSWER) else "nats/token"  # measured once a text
     return tuple(METRICS[name]._replace(unit=METRICS[name].unit.replace("nats/token", unit)) for name in names)
 
@@ -259,25 +248,24 @@ def metrics_of(kind: str) -> tuple[Metric, ...]:
 def model_inputs(
     checkpoint: Checkpoint, texts: Sequence[Text], kind: str, truncate: bool, warn: Callable[[str], None]
 ) -> tuple[list[ModelInput], list[Text]]:
-    """Model inputs of texts, and the texts that give any; ``warn`` is called for each that is left out.
-
-    TextError where a text given as an argument cannot be measured, or none can.
-    """
+    """Model inputs of texts, and the texts that give any; ``warn`` tells those left out, TextError a given one."""
 
     def leave_out(text: Text, why: str) -> None:
         if text.place is None:
             raise TextError(f"cannot measure on {text.text[:60]!r}: {why}.")
         warn(f"{text.place}: left out: {why}.")
 
-    single = "it has a single token, so there is no next one to predict"
     inputs, kept = list[ModelInput](), list[Text]()
-    for item in encode(checkpoint, texts, leave_out, truncate):
-        made = _inputs(checkpoint, item, kind, len(kept))
-        if made:
-            inputs += made
+    offer = "shorten it, or pass --truncate (truncate=True) to cut it there"
+    for item in encode(checkpoint, texts, leave_out, truncate, offer):
+        of_text = _inputs(checkpoint, item, kind, len(kept))
+        inputs += of_text
+        if of_text:
             kept.append(item.source)
+        elif kind == NEXT:
+            leave_out(item.source, "it has a single token, so there is no next one to predict")
         else:
-            leave_out(item.source, single if kind == NEXT else "it has no token to mask")
+            leave_out(item.source, "it has no token to mask")
     if not kept:
         raise TextError(
             "no text is left to measure on: all are too short or empty for this model, or too long (--truncate, "
@@ -287,25 +275,32 @@ def model_inputs(
 
 
 def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> list[ModelInput]:
-    target = item.source.target
+    target, source = item.source.target, item.source
     if target is not None:
         read = (int(checkpoint.config.decoder_start_token_id), *target.ids[:-1])
         item = replace(item, target=read, cut=item.cut or target.cut)
         return [ModelInput(item, text, tuple(range(len(read))), target.ids if kind == NEXT else ())]
     if kind == STATES:
-        return [ModelInput(item, text, tuple(range(len(item))), ())]
+        return [ModelInput(item, text, tuple(range(len(item))))]
     if kind == ANSWER:
-        assert item.source.contrast is not None
-        with naming_row(item.source.place):
-            answer, foil = named_ids(checkpoint, *item.source.contrast)
+        assert source.contrast is not None
+        with naming_row(source.place):
+            answer, foil = named_ids(checkpoint, *source.contrast)
             position = answer_position(checkpoint, item)
         assert answer is not None
         assert foil is not None
         return [ModelInput(item, text, (position,), (answer,), (foil,))]
     if kind in CLASSES:
-        assert checkpoint.classifier is not None
-        labels = () if kind == CLASS else (_class_of(item.source, checkpoint.classifier),)
-        return [ModelInput(item, text, (checkpoint.classifier.position(item.ids),), labels)]
+        classifier = checkpoint.classifier
+        labels = list[int]()
+        assert classifier is not None
+        if kind == LABELLED:
+            try:
+                with naming_row(source.place):
+                    labels.append(classifier.number(source.label or ""))
+            except CorpusError as error:
+                raise CorpusError(f"{error} A header of columns is text and label.") from error
+        return [ModelInput(item, text, (classifier.position(item.ids),), tuple(labels))]
     if kind == NEXT:
         return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
     mask = mask_token(checkpoint.tokenizer, int(checkpoint.config.vocab_size))
@@ -346,24 +341,22 @@ def answer_position(checkpoint: Checkpoint, item: EncodedText) -> int:
 
 def with_targets(
     checkpoint: Checkpoint,
-    sources: Sources,
+    sources: TextSources,
     target: str | None,
     truncate: bool,
     max_new_tokens: int | None,
     tell: Tell,
     warn: Callable[[str], None],
-) -> Sources:
+) -> TextSources:
     """Add targets for the decoder of an encoder-decoder: the given one, or what the model generates greedily.
 
-    ``warn`` is called for each text of a corpus that is left out.
-
-    Raises:
-        UsageError: one target for several texts.
-        TextError: a given text cannot be read, or the model cannot generate.
+    ``warn`` is called for each text of a corpus that is left out. UsageError for one target of several texts, TextError
+    where a given text cannot be read, or the model cannot generate.
     """
     if not checkpoint.stacks:
         return sources
-    n, targets = len(sources.texts), list[Text]()
+    n = len(sources.texts)
+    targets = list[Text]()
     if target is not None and n != 1:
         raise UsageError(
             f"one target (--target, target=...) is for one text, found {n} texts; leave it out, and the model writes a "
@@ -378,43 +371,31 @@ def with_targets(
                 raise
             warn(f"{text.place}: left out: {error}")
         else:
-            made = DecoderTarget(read.text, read.predicted, read.tokens.truncated > 0)
-            targets.append(replace(text, target=made))
+            cut = read.tokens.truncated > 0
+            targets.append(replace(text, target=DecoderTarget(read.text, read.predicted, cut)))
         tell(number, n)
     return replace(sources, texts=tuple(targets))
-
-
-def _class_of(text: Text, classifier: Classifier) -> int:
-    """Number of a text's class; an error for an unknown one names the line."""
-    with naming_row(text.place):
-        try:
-            return classifier.number(text.label or "")
-        except UsageError as error:
-            if text.place is None:
-                raise
-            raise UsageError(f"{error} A header of columns is text and label.") from error
 
 
 def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:
     """Batch inputs of similar length, fewer of long ones, in a random order: any sample has inputs of all lengths."""
     groups: list[list[ModelInput]] = []
     room = tokens = logits = 0
-    for each in sorted(inputs, key=lambda each: -len(each.item)):
-        predicted = len(each.labels) * int(checkpoint.config.vocab_size)
+    for model_input in sorted(inputs, key=lambda model_input: -len(model_input.item)):
+        predicted = len(model_input.labels) * int(checkpoint.config.vocab_size)
         logits, tokens = logits + predicted, tokens + room
-        short = len(each.item) + _SLACK < _FULL * room
+        short = len(model_input.item) + _SLACK < _FULL * room
         if not groups or short or len(groups[-1]) == batch_size or tokens > _TOKENS or logits > _LOGITS:
             groups.append([])
-            room = tokens = len(each.item)
+            room = tokens = len(model_input.item)
             logits = predicted
-        groups[-1].append(each)
+        groups[-1].append(model_input)
     random.Random(len(groups)).shuffle(groups)  # noqa: S311 - an order, not a secret
     for group in groups:
-        yield InputBatch(group, collate(checkpoint, [each.item for each in group]))
+        yield InputBatch(group, collate(checkpoint, [model_input.item for model_input in group]))
 
 
-REPEATED = "repeated tokens"
-"""The name of what is measured on random tokens: their second copy, beside the first."""
+REPEATED = "repeated tokens"  # the name of what is measured on random tokens: their second copy, beside the first
 
 
 class RoleTokens(NamedTuple):
@@ -447,16 +428,13 @@ def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
 
 
 def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, repeats: bool, seed: int) -> list[Text]:
-    """The texts, parsed where they have no trees, without trees too small or large for a profile; or random ones.
-
-    UsageError where the model's own tokens are not what is measured, or no parser is installed.
-    """
+    """The texts, parsed where they have no trees, without trees too small or large for a profile; or random ones."""
     if kind == ANSWER:
         raise UsageError("an answer is predicted at one token of a text; leave out --role (role=...) and --repeats.")
     if checkpoint.stacks or kind in CLASSES:
-        of = "an encoder-decoder" if checkpoint.stacks else "a classifier"
+        model = "an encoder-decoder" if checkpoint.stacks else "a classifier"
         raise UsageError(
-            f"this is {of}: --role (role=...) and --repeats are for models that read one text and predict or encode "
+            f"this is {model}: --role (role=...) and --repeats are for models that read one text and predict or encode "
             "its tokens."
         )
     if repeats and not checkpoint.architecture.causal:
@@ -479,46 +457,47 @@ def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, r
     return [text for text in known if text is not None]
 
 
-def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], of: Sequence[RoleTokens]) -> list[Tensor]:
+def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], roles: Sequence[RoleTokens]) -> list[Tensor]:
     """How often each token counts, by text, [n_tokens, 1 + 2 * n_roles]: among all, then queries and matches of roles.
 
     TextError where no measured token is a query of any role.
     """
     weights = list[Tensor]()
-    for _, inputs_of_text in groupby(inputs, key=lambda each: each.text):
+    for _, inputs_of_text in groupby(inputs, key=lambda model_input: model_input.text):
         of_text = list(inputs_of_text)
-        item, positions = of_text[0].item, [position for each in of_text for position in each.positions]
-        counts = torch.zeros(len(item) + len(item.target), 1 + 2 * len(of), dtype=torch.float64)
+        item = of_text[0].item
+        positions = [position for model_input in of_text for position in model_input.positions]
+        counts = torch.zeros(len(item) + len(item.target), 1 + 2 * len(roles), dtype=torch.float64)
         counts[positions, 0] = 1
         words = RelatedWords.of([(item.members, item.source.arcs, [i for i, sink in enumerate(item.sink) if sink])])
-        for number, role in enumerate(of):
-            pairs = _matched(item, positions, _queries(item, words, role, checkpoint.architecture.causal))
+        for number, role in enumerate(roles):
+            pairs = _queries_with_matches(item, positions, words, role, checkpoint.architecture.causal)
             for side in (0, 1):
                 chosen = torch.tensor([pair[side] for pair in pairs], dtype=torch.long)
                 counts[:, 1 + 2 * number + side] = torch.bincount(chosen, minlength=len(counts))
         weights.append(counts)
-    if of and not any(each[:, 1:].any() for each in weights):
-        named = " or ".join(dict.fromkeys(role.role.removeprefix(SYNTACTIC) for role in of))
-        raise TextError(f"no measured token of these texts attends by {named}: expected more texts, or another role.")
+    if roles and not any(counts[:, 1:].any() for counts in weights):
+        names = " or ".join(dict.fromkeys(role.role.removeprefix(SYNTACTIC) for role in roles))
+        raise TextError(f"no measured token of these texts attends by {names}: expected more texts, or another role.")
     return weights
 
 
-def _queries(item: EncodedText, words: RelatedWords, role: RoleTokens, causal: bool) -> set[int]:
-    """The positions of a role's queries; of a relation that the model can see."""
+def _queries_with_matches(
+    item: EncodedText, positions: Sequence[int], words: RelatedWords, role: RoleTokens, causal: bool
+) -> list[tuple[int, int]]:
+    """Each measured query of a role, of a relation that the model can see, with its match."""
     if role.role == REPEATED:
-        return set(range(len(item) // 2, len(item)))
-    ends = words.instances().get(role.role.removeprefix(SYNTACTIC), [])
-    pairs = ends if role.direction == DIRECTIONS[0] else [pair[::-1] for pair in ends]
-    return {position for query, key in pairs if key < query or not causal for position in words.members[0][query]}
-
-
-def _matched(item: EncodedText, positions: Sequence[int], queries: set[int]) -> list[tuple[int, int]]:
-    """Each measured query with its match."""
-    measured = [position for position in positions if position in queries]
-    if item.source.ids:
-        return [(position, position - len(item) // 2) for position in measured]
+        half = len(item) // 2
+        return [(position, position - half) for position in positions if position >= half]
+    pairs = words.instances().get(role.role.removeprefix(SYNTACTIC), [])
+    if role.direction != DIRECTIONS[0]:
+        pairs = [pair[::-1] for pair in pairs]
+    visible = [query for query, key in pairs if key < query or not causal]
+    queries = {position for query in visible for position in words.members[0][query]}
     others = [
-        position for position in positions
+        position
+        for position in positions
         if position not in queries and not item.sink[position] and any(map(str.isalnum, item.pieces[position]))
-    ]  # fmt: skip
+    ]
+    measured = [position for position in positions if position in queries]
     return [(query, min(others, key=lambda other: abs(other - query))) for query in measured if others]

@@ -30,12 +30,12 @@ from attnviz.commands.ablate.inputs import (
     MARGIN,
     STATES,
     Metric,
-    Sources,
     Tell,
+    TextSources,
     contrast_named,
-    kind_of,
     metrics_of,
     model_inputs,
+    prediction_kind,
     read_sources,
     role_names,
     role_tokens,
@@ -56,11 +56,8 @@ from attnviz.texts.tables import Columns
 from attnviz.trace.removal import Replacement
 from attnviz.wording import counted
 
-MANY = 2000
-"""Inputs from which on a message gives their number."""
-
-SATURATED = 0.05
-"""A loss of a class, in nats, below which it hardly tells heads apart: its margin does."""
+MANY = 2000  # inputs from which on a message gives their number
+SATURATED = 0.05  # A loss of a class, in nats, below which it hardly tells heads apart: its margin does
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -70,7 +67,7 @@ class Ablation(Result):
     command: ClassVar[str] = "ablate"
 
     checkpoint: Checkpoint
-    sources: Sources
+    sources: TextSources
     options: dict[str, Any]  # arguments of :func:`ablate` by name
     kind: str  # next-token, masked-token, states, labelled-class, class or answer
     n_texts: int  # that were measured
@@ -94,12 +91,10 @@ class Ablation(Result):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics; heads are ranked by the first."""
         return tuple(sorted(metrics_of(self.kind), key=lambda metric: metric.name != self.options["order_by"]))
 
     @property
     def texts_measured(self) -> str:
-        """How many texts were measured, and how many of them were cut."""
         cut = f" ({self.n_cut} cut to the model's length)" if self.n_cut else ""
         return counted(self.n_texts, "text") + cut
 
@@ -110,7 +105,6 @@ class Ablation(Result):
 
     @property
     def has_intervals(self) -> bool:
-        """Whether there were enough texts for a bootstrap, and a head that has an interval."""
         return any(estimate.interval for head in self.heads for estimate in head.damage.values())
 
     @property
@@ -127,14 +121,15 @@ class Ablation(Result):
 
     def head(self, head: str | HeadId) -> HeadEffect:
         """Effect of removing one head; UsageError where it was not removed."""
-        removed = {each.id: each for each in self.heads}
+        removed = {effect.id: effect for effect in self.heads}
         wanted = head_named(head, self.checkpoint.kinds)
         if wanted not in removed:
             raise UsageError(f"head {wanted} was not removed; {len(removed)} other heads were.")
         return removed[wanted]
 
     def __repr__(self) -> str:
-        most, metric = self.heads[0], self.metrics[0]
+        most = self.heads[0]
+        metric = self.metrics[0]
         return (
             f"<Ablation ({self.method}) of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')} on "
             f"{counted(self.n_texts, 'text')}, {most.id} first ({metric.title} {most.damage[metric.name].value:.3g})>"
@@ -173,34 +168,12 @@ def ablate(
     >>> result = attnviz.ablate("corpus.txt", "tiny-gpt2")  # doctest: +SKIP
     >>> result.heads[0].id, result.heads[0].damage["loss"]  # doctest: +SKIP
 
-    Args:
-        texts: texts and corpora: texts and treebanks, as for :func:`attnviz.profile_heads`. Existing files are corpora.
-        model: see :data:`attnviz.models.opening.Model`.
-        method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.trace.removal.Replacement`.
-        select: heads to remove (``L2H8``, ``L0-3``, …); default all.
-        together: remove the selected heads as one set as well; layers and the curve are then left out.
-        role: relations such as ``obj``: also measure the tokens of the words that attend by it, in each direction,
-            beside matched other ones.
-        repeats: instead of texts random tokens, repeated; the second copy is measured beside the first.
-        limit: sentences of each corpus that are read; default all.
-        batch_size: inputs that the model reads at once.
-        seed: of the bootstrap, the random order and the random projections.
-        curve: also remove heads together: those of each layer, and ever more of all, the least important first.
-        gradient: also measure the importance by gradients (Michel et al. 2019).
-        order_by: the metric by which heads are ranked and removed: ``loss``, ``kl``, …; default the first that the
-            model has, but the margin of a classifier whose loss is below 0.05 on most texts.
-        label: the class of all these texts, by name or number, for a classifier.
-        answer: with ``foil``: measure by how much the logit of this token, which follows the texts, falls against that
-            of the foil; of BERT at its mask; of a classifier a class. As text, or as a number. A table with the columns
-            ``answer`` and ``foil`` has its own.
-        foil: what the answer, or the label, is compared with.
-        label_column: of a table, the column of classes; default ``label``, which only classifiers read.
-        target: of an encoder-decoder, what its decoder reads for one text; default what the model writes itself.
-        max_new_tokens: of that, at most; default 40.
-        truncate: cut texts that are longer than the model, instead of raising, or of leaving them out of a corpus.
-        progress: callback for each stage, how much of it is done, and of how much.
-        warn: callback for each sentence that is left out because the model cannot read it.
-        reading: see :class:`attnviz.options.CorpusOptions`.
+    Arguments are the options of ``attnviz ablate --help``. ``texts`` are texts and corpora, as for
+    :func:`attnviz.profile_heads`; existing files are corpora. ``method`` says what takes the place of a removed head
+    (:class:`attnviz.trace.removal.Replacement`). ``together`` leaves out layers and the curve. ``order_by`` is by
+    default the first metric that the model has, but the margin of a classifier whose loss is below 0.05 on most texts.
+    ``progress`` is called for each stage with how much of it is done, and of how much; ``warn`` for each sentence that
+    is left out because the model cannot read it.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
@@ -209,31 +182,43 @@ def ablate(
     items = [texts] if isinstance(texts, str | Path) else texts
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {
-        "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),
-        "repeats": repeats, "limit": limit, "truncate": truncate, "seed": seed, "curve": curve, "gradient": gradient,
-        "label": None if label is None else str(label), "answer": answer, "foil": foil, "target": target,
+        "method": method,
+        "select": selection_texts(select),
+        "together": together,
+        "role": role_names(role),
+        "repeats": repeats,
+        "limit": limit,
+        "truncate": truncate,
+        "seed": seed,
+        "curve": curve,
+        "gradient": gradient,
+        "label": None if label is None else str(label),
+        "answer": answer,
+        "foil": foil,
+        "target": target,
         "order_by": order_by,
-    }  # fmt: skip
-    roles, contrast = role_tokens(options["role"], repeats), contrast_named(answer, foil, options["label"])
+    }
+    roles = role_tokens(options["role"], repeats)
+    contrast = contrast_named(answer, foil, options["label"])
     given = (label, limit, contrast)
     columns, opening = Columns.taken(reading, label_column)
-    if repeats and (items or truncate or any(each is not None for each in given) or columns != Columns()):
+    if repeats and (items or truncate or any(value is not None for value in given) or columns != Columns()):
         raise UsageError(
             "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, truncate, label, "
             "answer or column."
         )
-    sources = Sources((), (), ())
+    sources = TextSources((), (), ())
     if not repeats:
         sources = read_sources(items, limit, None if contrast else options["label"], contrast, columns)
     checkpoint, _ = open_checkpoint(model, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
-    kind = kind_of(checkpoint, sources.texts, wanted=label is not None or label_column is not None)
+    kind = prediction_kind(checkpoint, sources.texts, wanted=label is not None or label_column is not None)
     heads = select_heads(options["select"], checkpoint.kinds)
     _check(checkpoint, kind, heads, options)
     if roles:
         sources = replace(sources, texts=tuple(texts_with_roles(checkpoint, sources.texts, kind, repeats, seed)))
-    layers = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)] if curve else []
-    groups = [frozenset(heads)] if together else [each for each in layers if len(each) > 1]
+    layers = [frozenset(of_layer) for _, of_layer in groupby(heads, key=lambda head: head.layer)] if curve else []
+    groups = [frozenset(heads)] if together else [of_layer for of_layer in layers if len(of_layer) > 1]
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
         sources = with_targets(checkpoint, sources, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
         inputs, measured = model_inputs(checkpoint, sources.texts, kind, truncate, warn)
@@ -250,17 +235,28 @@ def ablate(
         tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed)
         on_batch = [tally.add] if gradient else []
         sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"), *on_batch)
-        saturated = _saturated(kind, passes)
+        saturated = None
+        if kind in CLASSES and passes.clean is not None:
+            saturated = float((passes.clean[0] < SATURATED).double().mean())
         options["order_by"] = order_by or (MARGIN if is_sure(saturated) else metrics_of(kind)[0].name)
-        bootstrap = Bootstrap(seed, measured, passes.counts, kind, options["order_by"], sums, roles)
+        bootstrap = Bootstrap(
+            seed=seed,
+            texts=measured,
+            counts=passes.counts,
+            kind=kind,
+            order_by=options["order_by"],
+            sums=sums,
+            roles=roles,
+        )
         ranked = bootstrap.ranked_heads(tally.importance if gradient else None)
         removal = None
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]
             removal = _removal_curve(passes, replacement, order, bootstrap, seed, partial(tell, "curve"))
-    encoded = {each.text: each.item for each in inputs}.values()
+    encoded = {text.text: text.item for text in inputs}.values()
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
-    sets, n_positions = tuple(bootstrap.of_sets(groups)), int(passes.counts[:, 0].sum())
+    sets = tuple(bootstrap.of_sets(groups))
+    n_positions = int(passes.counts[:, 0].sum())
     clean_loss = None if passes.clean is None else float(passes.clean[0].sum()) / n_positions
     return Ablation(
         checkpoint=checkpoint,
@@ -268,13 +264,13 @@ def ablate(
         options=options,
         kind=kind,
         n_texts=len(measured),
-        n_cut=len({each.text for each in inputs if each.item.cut}),
+        n_cut=len({text.text for text in inputs if text.item.cut}),
         n_positions=n_positions,
         clean_loss=None if kind in (ANSWER, CLASS) else clean_loss,  # without labels it is of the predicted class
         clean_accuracy=float(passes.clean[1].mean()) if kind == LABELLED and passes.clean is not None else None,
         saturated=saturated,
         clean_difference=-clean_loss if kind == ANSWER and clean_loss is not None else None,
-        verified=passes.verified,
+        verified=passes.verifier.verified,
         heads=ranked,
         layers=() if together else sets,
         together=sets[0] if together else None,
@@ -288,16 +284,9 @@ def is_sure(saturated: float | None) -> bool:
     return saturated is not None and saturated > 0.5
 
 
-def _saturated(kind: str, passes: Passes) -> float | None:
-    """The share of texts whose class has a loss near 0; None without classes."""
-    if kind not in CLASSES or passes.clean is None:
-        return None
-    return float((passes.clean[0] < SATURATED).double().mean())
-
-
 def _check(checkpoint: Checkpoint, kind: str, heads: Sequence[HeadId], options: dict[str, Any]) -> None:
-    """Raise UsageError for options that do not go with the model, or with the selected heads."""
-    order_by, names = options["order_by"], [metric.name for metric in metrics_of(kind)]
+    order_by = options["order_by"]
+    names = [metric.name for metric in metrics_of(kind)]
     if order_by is not None and order_by not in names:
         raise UsageError(
             f"--order-by (order_by=...) names a metric of this model, {', '.join(names)}; found {order_by}."
@@ -312,7 +301,8 @@ def _removal_curve(
     passes: Passes, replacement: Replacement, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Tell
 ) -> Curve:
     """Sets of the curve: a few heads, then eighths of all, in this order and in random order."""
-    shuffled, n = sorted(order), len(order)
+    shuffled = sorted(order)
+    n = len(order)
     random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
     few = {2**power for power in range(n.bit_length()) if 2**power <= n / 12}
     counts = sorted({1, *few, *(-(-n * eighth // 8) for eighth in range(1, 9))})

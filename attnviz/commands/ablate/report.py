@@ -6,12 +6,21 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
+from attnviz.commands.ablate.effects import (
+    Curve,
+    CurvePoint,
+    Estimate,
+    HeadEffect,
+    RoleEffect,
+    SampleVerification,
+    SetEffect,
+)
 from attnviz.commands.ablate.gradients import PROJECTIONS
 from attnviz.commands.ablate.inputs import ANSWER, CLASS, DIFFERENCE, LABELLED, MARGIN, MASKED, METRICS, STATES
 from attnviz.commands.ablate.measure import SATURATED, Ablation, is_sure
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import ERROR_RATE, texts_needed
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import layer_entry, model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
@@ -40,39 +49,50 @@ def source_line(result: Ablation) -> str:
     return ", ".join([*files, *texts])
 
 
-def of_one_text(result: Ablation) -> str:
-    """What the mean over a single text cannot show, or ''."""
-    if result.n_texts > 1 or result.method != "mean":
-        return ""
-    return ": what a head does alike at all its tokens does not show in one text; give more texts, or --method zero"
+def sample_entry(sample: SampleVerification) -> dict[str, Any]:
+    """What was verified, for a JSON document."""
+    errors = {"values_error": sample.values_error, "resumed_error": sample.resumed_error}
+    return verification_entry(sample.attention) | {"rows_verified": sample.n_inputs} | errors
 
 
-def what_is_measured(result: Ablation) -> str:
-    """Sentence on texts and metrics."""
-    texts, n = result.texts_measured, result.n_positions
+def first_lines(source: str, what: str, sample: SampleVerification, model: Checkpoint, noun: str | None) -> Text:
+    """What was measured on which ``source``, and how closely the heads reproduce the model; a ``noun`` asks for all."""
+    more = ""
+    if noun:
+        more = (
+            f", replaced values by at most {error(sample.values_error)}, final states of resumed passes by at most "
+            f"{error(sample.resumed_error)}, on {counted(sample.n_inputs, noun)}"
+        )
+    return Text.assemble((source, "bold"), f"\n{what}\n", verification_line(sample.attention, model, more))
+
+
+def what_is_measured(result: Ablation) -> tuple[str, str]:
+    """On which texts and by what is measured; and what is known of the model as it is, or ''."""
+    texts = result.texts_measured
+    n = result.n_positions
     if result.kind == STATES:
         classifier = result.checkpoint.classifier
         why = classifier.why_no_classes if classifier else "the model predicts no tokens"
-        return f"final hidden states of {counted(n, 'token')} in {texts}; {why}"
+        return f"final hidden states of {counted(n, 'token')} in {texts}", why
     if result.kind == ANSWER:
-        named = {text.contrast for text in result.sources.texts}
+        contrasts = {text.contrast for text in result.sources.texts}
         answer, foil = "each answer", "its foil"
-        if len(named) == 1:
-            answer, foil = (quoted(str(each)) for each in next(iter(named)) or ())
+        if len(contrasts) == 1:
+            answer, foil = (quoted(str(token)) for token in next(iter(contrasts)) or ())
         unchanged = f"{amount(result.clean_difference or 0.0)} logits in the model as it is"
-        return f"logit of {answer} less that of {foil} in {texts}; {unchanged}"
+        return f"logit of {answer} less that of {foil} in {texts}", unchanged
     if result.kind == CLASS:
-        return f"class probabilities of {texts} without labels"
+        return f"class probabilities of {texts} without labels", ""
     loss = f"loss of the model as it is {amount(result.clean_loss or 0.0)}"
     if result.kind == LABELLED:
-        return f"labelled class of {texts}; {loss} nats/text, {percent(result.clean_accuracy)} right"
+        return f"labelled class of {texts}", f"{loss} nats/text, {percent(result.clean_accuracy)} right"
     what = f"{counted(n, 'token')}, each masked in turn," if result.kind == MASKED else counted(n, "next token")
     where = f"in {texts}"
     if result.checkpoint.stacks:
         given = result.options["target"] is not None
         where = "of the given target" if given else "of targets that the model writes, greedily"
         where = f"{where}, in {texts}" if result.n_cut else where
-    return f"{what} {where}; {loss} nats/token"
+    return f"{what} {where}", f"{loss} nats/token"
 
 
 _GRADIENT_OF = {
@@ -86,16 +106,6 @@ _GRADIENT_OF = {
 def interval(estimate: Estimate) -> str:
     """The interval in brackets, or ``not known``."""
     return bracketed(estimate.interval, amount)
-
-
-def ordered_by(result: Ablation) -> str:
-    """That heads are ordered by the margin since losses are near 0, or ''."""
-    if result.metrics[0].name != MARGIN or not is_sure(result.saturated):
-        return ""
-    return (
-        f"Ordered by the margin: the model is so sure that its loss is below {SATURATED} nats on "
-        f"{percent(result.saturated)} of the texts, and hardly tells heads apart (--order-by)."
-    )
 
 
 def conclusion(result: Ablation) -> str:
@@ -121,29 +131,33 @@ def conclusion(result: Ablation) -> str:
 
 
 def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
-    options, sources, checked = result.options, result.sources, result.verified
-    classifier = result.checkpoint.classifier
-    return {
+    options, sources, classifier = result.options, result.sources, result.checkpoint.classifier
+    content: dict[str, Any] = {
         "model": model_entry(result.checkpoint),
         "corpora": [{**corpus.entry, "sentences": read} for corpus, read in sources.corpora],
         "texts": list(sources.given),
-        **(
-            {"targets": [text.target and text.target.text for text in sources.texts]}
-            if result.checkpoint.stacks
-            else {}
-        ),
+    }
+    if result.checkpoint.stacks:
+        content["targets"] = [text.target and text.target.text for text in sources.texts]
+    measured = {
+        "kind": result.kind,
+        "importance": result.metrics[0].name,
+        "share_saturated": result.saturated,
+        "texts": result.n_texts,
+        "texts_cut": result.n_cut,
+        "tokens": result.n_positions,
+        "loss": result.clean_loss,
+        "accuracy": result.clean_accuracy,
+        "logit_difference": result.clean_difference,
+        "classes": list(classifier.labels) if classifier else None,
+    }
+    return content | {
         "options": {name: value for name, value in options.items() if name != "target"},
-        "measured": {"kind": result.kind, "importance": result.metrics[0].name}
-        | {"share_saturated": result.saturated}
-        | {"texts": result.n_texts, "texts_cut": result.n_cut, "tokens": result.n_positions, "loss": result.clean_loss}
-        | {"accuracy": result.clean_accuracy, "logit_difference": result.clean_difference}
-        | {"classes": list(classifier.labels) if classifier else None},
-        "verification": verification_entry(checked.attention)
-        | {"rows_verified": checked.n_inputs}
-        | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
+        "measured": measured,
+        "verification": sample_entry(result.verified),
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
-        "curve": _curve_entry(result),
+        "curve": result.curve and _curve_entry(result.curve, [metric.name for metric in result.metrics]),
         "gradient_of": _GRADIENT_OF.get(result.kind, f"{result.kind} loss") if options["gradient"] else None,
         "removable": result.removable,
     }
@@ -170,16 +184,14 @@ def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
     }
 
 
-def _curve_entry(result: Ablation) -> dict[str, Any] | None:
-    if result.curve is None:
-        return None
+def _curve_entry(curve: Curve, metrics: Sequence[str]) -> dict[str, Any]:
     points: list[dict[str, Any]] = []
-    for point in result.curve.points:
+    for point in curve.points:
         points.append({"removed": point.removed})
-        for name in (metric.name for metric in result.metrics):
+        for name in metrics:
             drawn = {"random_order": point.random.damage[name]}
             points[-1][name] = _effect_entry(point.least, name, "least_important") | drawn
-    orders = {"order": result.curve.order, "random_order": result.curve.random_order}
+    orders = {"order": curve.order, "random_order": curve.random_order}
     return {**{name: [str(head) for head in order] for name, order in orders.items()}, "points": points}
 
 
@@ -200,32 +212,47 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
 
 
 def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
-    checked = result.verified
-    more = (
-        f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
-        f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'input')}"
-    )
     whole, has_roles = choices.verbose, any(head.roles for head in result.heads)
-    source = f"{result.checkpoint.short_name} on {source_line(result)}{of_one_text(result)}"
-    yield Text.assemble(
-        (source, "bold"),
-        f"\n{capital(what_is_measured(result))}. {capital(REPLACEMENT_TEXT[result.method])}.\n",
-        verification_line(checked.attention, result.checkpoint, more if whole else ""),
-    )
-    yield _head_table(result, choices.rows(4 if has_roles or result.together else 8))
+    source = f"{result.checkpoint.short_name} on {source_line(result)}"
+    if result.n_texts == 1 and result.method == "mean":
+        source += (
+            ": what a head does alike at all its tokens does not show in one text; give more texts, or --method zero"
+        )
+    measured = "; ".join(filter(None, what_is_measured(result)))
+    what = f"{capital(measured)}. {capital(REPLACEMENT_TEXT[result.method])}."
+    yield first_lines(source, what, result.verified, result.checkpoint, "input" if whole else None)
+    columns = pick(_FIELDS, "rank", "id")
+    for metric in result.metrics:
+        of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
+        columns += _measured(result, of, capital(metric.title), metric.unit)
+    if result.options["gradient"]:
+        columns += pick(_FIELDS, "gradient")
+    title, order = "Heads removed one at a time", "the one that matters most first"
+    top = choices.rows(4 if has_roles or result.together else 8)
+    yield first_rows(title, columns, result.heads, top, "ablate.csv", order=order)
     if has_roles:
         yield _role_table(result, choices.rows(4))
     if result.sets and (whole or result.together):
         yield _set_table(result)
     if result.curve is not None and whole:
-        yield _curve_table(result, result.curve.points)
-    against = "Negative: without the head the answer gains, so the head works against it."
-    yield notes(
-        against if result.kind == ANSWER else "",
-        ordered_by(result),
-        conclusion(result),
-        *(_notes(result) if whole else ()),
-    )
+        name, unit = result.metrics[0].name, result.metrics[0].unit
+        of_points: list[Field[CurvePoint]] = [
+            Field("Heads", lambda point: point.removed),
+            *_measured(result, lambda point: point.least.damage[name], "Least important"),
+            Field("Sum of one at a time", lambda point: amount(point.least.singles[name].value)),
+            Field("Random order", lambda point: amount(point.random.damage[name].value)),
+        ]
+        title = f"More and more heads removed ({result.metrics[0].title}, {unit})"
+        yield RowTable(title, of_points, result.curve.points)
+    lines = []
+    if result.kind == ANSWER:
+        lines.append("Negative: without the head the answer gains, so the head works against it.")
+    if result.metrics[0].name == MARGIN and is_sure(result.saturated):
+        lines.append(
+            f"Ordered by the margin: the model is so sure that its loss is below {SATURATED} nats on "
+            f"{percent(result.saturated)} of the texts, and hardly tells heads apart (--order-by)."
+        )
+    yield notes(*lines, conclusion(result), *(_notes(result) if whole else ()))
 
 
 def _measured(result: Ablation, of: Callable[[Any], Estimate], title: str, unit: str = "") -> list[Any]:
@@ -234,17 +261,6 @@ def _measured(result: Ablation, of: Callable[[Any], Estimate], title: str, unit:
     if result.has_intervals:
         columns.append(Field("Interval", lambda row: interval(of(row)), title.partition(" ")[0], detail=True))
     return columns
-
-
-def _head_table(result: Ablation, top: int | None) -> RowTable[HeadEffect]:
-    columns = pick(_FIELDS, "rank", "id")
-    for metric in result.metrics:
-        of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
-        columns += _measured(result, of, capital(metric.title), metric.unit)
-    if result.options["gradient"]:
-        columns += pick(_FIELDS, "gradient")
-    title, order = "Heads removed one at a time", "the one that matters most first"
-    return first_rows(title, columns, result.heads, top, "ablate.csv", order=order)
 
 
 def _role_table(result: Ablation, top: int | None) -> RowTable[tuple[HeadId, RoleEffect]]:
@@ -276,17 +292,6 @@ def _set_table(result: Ablation) -> RowTable[SetEffect]:
         columns.insert(0, Field("Layer", lambda effect: effect.heads[0].layer_name))
     title = f"{which} removed together ({metric.title}, {metric.unit})"
     return RowTable(title, columns, result.sets)
-
-
-def _curve_table(result: Ablation, points: Sequence[CurvePoint]) -> RowTable[CurvePoint]:
-    metric = result.metrics[0]
-    columns: list[Field[CurvePoint]] = [
-        Field("Heads", lambda point: point.removed),
-        *_measured(result, lambda point: point.least.damage[metric.name], "Least important"),
-        Field("Sum of one at a time", lambda point: amount(point.least.singles[metric.name].value)),
-        Field("Random order", lambda point: amount(point.random.damage[metric.name].value)),
-    ]
-    return RowTable(f"More and more heads removed ({metric.title}, {metric.unit})", columns, points)
 
 
 def _notes(result: Ablation) -> Iterator[str]:

@@ -22,14 +22,13 @@ from attnviz.wording import counted
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
-_TOO_SMALL = 0.001
-"""The numbers of an axis whose largest is smaller have a power of ten in their unit."""
+_TOO_SMALL = 0.001  # the numbers of an axis whose largest is smaller have a power of ten in their unit
 _HEADROOM = 0.25  # room for the legend above the curve, as a share of its height
 
 
 @dataclass(frozen=True)
 class EffectsPlan(PagePlan):
-    """The plan of a figure of effects."""
+    """A figure of effects."""
 
     result: Ablation
     heads: tuple[HeadEffect, ...]  # that are drawn, or named
@@ -38,31 +37,31 @@ class EffectsPlan(PagePlan):
 def _plan(
     result: Ablation, name: str, title: str, what: str, *more: str, heads: tuple[HeadEffect, ...] = ()
 ) -> EffectsPlan:
-    """Plan a figure with caption and notes; ``more`` stands in both."""
     model, source = result.checkpoint.short_name, source_line(result)
-    measured, method = what_is_measured(result), REPLACEMENT_TEXT[result.method]
-    on, _, unchanged = measured.partition("; ")
+    measured, unchanged = what_is_measured(result)
+    method = REPLACEMENT_TEXT[result.method]
     last = " ".join(f"{capital(part)}." for part in more if part)
-    notes = (f"{source}: {on}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last)
+    notes = (f"{source}: {measured}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last)
+    measured = "; ".join(filter(None, (measured, unchanged)))
     caption = caption_of(f"{model} on {source}, {measured}: {what}", method, *more)
-    return EffectsPlan(f"ablate-{name}", caption, model + title, tuple(filter(None, notes)), result, heads)
+    return EffectsPlan(
+        stem=f"ablate-{name}",
+        caption=caption,
+        title=model + title,
+        notes=tuple(filter(None, notes)),
+        result=result,
+        heads=heads,
+    )
 
 
 def _plan_heads(result: Ablation, choices: ViewOptions) -> Iterator[EffectsPlan]:
-    heads, n = result.heads[: choices.top or None], len(result.heads)
+    heads = result.heads[: choices.top or None]
+    n = len(result.heads)
     count = counted(n, "head") if len(heads) == n else f"{len(heads)} of {n} heads"
     titles = " and ".join(metric.title for metric in result.metrics[:2])
     what = f"{titles} on removing one head, {count}, the one that matters most first"
     more = _intervals(result, "bars"), "dotted: the median of all heads"
     yield _plan(result, "heads", f" without one head: {count}", what, *more, heads=heads)
-
-
-def _readable(largest: float, unit: str) -> tuple[float, str]:
-    """Factor that takes a number to at least 1, and the unit of the product: ``10⁻³ nats/token``."""
-    exponent = 0 if largest == 0 else min(0, 3 * math.floor(math.log10(largest) / 3))
-    if exponent == 0:
-        return 1.0, unit
-    return 10.0**-exponent, f"{power_of_ten(exponent)} {f'({unit})' if ' ' in unit else unit}"
 
 
 def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
@@ -75,26 +74,33 @@ def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
 
 
 def _intervals(result: Ablation, drawn: str) -> str:
-    few = f"{counted(result.n_texts, 'text')}: too few for intervals"
-    known = f"{drawn}: intervals at {ERROR_RATE} over all of them together, bootstrap over texts; none where not known"
-    return known if result.has_intervals else few
+    if not result.has_intervals:
+        return f"{counted(result.n_texts, 'text')}: too few for intervals"
+    return f"{drawn}: intervals at {ERROR_RATE} over all of them together, bootstrap over texts; none where not known"
 
 
 def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
-    rows, width = range(len(plan.heads)), page_width(style, 4.8)
+    rows = range(len(plan.heads))
+    width = page_width(style, 4.8)
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=0.6 + 0.15 * max(2, len(rows)))
         for ax, metric in zip(page.subplots(1, 2, sharey=True), plan.result.metrics[:2], strict=True):
             values, low, high = _ends([head.damage[metric.name] for head in plan.heads])
             largest = max(float(np.abs(ends).max()) for ends in (values, low, high))
-            factor, unit = _readable(largest, metric.unit) if largest < _TOO_SMALL else (1.0, metric.unit)
+            exponent = 0
+            unit = metric.unit
+            if 0 < largest < _TOO_SMALL:  # take the largest to at least 1: 10⁻³ nats/token
+                exponent = 3 * math.floor(math.log10(largest) / 3)
+                unit = f"{power_of_ten(exponent)} {f'({unit})' if ' ' in unit else unit}"
+            factor = 10.0**-exponent
             values, low, high = (factor * ends for ends in (values, low, high))
             for row in rows[::2]:
                 ax.axhspan(row - 0.5, row + 0.5, color=style.greys.ink, alpha=0.05, linewidth=0)
             median = np.median([head.damage[metric.name].value for head in plan.result.heads])
             ax.axvline(factor * float(median), color=style.greys.frame, lw=0.9, ls=":")
             ax.axvline(0, color=style.greys.frame, lw=PIXEL)
-            ends, blue = (values - low, high - values), _BLUE[style.theme]
+            ends = (values - low, high - values)
+            blue = _BLUE[style.theme]
             ax.errorbar(values, rows, xerr=ends, fmt="o", ms=3.5, lw=1.2, color=blue)
             ax.margins(x=0.08)
             ax.set_ylim(len(rows) - 0.5, -0.5)
@@ -143,8 +149,7 @@ def draw_curve(ax: Axes, plan: EffectsPlan, style: Style) -> Line2D:
 
 def _ends(estimates: Sequence[Estimate]) -> Array:
     """Values and both ends of their intervals, [3, n]; without intervals three times the values."""
-    known = [(each.value, *(each.interval or (each.value, each.value))) for each in estimates]
-    return np.array(known).T
+    return np.array([(one.value, *(one.interval or (one.value, one.value))) for one in estimates]).T
 
 
 def _dress(ax: Axes, style: Style) -> None:

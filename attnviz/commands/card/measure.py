@@ -8,7 +8,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
-from attnviz.commands.ablate.inputs import CLASSES, kind_of, source_kind
+from attnviz.commands.ablate.inputs import CLASSES, prediction_kind, source_kind
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
 from attnviz.commands.circuits.measure import Circuits
@@ -320,7 +320,7 @@ def _removed(
 ) -> Ablation:  # fmt: skip
     of_heads = (first_relation(() if profile is None else profile.of(head)) for head in heads)
     relations = dict.fromkeys(role.relation for role in of_heads if role is not None and role.relation)
-    measured = isinstance(source, Path) and not checkpoint.stacks and kind_of(checkpoint) not in CLASSES
+    measured = isinstance(source, Path) and not checkpoint.stacks and prediction_kind(checkpoint) not in CLASSES
     return measure_ablation(
         source, checkpoint, select=heads, role=list(relations) if measured else (), curve=False, gradient=False,
         **options,
@@ -332,7 +332,7 @@ def _without_on_repeats(
 ) -> Ablation | None:
     """The model without each head that has a role on random tokens, repeated, on these; None for no such head."""
     some = [head for head in heads if profile and {role.role for role in profile.of(head)} & {*ROLES_ON_REPEATS}]
-    if not some or kind_of(checkpoint) in CLASSES or checkpoint.stacks or not checkpoint.architecture.causal:
+    if not some or prediction_kind(checkpoint) in CLASSES or checkpoint.stacks or not checkpoint.architecture.causal:
         return None
     return measure_ablation((), checkpoint, repeats=True, select=some, curve=False, gradient=False, progress=progress)
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from attnviz.arguments import is_there
-from attnviz.commands.ablate.inputs import kind_of, metrics_of, read_sources
+from attnviz.commands.ablate.inputs import metrics_of, prediction_kind, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.commands.check.checked import FAILS, HOLDS, UNDECIDED, VERDICTS, CheckedClaim, bounded
 from attnviz.commands.check.claims import (
@@ -343,7 +343,9 @@ def _check_measurable(claim: Claim, checkpoint: Checkpoint, of_ablation: Any, mo
     if claim.kind == "ablate":
         columns = replace(columns, label=of_ablation["label_column"])
         texts = read_sources(claim.corpus, more["limit"], None, None, columns).texts
-        metrics = [metric.name for metric in metrics_of(kind_of(checkpoint, texts, wanted=columns.label is not None))]
+        metrics = [
+            metric.name for metric in metrics_of(prediction_kind(checkpoint, texts, wanted=columns.label is not None))
+        ]
         if claim.what not in metrics:
             raise UsageError(f"this model is measured by {' and '.join(metrics)}, not by {claim.what}.")
     for corpus in claim.corpus:

@@ -3,4 +3,3 @@
 from attnviz.present.report import View
 
 VIEWS = (View("patch", "the effect of every head, layers × heads"),)
-"""Its figures, in the order of the documentation."""

@@ -12,7 +12,7 @@ and its corrupt output in the clean run (noising) the mirrored one
 divergence of the clean run's prediction from another one, so that m clean is 0.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,29 +61,20 @@ _LEAST = 1e-3
 class PatchEffect:
     """Effect of patching one head.
 
-    Attributes:
-        rank: 1 for the effect furthest from 0.
-        effect: share of the difference between both prompts; see the module.
-        interval: of the effect, at 0.05 over all patched heads together (:mod:`attnviz.measures.intervals`); None where
-            there are too few pairs, or too few that have an effect of the head, or the corrupt prompts are no worse
-            (:attr:`Patching.worse`).
-        unrelated: effect of patching from another pair's prompt, over the pairs that have one of as many tokens; None
-            where none has.
-        above_unrelated: interval of the effect less the unrelated one, over the same pairs.
-        repair: what later heads and networks make good; None where it was not asked for.
+    Intervals are at 0.05 over all patched heads together (:mod:`attnviz.measures.intervals`); None where there are too
+    few pairs, or too few that have an effect of the head, or the corrupt prompts are no worse (:attr:`Patching.worse`).
     """
 
     id: HeadId
-    rank: int
-    effect: float
+    rank: int  # 1 for the effect furthest from 0
+    effect: float  # share of the difference between both prompts; see the module
     interval: Interval | None
-    unrelated: float | None
-    above_unrelated: Interval | None
-    repair: SelfRepair | None = None
+    unrelated: float | None  # of patching from another pair's prompt, over the pairs that have one of as many tokens
+    above_unrelated: Interval | None  # of the effect less the unrelated one, over the same pairs
+    repair: SelfRepair | None = None  # what later heads and networks make good; None where it was not asked for
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether it has an interval without 0."""
         return excludes_zero(self.interval)
 
     @property
@@ -97,39 +88,27 @@ class PatchEffect:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Patching(Result):
-    """What :func:`patch` measured.
-
-    Attributes:
-        pairs: prompts, in the order of the file.
-        file: the table that they are from; None for a single pair.
-        options: arguments of :func:`patch` by name; the metric is filled in.
-        clean, corrupt: the metric on both prompts, in logits or nats, means over pairs.
-        worse: interval, at 0.05, of how much worse the metric is after the corrupt prompts; None for few pairs.
-        n_unrelated: pairs with another one of as many tokens.
-        heads: that were patched, the effect furthest from 0 first.
-    """
+    """Result of :func:`patch`: heads ranked by the effect of patching them."""
 
     command: ClassVar[str] = "patch"
 
     checkpoint: Checkpoint
-    pairs: tuple[PromptPair, ...]
-    file: PairFile | None
-    options: dict[str, Any]
-    clean: float
+    pairs: tuple[PromptPair, ...]  # in the order of the file
+    file: PairFile | None  # None for a single pair
+    options: dict[str, Any]  # arguments of :func:`patch` by name; the metric is filled in
+    clean: float  # the metric on clean prompts, in logits or nats, mean over pairs
     corrupt: float
-    worse: Interval | None
-    n_unrelated: int
+    worse: Interval | None  # at 0.05, of how much worse the metric is after the corrupt prompts; None for few pairs
+    n_unrelated: int  # pairs with another one of as many tokens
     verified: SampleVerification
-    heads: tuple[PatchEffect, ...]
+    heads: tuple[PatchEffect, ...]  # that were patched, the effect furthest from 0 first
 
     @property
     def n_different(self) -> int:
-        """Pairs of which none is equal to another one."""
         return len({pair._replace(place=None) for pair in self.pairs})
 
     @property
     def metric(self) -> str:
-        """One of :data:`attnviz.options.PATCH_METRICS`."""
         return str(self.options["metric"])
 
     @property
@@ -144,7 +123,7 @@ class Patching(Result):
 
     def head(self, head: str | HeadId) -> PatchEffect:
         """Effect of patching one head; UsageError where it was not patched."""
-        patched = {each.id: each for each in self.heads}
+        patched = {effect.id: effect for effect in self.heads}
         wanted = head_named(head, self.checkpoint.kinds)
         if wanted not in patched:
             raise UsageError(f"head {wanted} was not patched; {counted(len(patched), 'other head')} were.")
@@ -187,33 +166,12 @@ def patch(
 
     >>> attnviz.patch("one two one", "tiny-gpt2", corrupt="one two two", answer=" two").heads[0]  # doctest: +SKIP
 
-    Args:
-        clean: the prompt whose prediction is right; or a table of pairs (``.csv``, ``.jsonl``, …) with the columns
-            ``clean``, ``corrupt``, and perhaps ``answer`` or ``label``, and ``foil``.
-        model: see :data:`attnviz.models.opening.Model`; a decoder, a BERT with its head, or a classifier.
-        corrupt: the other prompt, of as many tokens or with spans.
-        answer: the token that follows the clean prompt, or stands at its mask; of a classifier a class.
-        foil: the token, or class, that it is compared with.
-        label: of a classifier the class of the clean prompt, in the place of an answer.
-        direction: ``denoise``: clean outputs into the corrupt run; ``noise``: corrupt ones into the clean run.
-        at: tokens at which heads are patched, named as for :func:`attnviz.models.tokens.find_queries` in the clean
-            prompt; default all.
-        spans: stretches of both prompts at which alone heads are patched, token by token, ``NAME=TEXT`` as for
-            :func:`attnviz.analyze`; where the prompts differ, a name twice: of the clean, then of the corrupt prompt.
-            Each has as many tokens in both; the prompts may then differ in length.
-        metric: ``logit_difference`` (default with a foil), ``loss`` (with an answer alone), or ``kl`` (without).
-        select: heads to patch (``L2H8``, ``L0-3``, …); default all.
-        receiver: patch the direct path from each head to this alone (:mod:`attnviz.trace.paths`): ``L2H1.q``, ``.k`` or
-            ``.v`` (queries, keys or values of a head), or ``logits``.
-        sender: heads that paths begin at; default all of the layers before the receiver's.
-        networks: of a path, whether feed-forward networks between are ``frozen`` (default), or ``run``.
-        self_repair: also measure what later heads and networks make good of each head's direct effect, with its corrupt
-            output in the clean run (:mod:`attnviz.trace.self_repair`); needs an answer and a foil.
-        limit: pairs of a table that are read; default all.
-        batch_size: pairs that the model reads at once.
-        seed: of the bootstrap.
-        progress: callback for the pairs that are done.
-        opening: see :class:`attnviz.options.ModelOptions`.
+    Arguments are the options of ``attnviz patch --help``. ``clean`` is a prompt, or a table of pairs. ``at`` names
+    tokens of the clean prompt as for :func:`attnviz.models.tokens.find_queries`; ``spans`` are stretches of both
+    prompts, ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of
+    the corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone) or
+    ``kl`` (without). ``receiver`` is the end of paths (:mod:`attnviz.trace.paths`): ``L2H1.q``, ``.k`` or ``.v``, or
+    ``logits``. For ``self_repair`` see :mod:`attnviz.trace.self_repair`. ``progress`` is called for the pairs done.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
@@ -238,12 +196,11 @@ def patch(
         "self_repair": self_repair,
     }
     pairs, file = read_pairs(clean, corrupt, answer, foil, label, limit)
-    if options["spans"]:
-        _refuse_beside_spans(options, file)
     options["metric"] = metric_named(metric, pairs[0])
-    _check_together(options)
+    _check_together(options, file)
     checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
-    path, heads = None, select_heads(options["select"], checkpoint.kinds)
+    path = None
+    heads = select_heads(options["select"], checkpoint.kinds)
     if receiver is not None:
         path = receiver_named(receiver, checkpoint)
         heads = path.senders(checkpoint, options["sender"])
@@ -252,11 +209,29 @@ def patch(
     inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens, options["spans"])
     with torch.inference_mode(mode=False):
         passes = PatchedPasses(
-            checkpoint, inputs, options["metric"], direction == DENOISE, path, repairs, networks=networks or FROZEN
+            checkpoint=checkpoint,
+            inputs=inputs,
+            metric=options["metric"],
+            denoises=direction == DENOISE,
+            path=path,
+            repairs=repairs,
+            networks=networks or FROZEN,
         )
         passes.measure_prompts(batch_size)
         clean_metric, corrupt_metric = passes.metric_of_prompts()
-        _refuse_equal(options["metric"], clean_metric, corrupt_metric, of_table=file is not None)
+        difference = abs(corrupt_metric - clean_metric)
+        least = _LEAST * max(1.0, abs(clean_metric), abs(corrupt_metric))
+        if difference < least:
+            name = options["metric"].replace("_", " ")
+            unit = UNITS[options["metric"]]
+            given = "--answer and --foil" if file is None else "columns answer and foil"
+            other = f", or another metric: {given} measure a difference of logits"
+            raise UsageError(
+                f"the {'KL divergence' if name == KL else name} is {amount(clean_metric)} {unit} on the clean and "
+                f"{amount(corrupt_metric)} on the corrupt prompt: it differs by {amount(difference)} {unit}, and "
+                f"effects, which are shares of that, need {amount(least)}. Expected prompts after which the model "
+                f"predicts otherwise{'' if options['metric'] == DIFFERENCE else other}."
+            )
         passes.run(heads, batch_size, partial(tell, "patching"))
     samples = PairSamples.of(inputs, seed)
     worse = passes.worse(samples)
@@ -274,23 +249,20 @@ def patch(
     )
 
 
-def _refuse_beside_spans(options: dict[str, Any], file: PairFile | None) -> None:
-    """Raise UsageError for what spans cannot be given with."""
-    beside = {
+def _check_together(options: dict[str, Any], file: PairFile | None) -> None:
+    """Raise UsageError for what spans, paths and self-repair cannot be given with, and for a path without its end."""
+    beside_spans = {
         "a table of pairs": file is not None,
         "--at (at=...)": options["at"],
         "--to (receiver=...)": options["receiver"],
         "--self-repair (self_repair=True)": options["self_repair"],
     }
-    if found := [name for name, given in beside.items() if given]:
+    beside = [name for name, given in beside_spans.items() if given]
+    if options["spans"] and beside:
         raise UsageError(
             "--span (spans=...) is of two prompts, whose heads are patched for all that read them; expected it without "
-            f"{' and '.join(found)}."
+            f"{' and '.join(beside)}."
         )
-
-
-def _check_together(options: dict[str, Any]) -> None:
-    """Raise UsageError for options of a path without its end, and for what stands in the way of self-repair."""
     end = "name its end, too: --to L2H1.k (receiver=...)"
     if options["receiver"] is None:
         if options["sender"]:
@@ -308,30 +280,8 @@ def _check_together(options: dict[str, Any]) -> None:
         )
 
 
-def _refuse_equal(metric: str, clean: float, corrupt: float, of_table: bool) -> None:
-    """Raise UsageError where the metric differs too little between the prompts for shares of the difference."""
-    least, unit = _LEAST * max(1.0, abs(clean), abs(corrupt)), UNITS[metric]
-    if abs(corrupt - clean) >= least:
-        return
-    name = "KL divergence" if metric == KL else metric.replace("_", " ")
-    given = "columns answer and foil" if of_table else "--answer and --foil"
-    other = "" if metric == DIFFERENCE else f", or another metric: {given} measure a difference of logits"
-    raise UsageError(
-        f"the {name} is {amount(clean)} {unit} on the clean and {amount(corrupt)} on the corrupt prompt: it differs by "
-        f"{amount(abs(corrupt - clean))} {unit}, and effects, which are shares of that, need {amount(least)}. Expected "
-        f"prompts after which the model predicts otherwise{other}."
-    )
-
-
 class PatchedPasses:
-    """Passes over both prompts of each pair, and passes of one with heads of the other.
-
-    Attributes:
-        verifier: of a sample of both prompts' passes.
-        has_partner: whether a pair has an unrelated one, [n_pairs]; none without ``unrelated``.
-        clean: the metric on clean prompts, [n_pairs]; a logit difference as the foil less the answer.
-        changes: of the metric from the clean run's, by patching from the own pair, and another, [2, n_heads, n_pairs].
-    """
+    """Passes over both prompts of each pair, and passes of one with heads of the other."""
 
     def __init__(
         self,
@@ -346,58 +296,63 @@ class PatchedPasses:
     ) -> None:
         self._checkpoint, self._inputs, self._denoises = checkpoint, inputs, denoises
         self._path, self._repairs, self._networks = path, repairs, networks
-        self.verifier = PassVerifier(checkpoint)
-        self._sign = -1.0 if metric == DIFFERENCE else 1.0  # what is computed is the foil less the answer
+        self.verifier = PassVerifier(checkpoint)  # of a sample of both prompts' passes
         self._metric = metric
         self._into, self._from = (inputs.corrupt, inputs.clean) if denoises else (inputs.clean, inputs.corrupt)
         self._partners = partners(self._from) if unrelated else list(range(len(self._from)))
+        # whether a pair has an unrelated one, [n_pairs]
         self.has_partner = torch.tensor([partner != pair for pair, partner in enumerate(self._partners)])
+        # the metric on clean prompts, [n_pairs]; a logit difference as the foil less the answer
         self.clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
         self._corrupt_change = torch.zeros_like(self.clean)
-        self._weights = [torch.ones(len(each.item), 1, dtype=torch.float64) for each in inputs.clean]
+        self._weights = [torch.ones(len(clean.item), 1, dtype=torch.float64) for clean in inputs.clean]
 
     def run(self, heads: Sequence[HeadId], batch_size: int, tell: Tell) -> None:
-        """Patch every head alone in all pairs, whose prompts were measured."""
-        n_pairs, done = len(self._into), 0
-        self.changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)  # from the own pair, and another
+        """Patch every head alone in all pairs, whose prompts were measured.
+
+        ``changes`` are then those of the metric from the clean run's, by patching from the own pair, and another,
+        [2, n_heads, n_pairs]; their sign cancels in effects.
+        """
+        n_pairs = len(self._into)
+        done = 0
+        self.changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)
         tell(done, n_pairs)
         with running(self._checkpoint):
             for number, into in enumerate(input_batches(self._checkpoint, self._into, batch_size)):
-                of = [each.text for each in into.inputs]
-                source = self._batch([self._from[pair] for pair in of])
+                pairs = [text.text for text in into.inputs]
+                source = self._batch([self._from[pair] for pair in pairs])
                 sampled = self.verifier.is_sampled(number)
                 kept_into, kept_source = self._run(into, sampled, resumed=True), self._run(source, sampled)
                 clean, corrupt = (kept_source, kept_into) if self._denoises else (kept_into, kept_source)
                 inputs = source if self._denoises else into
                 metrics = BatchMetrics(self._checkpoint, inputs, clean.final, self._weights)
-                donors = [(0, kept_source)]
-                if self.has_partner[of].any():
-                    others = [self._from[self._partners[pair]] for pair in of]
-                    donors.append((1, self._run(self._batch(others), sampled=False)))
-                mask = self._mask(of, into)
-                for at, donor in donors:
+                donors = [kept_source]
+                if self.has_partner[pairs].any():
+                    others = [self._from[self._partners[pair]] for pair in pairs]
+                    donors.append(self._run(self._batch(others), sampled=False))
+                mask = self._mask(pairs, into)
+                for at, donor in enumerate(donors):
                     for some, final in self._patched(heads, into, kept_into, donor, mask):
                         rows = torch.tensor(some)[:, None]
-                        self.changes[at, rows, torch.tensor(of)] = self._measured(metrics, final, into)
+                        self.changes[at, rows, torch.tensor(pairs)] = metrics.changes(final, into)[:, :, 0, 0]
                 if self._repairs is not None:
                     self._repairs.add(inputs, clean, corrupt, heads, mask)
-                done += len(of)
+                done += len(pairs)
                 tell(done, n_pairs)
 
     def measure_prompts(self, batch_size: int) -> None:
         """The metric after both prompts of all pairs."""
         with running(self._checkpoint):
             for inputs in input_batches(self._checkpoint, self._into, batch_size):
-                pairs = [each.text for each in inputs.inputs]
-                clean, corrupt = (
-                    self._batch([side[pair] for pair in pairs]) for side in (self._inputs.clean, self._inputs.corrupt)
-                )
+                pairs = [text.text for text in inputs.inputs]
+                clean = self._batch([self._inputs.clean[pair] for pair in pairs])
+                corrupt = self._batch([self._inputs.corrupt[pair] for pair in pairs])
                 final = run_model(self._checkpoint, clean.batch.inputs)
                 metrics = BatchMetrics(self._checkpoint, clean, final, self._weights)
                 if self._metric != KL and metrics.clean is not None:
                     self.clean[pairs] = metrics.clean[0]
                 final = run_model(self._checkpoint, corrupt.batch.inputs)
-                self._corrupt_change[pairs] = self._measured(metrics, final, corrupt)[0]
+                self._corrupt_change[pairs] = metrics.changes(final, corrupt)[0, :, 0, 0]
 
     def _patched(
         self, heads: Sequence[HeadId], into: InputBatch, kept: KeptPass, donor: KeptPass, mask: Tensor | None
@@ -405,20 +360,16 @@ class PatchedPasses:
         """Yield numbers of heads and final states with each patched, [n_heads * rows, n, d_model]."""
         if self._path is not None:
             return along_paths(self._checkpoint, kept, donor, self._path, heads, mask, self._networks)
-        replacement = Replacement("patch", values=self._aligned(into, kept, donor), positions=mask)
+        values = donor.o_proj
+        if self._inputs.positions:  # what the donor's heads give, at the tokens of the other run where it is patched
+            values = {layer: torch.zeros_like(of_layer) for layer, of_layer in kept.o_proj.items()}
+            for row, text in enumerate(into.inputs):
+                clean, corrupt = map(list, self._inputs.positions[text.text])
+                to, source = (corrupt, clean) if self._denoises else (clean, corrupt)
+                for layer, of_layer in values.items():
+                    of_layer[row, to] = donor.o_proj[layer][row, source]
+        replacement = Replacement("patch", values=values, positions=mask)
         return resumed_passes(self._checkpoint, into, kept, replacement, [frozenset([head]) for head in heads])
-
-    def _aligned(self, into: InputBatch, kept: KeptPass, donor: KeptPass) -> Mapping[int, Tensor]:
-        """By layer what the donor's heads give, at the tokens of the other run where it is patched."""
-        if not self._inputs.positions:
-            return donor.o_proj
-        aligned = {layer: torch.zeros_like(values) for layer, values in kept.o_proj.items()}
-        for row, each in enumerate(into.inputs):
-            clean, corrupt = map(list, self._inputs.positions[each.text])
-            to, source = (corrupt, clean) if self._denoises else (clean, corrupt)
-            for layer, values in aligned.items():
-                values[row, to] = donor.o_proj[layer][row, source]
-        return aligned
 
     def _run(self, inputs: InputBatch, sampled: bool, resumed: bool = False) -> KeptPass:
         kept = run_and_keep(self._checkpoint, inputs.batch.inputs, inside=sampled)
@@ -427,27 +378,23 @@ class PatchedPasses:
         return kept
 
     def _batch(self, inputs: Sequence[ModelInput]) -> InputBatch:
-        return InputBatch(inputs, collate(self._checkpoint, [each.item for each in inputs]))
+        return InputBatch(inputs, collate(self._checkpoint, [text.item for text in inputs]))
 
-    def _mask(self, of: Sequence[int], into: InputBatch) -> Tensor | None:
+    def _mask(self, pairs: Sequence[int], into: InputBatch) -> Tensor | None:
         """Where heads are patched, [rows, n]; None for all tokens."""
         if not self._inputs.positions:
             return None
         mask = torch.zeros_like(into.batch.valid)
-        for row, pair in enumerate(of):
+        for row, pair in enumerate(pairs):
             clean, corrupt = self._inputs.positions[pair]
             mask[row, list(corrupt if self._denoises else clean)] = True
         return mask
 
-    def _measured(self, metrics: BatchMetrics, final: Tensor, of: InputBatch) -> Tensor:
-        """Change of the metric from the clean run's, [copies, rows]; its sign cancels in effects."""
-        return metrics.changes(final, of)[:, :, 0, 0]
-
     def metric_of_prompts(self) -> tuple[float, float]:
         """The metric on clean and corrupt prompts, means over pairs."""
+        sign = -1 if self._metric == DIFFERENCE else 1  # what is computed is the foil less the answer
         clean = 0.0 if self._metric == KL else float(self.clean.mean())
-        corrupt = clean + float(self._corrupt_change.mean())
-        return self._sign * clean, self._sign * corrupt
+        return sign * clean, sign * (clean + float(self._corrupt_change.mean()))
 
     def worse(self, samples: PairSamples) -> Interval | None:
         """Interval of how much worse the metric is after the corrupt prompts, mean over pairs."""
@@ -456,10 +403,11 @@ class PatchedPasses:
     def ranked(self, heads: Sequence[HeadId], samples: PairSamples, is_worse: bool) -> tuple[PatchEffect, ...]:
         """The effects of the heads, that furthest from 0 first; with intervals where the metric ``is_worse``."""
         difference = self._corrupt_change[:, None]
-        own, unrelated = (self._towards(changes) for changes in self.changes)
+        changes = self.changes.transpose(1, 2)  # [2, n_pairs, n_heads]
+        moved, unrelated = difference - changes if self._denoises else changes  # how far towards the other prompt's
         partner = self.has_partner[:, None].double()
-        effects = samples.ratios(own, difference)
-        above = samples.ratios((own - unrelated) * partner, difference * partner)
+        effects = samples.ratios(moved, difference)
+        above = samples.ratios((moved - unrelated) * partner, difference * partner)
         of_others = (unrelated * partner).sum(0) / (difference * partner).sum()
         repairs = {} if self._repairs is None else self._repairs.by_head(float(difference.mean()), samples)
         order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects.estimates[at])), heads[at]))
@@ -475,7 +423,3 @@ class PatchedPasses:
             )
             for rank, at in enumerate(order, start=1)
         )
-
-    def _towards(self, changes: Tensor) -> Tensor:
-        """How far each pair's metric moves towards the other prompt's, [n_pairs, n_heads], of [n_heads, n_pairs]."""
-        return self._corrupt_change[:, None] - changes.T if self._denoises else changes.T

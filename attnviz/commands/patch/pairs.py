@@ -15,8 +15,8 @@ from attnviz.commands.ablate.inputs import (
     STATES,
     ModelInput,
     answer_position,
-    kind_of,
     naming_row,
+    prediction_kind,
     source_kind,
 )
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
@@ -34,20 +34,15 @@ from attnviz.wording import counted, quoted, visible
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
 UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}
-
 _SIDES = "clean", "corrupt"
 
 
 class PairedInputs(NamedTuple):
-    """What the model reads of the pairs.
-
-    Attributes:
-        clean, corrupt: one input a pair; the prediction at one position of each is compared.
-        positions: by pair, the tokens of clean and corrupt prompt at which heads are patched, in order; empty for all.
-    """
+    """What the model reads of the pairs, one input each; the prediction at one position of each is compared."""
 
     clean: list[ModelInput]
     corrupt: list[ModelInput]
+    # by pair, the tokens of clean and corrupt prompt at which heads are patched, in order; empty for all
     positions: list[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
@@ -69,10 +64,8 @@ def read_pairs(
 ) -> tuple[list[PromptPair], PairFile | None]:
     """One pair, or the pairs of a table with the columns clean, corrupt, answer and foil, or label.
 
-    Raises:
-        UsageError: a prompt, or what is compared, is missing or given twice.
-        TextError: a prompt is blank.
-        CorpusError: the table, or a row of it, cannot be read.
+    UsageError where a prompt, or what is compared, is missing or given twice; TextError for a blank prompt; CorpusError
+    where the table, or a row of it, cannot be read.
     """
     if source_kind(clean) == "text":
         if corrupt is None:
@@ -84,10 +77,10 @@ def read_pairs(
         for name, prompt in (("clean", clean), ("corrupt", corrupt)):
             if not str(prompt).strip():
                 raise TextError(f"the {name} prompt is empty or blank; expected a text.")
-        followed = label if answer is None else answer
-        return [PromptPair(str(clean), corrupt, followed, foil, label is not None)], None
+        wanted = label if answer is None else answer
+        return [PromptPair(str(clean), corrupt, wanted, foil, label is not None)], None
     path = Path(clean)
-    if any(each is not None for each in (corrupt, answer, foil, label)):
+    if any(value is not None for value in (corrupt, answer, foil, label)):
         raise UsageError(
             f"{path} is a table, whose columns are clean, corrupt, answer and foil (or label); expected no --corrupt, "
             "--answer, --foil or --label beside it."
@@ -95,8 +88,8 @@ def read_pairs(
     if path.suffix.lower() not in TABLES and not is_table_folder(path):
         raise CorpusError(f"expected a table ({', '.join(TABLES)}) with the columns clean and corrupt, found {path}.")
     table = open_pairs(path)
-    digest = hashlib.sha256(b"".join(each.read_bytes() for each in table_files(path)))
-    return list(islice(table.pairs(), limit)), PairFile(path, digest.hexdigest(), tuple(unread_columns([table])))
+    sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in table_files(path))).hexdigest()
+    return list(islice(table.pairs(), limit)), PairFile(path, sha256, tuple(unread_columns([table])))
 
 
 def metric_named(metric: str | None, pair: PromptPair) -> str:
@@ -119,22 +112,20 @@ def paired_inputs(
 ) -> PairedInputs:
     """Tokenize the pairs; ``at`` names tokens of the clean prompt, ``spans`` stretches of both prompts of one pair.
 
-    Raises:
-        ArchitectureError: models of this architecture predict nothing.
-        UsageError: this model predicts nothing, or has no such token or class; or spans do not align.
-        TextError, CorpusError: two prompts do not align, are too long, or lack the mask or a token of ``at``.
+    ArchitectureError or UsageError where the model predicts nothing, or has no such token or class; TextError or
+    CorpusError where two prompts do not align, are too long, or lack the mask or a token of ``at``.
     """
     if checkpoint.architecture.language_task == "Model":
         raise ArchitectureError(
             f"patch compares predictions, and models of the architecture {checkpoint.architecture.name!r} make none."
         )
-    if kind_of(checkpoint, wanted=pairs[0].labelled) == STATES:
+    if prediction_kind(checkpoint, wanted=pairs[0].labelled) == STATES:
         why = checkpoint.why_no_classes if checkpoint.classifier else "this model predicts no tokens"
         raise UsageError(
             f"patch compares predictions, of a decoder, a BERT with its masked-LM head, or a classifier; {why}: name "
             "such a model with --model (model=...)."
         )
-    made = PairedInputs([], [], [])
+    inputs = PairedInputs([], [], [])
     sides = [
         encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse) for side in _SIDES
     ]
@@ -147,64 +138,58 @@ def paired_inputs(
             answer, foil = None, None
             if metric != KL:
                 answer, foil = named_ids(checkpoint, pair.answer, pair.foil if metric == DIFFERENCE else None)
-            where = [answer_position(checkpoint, item) for item in (clean, corrupt)]
-            if not spans and where[0] != where[1]:
-                raise TextError(f"expected the mask at one position of both prompts, found {sorted(where)}.")
+            places = [answer_position(checkpoint, item) for item in (clean, corrupt)]
+            if not spans and places[0] != places[1]:
+                raise TextError(f"expected the mask at one position of both prompts, found {sorted(places)}.")
             labels = () if answer is None else (answer,)
             foils = () if foil is None else (foil,)
-            for side, item, position in zip((made.clean, made.corrupt), (clean, corrupt), where, strict=True):
-                side.append(ModelInput(item, number, (position,), labels, foils))
+            inputs.clean.append(ModelInput(clean, number, (places[0],), labels, foils))
+            inputs.corrupt.append(ModelInput(corrupt, number, (places[1],), labels, foils))
             if spans:
-                made.positions.append(_spanned(checkpoint, pair, spans))
+                inputs.positions.append(_spanned(checkpoint, pair, spans))
             if at:
                 tokens = merge_subwords(checkpoint.tokenize(pair.clean), words=False)
-                found = tuple(sorted({position for token in at for position in find_queries(tokens, token, "--at")}))
-                made.positions.append((found, found))
-    return made
+                positions = tuple(sorted({place for token in at for place in find_queries(tokens, token, "--at")}))
+                inputs.positions.append((positions, positions))
+    return inputs
 
 
 def _spanned(checkpoint: Checkpoint, pair: PromptPair, given: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens of spans in the clean and in the corrupt prompt; of a name given twice the second is of the latter."""
     texts: dict[str, list[str]] = {}
-    for each in given:
-        ((name, text),) = spans_by_name([each]).items()
+    for named_text in given:
+        ((name, text),) = spans_by_name([named_text]).items()
         texts.setdefault(name, []).append(text)
-    clean, corrupt = list[int](), list[int]()
+    both: tuple[list[int], list[int]] = ([], [])  # of the clean and of the corrupt prompt
     for name, stretches in texts.items():
         if len(stretches) > len(_SIDES):
             raise UsageError(f"--span {visible(name)} was given {len(stretches)} times; expected it once or twice.")
-        first, second = (_span_of(checkpoint, pair, side, name, stretches) for side in _SIDES)
-        if len(first) != len(second):
+        sizes = []
+        for side, stretch, positions in zip(_SIDES, (stretches[0], stretches[-1]), both, strict=True):
+            prompt = getattr(pair, side)
+            tokens = checkpoint.tokenize(prompt)
+            try:
+                span = named_span(name, stretch, [prompt], tokens, merge_subwords(tokens, words=False))
+            except UsageError as error:
+                twice = (
+                    " Where the prompts differ, give --span NAME=TEXT twice: of the clean, then of the corrupt prompt."
+                )
+                raise UsageError(f"the {side} prompt: {error}{twice if len(stretches) == 1 else ''}") from error
+            positions.extend(span.tokens)
+            sizes.append(len(span.tokens))
+        if sizes[0] != sizes[1]:
             raise UsageError(
-                f"--span {visible(name)}: expected as many tokens in both prompts, found {len(first)} "
-                f"({quoted(stretches[0])}) and {len(second)} ({quoted(stretches[-1])}); name stretches of as many."
+                f"--span {visible(name)}: expected as many tokens in both prompts, found {sizes[0]} "
+                f"({quoted(stretches[0])}) and {sizes[1]} ({quoted(stretches[-1])}); name stretches of as many."
             )
-        clean.extend(first)
-        corrupt.extend(second)
-    for side, positions in zip(_SIDES, (clean, corrupt), strict=True):
+    for side, positions in zip(_SIDES, both, strict=True):
         if len(set(positions)) < len(positions):
             raise UsageError(f"two of --span (spans=...) share a token of the {side} prompt; name stretches apart.")
-    return tuple(clean), tuple(corrupt)
-
-
-def _span_of(
-    checkpoint: Checkpoint, pair: PromptPair, side: str, name: str, stretches: Sequence[str]
-) -> tuple[int, ...]:
-    """The tokens of a span in one prompt."""
-    prompt, what = getattr(pair, side), stretches[0 if side == "clean" else -1]
-    tokens = checkpoint.tokenize(prompt)
-    try:
-        return named_span(name, what, [prompt], tokens, merge_subwords(tokens, words=False)).tokens
-    except UsageError as error:
-        twice = ""
-        if len(stretches) == 1:
-            twice = " Where the prompts differ, give --span NAME=TEXT twice: of the clean, then of the corrupt prompt."
-        raise UsageError(f"the {side} prompt: {error}{twice}") from error
+    return tuple(both[0]), tuple(both[1])
 
 
 def _refuse(prompt: Text, why: str) -> None:
-    reason, _, _ = why.partition(";")  # what follows offers to cut it, and with it what it asks
-    raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {reason}; shorten it.")
+    raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {why}; shorten it.")
 
 
 def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText, corrupt: EncodedText) -> None:
@@ -231,34 +216,29 @@ def partners(donors: Sequence[ModelInput]) -> list[int]:
     by_length: dict[int, list[int]] = {}
     for number, donor in enumerate(donors):
         by_length.setdefault(len(donor.item), []).append(number)
-    found = []
+    others = []
     for number, donor in enumerate(donors):
         same = by_length[len(donor.item)]
         after = same.index(number) + 1
-        others = (each for each in same[after:] + same[:after] if donors[each].item.ids != donor.item.ids)
-        found.append(next(others, number))
-    return found
+        different = (other for other in same[after:] + same[:after] if donors[other].item.ids != donor.item.ids)
+        others.append(next(different, number))
+    return others
 
 
 class PairSamples(NamedTuple):
-    """Bootstrap samples of pairs. Copies of a pair say nothing new: they are drawn together, and count once.
+    """Bootstrap samples of pairs. Copies of a pair say nothing new: they are drawn together, and count once."""
 
-    Attributes:
-        weights: of different pairs, the first row as measured, [1 + n_samples, n_different].
-        different: for each pair its number among the different ones, [n_pairs].
-    """
-
-    weights: Tensor
-    different: Tensor
+    weights: Tensor  # of different pairs, the first row as measured, [1 + n_samples, n_different]
+    different: Tensor  # for each pair its number among the different ones, [n_pairs]
 
     @classmethod
     def of(cls, inputs: PairedInputs, seed: int) -> "PairSamples":
         """Draw samples."""
+        first: dict[object, int] = {}  # the number of the first pair of each kind
         pairs = [
             (clean.item.ids, corrupt.item.ids, clean.labels, clean.foils)
             for clean, corrupt in zip(inputs.clean, inputs.corrupt, strict=True)
         ]
-        first: dict[object, int] = {}
         for number, pair in enumerate(pairs):
             first.setdefault(pair, number)
         place = {pair: at for at, pair in enumerate(first)}
@@ -267,8 +247,8 @@ class PairSamples(NamedTuple):
     def ratios(self, numerators: Tensor, denominators: Tensor) -> Simultaneous:
         """Ratios of sums over pairs, from numbers of each pair: [n_pairs, n_heads], and [n_pairs, 1] below."""
         above, below = (
-            torch.zeros(self.weights.shape[1], each.shape[1], dtype=torch.float64).index_add_(0, self.different, each)
-            for each in (numerators, denominators)
+            torch.zeros(self.weights.shape[1], side.shape[1], dtype=torch.float64).index_add_(0, self.different, side)
+            for side in (numerators, denominators)
         )
         return of_ratios(above, below, self.weights)
 

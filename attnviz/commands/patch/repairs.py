@@ -15,9 +15,9 @@ from attnviz.models.head_ids import HeadId
 from attnviz.trace.removal import KeptPass
 from attnviz.trace.residual_parts import Source, source_name
 from attnviz.trace.self_repair import self_repairs, why_no_repair
+from attnviz.wording import rounded, signed
 
-MOST_CHANGED = 5
-"""Later heads and networks that are listed of those whose direct effect changes most."""
+MOST_CHANGED = 5  # later heads and networks that are listed of those whose direct effect changes most
 
 _LEAST_SHARE = 0.01
 """Direct effects that are smaller, as a share of what both prompts differ by, have no repaired share: it is noise."""
@@ -33,25 +33,21 @@ class PartChange:
 
 @dataclass(frozen=True)
 class SelfRepair:
-    """What becomes of a head's direct effect when its output is that of the corrupt run, in logits, means over pairs.
+    """What becomes of a head's direct effect when its output is that of the corrupt run: logits, means over pairs."""
 
-    Attributes:
-        direct_effect: what the difference of logits loses by the head's own output alone.
-        total_effect: what it loses when all after the head runs.
-        repaired: direct less total effect.
-        interval: of what is repaired, as of :class:`attnviz.commands.patch.measure.PatchEffect`.
-        share: of the direct effect that is repaired; None where that is small.
-        norm: the part of what is repaired that is the final norm's other scale.
-        changed: the later heads and networks whose direct effect changes most, that first.
-    """
+    direct_effect: float  # what the difference of logits loses by the head's own output alone
+    total_effect: float  # what it loses when all after the head runs
+    repaired: float  # direct less total effect
+    interval: Interval | None  # of what is repaired, as of PatchEffect
+    share: float | None  # of the direct effect that is repaired; None where that is small
+    norm: float  # the part of what is repaired that is the final norm's other scale
+    changed: tuple[PartChange, ...]  # the later heads and networks whose direct effect changes most, that first
 
-    direct_effect: float
-    total_effect: float
-    repaired: float
-    interval: Interval | None
-    share: float | None
-    norm: float
-    changed: tuple[PartChange, ...]
+    @property
+    def most_changed(self) -> str:
+        if not self.changed or rounded(self.changed[0].change) == rounded(0.0):
+            return ""
+        return f"{self.changed[0].part} {signed(self.changed[0].change)}"
 
 
 class MeanRepairs:
@@ -62,30 +58,31 @@ class MeanRepairs:
         if why := why_no_repair(checkpoint):
             raise UsageError(f"leave out --self-repair (self_repair=True): {why}.")
         self._checkpoint, self._n_pairs = checkpoint, n_pairs
-        self._found: dict[HeadId, Tensor] = {}  # direct, total, norm, [3, n_pairs]
+        self._effects: dict[HeadId, Tensor] = {}  # direct, total, norm, [3, n_pairs]
         self._changes: dict[HeadId, dict[Source, float]] = {}  # sums over pairs
 
     def add(
         self, inputs: InputBatch, clean: KeptPass, corrupt: KeptPass, heads: Sequence[HeadId], at: Tensor | None
     ) -> None:
         """Remove each head from the clean passes of some pairs, ``at`` some positions [rows, n] alone."""
-        pairs = [each.text for each in inputs.inputs]
-        rows = [(*each.positions, *each.labels, *each.foils) for each in inputs.inputs]
+        pairs = [text.text for text in inputs.inputs]
+        rows = [(*text.positions, *text.labels, *text.foils) for text in inputs.inputs]
         read, answers, foils = torch.tensor(rows, device=clean.final.device).T
-        for each in self_repairs(self._checkpoint, clean, corrupt, heads, read, answers, foils, at):
-            found = self._found.setdefault(each.head, torch.zeros(3, self._n_pairs, dtype=torch.float64))
-            found[:, pairs] = torch.stack([each.direct, each.total, each.norm]).cpu()
-            changes = self._changes.setdefault(each.head, dict.fromkeys(each.changes, 0.0))
-            for source, change in each.changes.items():
+        for repair in self_repairs(self._checkpoint, clean, corrupt, heads, read, answers, foils, at):
+            effects = self._effects.setdefault(repair.head, torch.zeros(3, self._n_pairs, dtype=torch.float64))
+            effects[:, pairs] = torch.stack([repair.direct, repair.total, repair.norm]).cpu()
+            changes = self._changes.setdefault(repair.head, dict.fromkeys(repair.changes, 0.0))
+            for source, change in repair.changes.items():
                 changes[source] += float(change.sum())
 
     def by_head(self, difference: float, samples: PairSamples) -> dict[HeadId, SelfRepair]:
         """Means over all pairs, whose metric differs by a mean ``difference``."""
-        found = torch.stack([*self._found.values()])  # [n_heads, 3, n_pairs]
-        repaired = samples.means((found[:, 0] - found[:, 1]).T)
+        effects = torch.stack([*self._effects.values()])  # [n_heads, 3, n_pairs]
+        repaired = samples.means((effects[:, 0] - effects[:, 1]).T)
         least = _LEAST_SHARE * abs(difference)
         repairs = {}
-        for number, (head, (direct, total, norm)) in enumerate(zip(self._found, found.mean(-1).tolist(), strict=True)):
+        means = zip(self._effects, effects.mean(-1).tolist(), strict=True)
+        for number, (head, (direct, total, norm)) in enumerate(means):
             changes = sorted(self._changes[head].items(), key=lambda change: -abs(change[1]))[:MOST_CHANGED]
             repairs[head] = SelfRepair(
                 direct_effect=direct,

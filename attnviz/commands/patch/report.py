@@ -6,21 +6,21 @@ from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
+from attnviz.commands.ablate.report import first_lines, sample_entry
 from attnviz.commands.patch.measure import PatchEffect, Patching
 from attnviz.commands.patch.pairs import DIFFERENCE, KL, LOSS, UNITS
 from attnviz.commands.patch.repairs import SelfRepair
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT, texts_needed
-from attnviz.present.documents import model_entry, verification_entry
+from attnviz.present.documents import model_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import first_rows, notes, verification_line
+from attnviz.present.tables import first_rows, notes
 from attnviz.present.view import ViewOptions
 from attnviz.trace.paths import READS, RUN
-from attnviz.wording import about_needed, amount, bracketed, counted, error, quoted, rounded, signed, visible
+from attnviz.wording import about_needed, amount, bracketed, counted, quoted, rounded, visible
 
 _three = partial(rounded, digits=3)
 _interval = partial(bracketed, write=_three)
@@ -30,7 +30,7 @@ def _repair_entry(head: PatchEffect) -> dict[str, Any] | None:
     repair = head.repair
     if repair is None:
         return None
-    changed = [asdict(each) for each in repair.changed]
+    changed = [asdict(part) for part in repair.changed]
     return asdict(repair) | {"interval": repair.interval and list(repair.interval), "changed": changed}
 
 
@@ -70,15 +70,8 @@ _REPAIR: tuple[Field[PatchEffect], ...] = (
     Field("Interval", lambda head: _repair(head).interval, "logits", name="interval", write=_interval, detail=True),
     Field("Share", lambda head: _repair(head).share),
     Field("By norm", lambda head: _repair(head).norm, "logits", write=_three, detail=True),
-    Field("Most changed", lambda head: _most_changed(_repair(head)), "logits"),
+    Field("Most changed", lambda head: _repair(head).most_changed, "logits"),
 )
-
-
-def _most_changed(repair: SelfRepair) -> str:
-    """The later head or network that is changed most; '' where none is changed."""
-    if not repair.changed or rounded(repair.changed[0].change) == rounded(0.0):
-        return ""
-    return f"{repair.changed[0].part} {signed(repair.changed[0].change)}"
 
 
 def _repair(head: PatchEffect) -> SelfRepair:
@@ -101,12 +94,12 @@ def end_text(result: Patching) -> str:
 
 def direction_text(result: Patching) -> str:
     """Whose output goes where, and what an effect of 1 is."""
-    tokens = ["the last token" if each == "last" else quoted(str(each)) for each in result.options["at"]]
-    names = dict.fromkeys(each.partition("=")[0].strip() for each in result.options["spans"])
+    tokens = ["the last token" if name == "last" else quoted(str(name)) for name in result.options["at"]]
+    names = dict.fromkeys(span.partition("=")[0].strip() for span in result.options["spans"])
     tokens += [f"the span {visible(name)}" for name in names]
     at = f", at {' and '.join(tokens)} alone" if tokens else ""
-    how = ", directly or through networks" if result.options["networks"] == RUN else " directly"
-    path = f", as {end_text(result)} read it{how}," if result.receiver else ""
+    through = ", directly or through networks" if result.options["networks"] == RUN else " directly"
+    path = f", as {end_text(result)} read it{through}," if result.receiver else ""
     if result.denoises:
         return f"a head’s clean output{path} goes into the corrupt run{at}; 1: all is restored"
     return f"a head’s corrupt output{path} goes into the clean run{at}; 1: as bad as the corrupt prompt"
@@ -115,7 +108,7 @@ def direction_text(result: Patching) -> str:
 def metric_text(result: Patching) -> str:
     """What is measured, and what it is on both prompts."""
     pair = result.pairs[0]
-    answer, foil = (quoted(str(each)) for each in (pair.answer, pair.foil))
+    answer, foil = (quoted(str(token)) for token in (pair.answer, pair.foil))
     if result.file is not None:
         answer, foil = "the answer", "the foil"
     what = {
@@ -150,10 +143,7 @@ def interval_text(result: Patching) -> str:
 
 def _names(heads: Sequence[PatchEffect]) -> str:
     """Heads after a colon; '' where these are none or many."""
-    return f": {', '.join(str(head.id) for head in heads)}" if 0 < len(heads) <= _NAMED else ""
-
-
-_NAMED = 6  # heads that a sentence names
+    return f": {', '.join(str(head.id) for head in heads)}" if 0 < len(heads) <= 6 else ""
 
 
 def unrelated_text(result: Patching) -> str:
@@ -169,9 +159,9 @@ def unrelated_text(result: Patching) -> str:
 
 
 def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
-    checked, pair = result.verified, result.pairs[0]
-    base, other = ("corrupt", "clean") if result.denoises else ("clean", "corrupt")
+    pair = result.pairs[0]
     file = result.file and {"path": str(result.file.path), "sha256": result.file.sha256}
+    base, other = ("corrupt", "clean") if result.denoises else ("clean", "corrupt")
     return {
         "model": model_entry(result.checkpoint),
         "prompts": None if file else {"clean": pair.clean, "corrupt": pair.corrupt},
@@ -183,42 +173,28 @@ def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
         "corrupt": result.corrupt,
         "worse": result.worse and list(result.worse),
         "effect": f"(metric - {base}) / ({other} - {base})",
-        "verification": verification_entry(checked.attention)
-        | {"rows_verified": checked.n_inputs}
-        | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
+        "verification": sample_entry(result.verified),
     }
 
 
 def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
-    checked = result.verified
-    more = (
-        f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
-        f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'prompt')}"
-    )
-    yield Text.assemble(
-        (f"{result.checkpoint.short_name} on {prompts_line(result)}", "bold"),
-        f"\n{capital(metric_text(result))}.\n",
-        verification_line(checked.attention, result.checkpoint, more if choices.verbose else ""),
-    )
+    source, what = f"{result.checkpoint.short_name} on {prompts_line(result)}", f"{capital(metric_text(result))}."
+    yield first_lines(source, what, result.verified, result.checkpoint, "prompt" if choices.verbose else None)
+    of_file = () if result.file is None else result.file.notes
     if result.options["self_repair"]:
         yield from _repair_tables(result, choices)
         if not choices.verbose:
-            yield notes(*_of_file(result))
+            yield notes(*of_file)
             return
     columns = pick(_FIELDS, "rank", "id", "effect")
     if any(head.interval for head in result.heads):
         columns += pick(_FIELDS, "interval")
     if result.n_unrelated:
         columns += pick(_FIELDS, "unrelated")
-    order = "the effect furthest from 0 first"
     title = f"Paths from heads to {end_text(result)}" if result.receiver else "Heads patched one at a time"
-    top = choices.rows(6)
-    yield first_rows(title, columns, result.heads, top, "patch.csv", order=order)
-    yield notes(f"{capital(direction_text(result))}.", interval_text(result), unrelated_text(result), *_of_file(result))
-
-
-def _of_file(result: Patching) -> tuple[str, ...]:
-    return () if result.file is None else result.file.notes
+    order = "the effect furthest from 0 first"
+    yield first_rows(title, columns, result.heads, choices.rows(6), "patch.csv", order=order)
+    yield notes(f"{capital(direction_text(result))}.", interval_text(result), unrelated_text(result), *of_file)
 
 
 def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -236,7 +212,5 @@ def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[Renderabl
 
 
 SPEC = CommandSpec[Patching](
-    content=_content,
-    table=lambda result, _: NamedTable("heads", _FIELDS, result.heads),
-    tables=_tables,
+    content=_content, table=lambda result, _: NamedTable("heads", _FIELDS, result.heads), tables=_tables
 )

@@ -14,8 +14,8 @@ from attnviz.wording import counted
 
 
 def _plan_effects(result: Patching, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Plan the map of every head's effect; heads that were not patched are hatched."""
-    model, n_patched = result.checkpoint, len(result.heads)
+    model = result.checkpoint
+    n_patched = len(result.heads)
     values = np.full((model.n_layers, model.n_heads), np.nan)
     for head in result.heads:
         values[head.id.layer, head.id.head] = head.effect

@@ -6,5 +6,4 @@ VIEWS = (
     View("roles", "the clearest role of every head"),
     View("relations", "the best head of each relation beside its largest baseline"),
     page_view("roles and relations as tables that sort, heads as a scatter, in one HTML file"),
-)  # fmt: skip
-"""Its figures, in the order of the documentation."""
+)

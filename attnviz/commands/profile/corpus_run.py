@@ -22,13 +22,17 @@ from attnviz.texts.runs import Additive, LongRun, RunSettings, token_counts
 TEXTS_APART = 1 << 40
 """Distance between the text numbers of two corpora, so that each text has its own bootstrap weights."""
 
+_PARTS = "statistics relations meanings names writing distances repeats attention chats pointing".split()
+
 
 class CorpusRun:
     """Tallies of a profile, and how much of each corpus is ``measured``."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self.settings, checkpoint = settings, settings.checkpoint
-        shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
+        self.settings = settings
+        checkpoint = settings.checkpoint
+        shape = (checkpoint.n_layers, checkpoint.n_heads)
+        causal = checkpoint.architecture.causal
         learned = checkpoint.architecture.learned_sinks
         self.statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows, learned_sinks=learned)
         self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
@@ -52,16 +56,8 @@ class CorpusRun:
         return any(corpus.kind == "conllu" for corpus in self.settings.corpora)
 
     def measure(self, *, repeats: bool) -> bool:
-        """Measure this process's share of all corpora, and of random ``repeats``.
-
-        Returns whether this process is the first, which merges all tallies. Raises as
-        :class:`attnviz.texts.runs.LongRun`.
-        """
-        parts: dict[str, Additive] = {
-            "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings, "names": self.names,
-            "writing": self.writing, "distances": self.distances, "repeats": self.repeats, "attention": self.attention,
-            "chats": self.chats, "pointing": self.pointing,
-        }  # fmt: skip
+        """Measure this process's share of all corpora, and of random ``repeats``; True in the first, which merges."""
+        parts: dict[str, Additive] = {name: getattr(self, name) for name in _PARTS}
         run = LongRun(self.settings, parts, self.count, self.prepared)
         run.measure()
         if repeats:

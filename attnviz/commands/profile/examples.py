@@ -35,40 +35,36 @@ from attnviz.texts.batches import Batch, EncodedText, SampledAttention, batches
 from attnviz.texts.reading import Text, read_texts
 from attnviz.texts.runs import RunSettings
 
-SAMPLED_TEXTS = 500
-"""Most texts of each corpus searched for examples: as many as an untrained copy is measured on."""
+SAMPLED_TEXTS = 500  # most texts of each corpus searched for examples: as many as an untrained copy is measured on
 
 _STEPS = 10_000
 """Weights are rounded to four decimals, since those of two batches of different length differ by rounding."""
 
 _FAINTEST = _STEPS // 100  # the least weight of a miss
-
 _SPARE = 4  # further examples kept, since some turn out to be duplicates
 
 
 def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleExamples, ...]:
     """Find ``n`` hits, and misses, of the roles that each head has, and of its best relation."""
-    roles, settings = _with_examples(roles) if n else [], run.settings
-    search = _Search(run, roles, n)
+    best: dict[HeadId, Role] = {}
+    for role in roles:
+        if role.role.startswith(SYNTACTIC) and role.n >= ENOUGH_INSTANCES:
+            best[role.id] = max(best.get(role.id, role), role, key=attrgetter("margin"))
+    shown = [role for role in roles if n and (role.holds or role is best.get(role.id))]
+    shown.sort(key=attrgetter("id"))
+    settings = run.settings
+    search = _Search(run, shown, n)
     attention = SampledAttention(settings.checkpoint, settings.seed)
     for number, corpus in enumerate(settings.corpora):
-        wanted = any((role.role == "coreference") == (corpus.kind == "gap") for role in roles)
-        drawn, done = _drawn(settings, number) if wanted else [], 0
+        wanted = any((role.role == "coreference") == (corpus.kind == "gap") for role in shown)
+        drawn = _drawn(settings, number) if wanted else []
+        done = 0
         texts = (text for text in map(run.prepared, drawn) if text is not None)
         for batch in batches(settings.checkpoint, texts, settings.batch_size, lambda *_: None):
             search.look(attention, number, batch)
             done += len(batch.items)
             settings.progress(f"{corpus.path.name}, examples", done, len(drawn))
     return search.examples()
-
-
-def _with_examples(roles: Sequence[Role]) -> list[Role]:
-    """Roles that hold, and the best relation of each head, by head."""
-    best: dict[HeadId, Role] = {}
-    for role in roles:
-        if role.role.startswith(SYNTACTIC) and role.n >= ENOUGH_INSTANCES:
-            best[role.id] = max(best.get(role.id, role), role, key=attrgetter("margin"))
-    return sorted((role for role in roles if role.holds or role is best.get(role.id)), key=attrgetter("id"))
 
 
 def _drawn(settings: RunSettings, number: int) -> list[Text]:
@@ -89,7 +85,6 @@ class TopExamples:
 
     @property
     def floor(self) -> int:
-        """The least score kept."""
         return -self._kept[-1][0] if len(self._kept) == self._n else 0
 
     def offer(self, score: int, key: tuple[int, int, int], example: Example) -> None:
@@ -99,14 +94,14 @@ class TopExamples:
 
     def ranked(self) -> list[Example]:
         """Examples, the best first."""
-        return [each[-1] for each in self._kept]
+        return [kept[-1] for kept in self._kept]
 
     def different(self, n: int) -> tuple[Example, ...]:
         """The best ``n`` with distinct texts and pairs."""
-        seen: dict[object, Example] = {}
-        for each in self.ranked():
-            seen.setdefault((each.text, each.query, each.key), each)
-        return tuple(seen.values())[:n]
+        first: dict[object, Example] = {}
+        for example in self.ranked():
+            first.setdefault((example.text, example.query, example.key), example)
+        return tuple(first.values())[:n]
 
 
 @dataclass(frozen=True)
@@ -160,18 +155,14 @@ class _Seen(NamedTuple):
         return scores.masked_fill(ranks < best[texts], -1)
 
 
-_Role = tuple[str, str | None]  # name and direction of a role
-
+_RoleName = tuple[str, str | None]  # name and direction of a role
 _Kept = tuple[TopExamples, TopExamples]  # hits and misses
 
 
 class _Search:
-    """Collects examples of roles batch by batch."""
-
     def __init__(self, run: CorpusRun, roles: Sequence[Role], n: int) -> None:
         self._run, self._roles, self._n = run, roles, n
-        self._causal = run.settings.checkpoint.architecture.causal
-        self._kept: dict[_Role, dict[HeadId, _Kept]] = {}
+        self._kept: dict[_RoleName, dict[HeadId, _Kept]] = {}
         for role in roles:
             kept = TopExamples(n + _SPARE), TopExamples(n + _SPARE)
             self._kept.setdefault((role.role, role.direction), {})[role.id] = kept
@@ -183,70 +174,99 @@ class _Search:
         for role in self._roles:
             hits, misses = self._kept[role.role, role.direction][role.id]
             groups = hits.different(self._n), misses.different(self._n)
-            examples.append(RoleExamples(role.id, role.role, role.direction, *groups))
-        return tuple(each for each in examples if any(each.groups.values()))
+            if any(groups):
+                examples.append(RoleExamples(role.id, role.role, role.direction, *groups))
+        return tuple(examples)
 
     def look(self, attention: SampledAttention, corpus: int, batch: Batch) -> None:
         """Run a batch of a corpus, and keep its examples that are among the best."""
-        names = self._run.settings.corpora[corpus].kind == "gap"
-        members, instances = self._of_names(batch) if names else self._of_sentences(batch)
-        merged, patterns = SpansOfTexts(members, batch.valid.shape[1], torch.device("cpu")), dict[int, Tensor]()
+        members: Spans
+        if self._run.settings.corpora[corpus].kind == "gap":
+            members, instances = [item.members for item in batch.items], self._of_names(batch)
+        else:
+            words = RelatedWords.of_batch(batch)
+            members, instances = words.members, self._of_sentences(batch, words)
+        merged = SpansOfTexts(members, batch.valid.shape[1], torch.device("cpu"))
+        patterns = dict[int, Tensor]()
 
         def on_weighted_values(layer: int, weighted: Tensor) -> None:
             tokens = cache(partial(patterns.pop(layer).to, "cpu", torch.float32))
             spans = cache(lambda: merged.between(tokens()))
             for role, some in instances.items():
-                kept = {id: each for id, each in self._kept[role].items() if id.layer == layer}
+                kept = {id: of_head for id, of_head in self._kept[role].items() if id.layer == layer}
                 if kept and len(some.texts):
                     shown = None
                     if role[0] in WRITTEN:
                         shown = self._run.writing.shown(role[0], layer, weighted, batch).cpu()
                     seen = some.seen(spans() if some.spans else tokens(), [id.head for id in kept], shown)
-                    scores = seen.scores(some.texts)
-                    self._offer(list(kept.values()), corpus, batch, some, seen, scores)
+                    self._offer(list(kept.values()), corpus, batch, some, seen)
 
         attention.run(batch, patterns.__setitem__, on_weighted_values)
 
-    def _of_names(self, batch: Batch) -> tuple[Spans, dict[_Role, _Instances]]:
-        instances = {role: _pronouns(batch, role[1]) for role in self._kept if role[0] == "coreference"}
-        return [item.members for item in batch.items], instances
+    def _of_names(self, batch: Batch) -> dict[_RoleName, _Instances]:
+        """Instances of coreference in GAP: the query is span 0, the names are 1 and 2."""
+        texts, spans = torch.arange(len(batch.items)), torch.arange(3)
+        pronouns = torch.zeros_like(texts)
+        answers = torch.tensor([1 + bool(item.source.answer) for item in batch.items])
+        both = _Instances(texts, pronouns, pronouns, spans > pronouns[:, None], spans == answers[:, None], spans=True)
+        names = [role for role in self._kept if role[0] == "coreference"]
+        return {role: replace(both, reverse=role[1] == NAME_DIRECTIONS[1]) for role in names}
 
-    def _of_sentences(self, batch: Batch) -> tuple[Spans, dict[_Role, _Instances]]:
-        words = RelatedWords.of_batch(batch)
+    def _of_sentences(self, batch: Batch, words: RelatedWords) -> dict[_RoleName, _Instances]:
         sizes = torch.tensor(list(map(len, words.members)))
-        instances = {}
+        causal = self._run.settings.checkpoint.architecture.causal
+        positions = torch.arange(int(sizes.max()))
+        instances = dict[_RoleName, _Instances]()
         for role, direction in self._kept:
             relation = role.removeprefix(SYNTACTIC)
             if relation == role:
-                instances[role, direction] = _content_tokens(self._run, batch, role)
+                some = _content_tokens(self._run, batch, role)
+                if some is not None:
+                    instances[role, direction] = some
             elif relation in words.numbers:
-                pairs = words.pairs[words.numbers[relation]]
-                instances[role, direction] = _words(pairs, sizes, direction, self._causal)
-        return words.members, {role: some for role, some in instances.items() if some is not None}
+                texts, dependents, heads = words.pairs[words.numbers[relation]].T
+                queries, wanted = (dependents, heads) if direction == DIRECTIONS[0] else (heads, dependents)
+                visible = positions < queries[:, None] if causal else positions != queries[:, None]
+                keys = (positions < sizes[texts, None]) & visible
+                right = keys & (positions == wanted[:, None])
+                known = right.any(-1)
+                instances[role, direction] = _Instances(
+                    texts=texts[known],
+                    queries=queries[known],
+                    positions=dependents[known],
+                    keys=keys[known],
+                    right=right[known],
+                    spans=True,
+                )
+        return instances
 
-    def _offer(
-        self, kept: Sequence[_Kept], corpus: int, batch: Batch, some: _Instances, seen: _Seen, scores: Tensor
-    ) -> None:
+    def _offer(self, kept: Sequence[_Kept], corpus: int, batch: Batch, some: _Instances, seen: _Seen) -> None:
+        scores = seen.scores(some.texts)
         floors = torch.tensor([[top.floor for top in of_head] for of_head in kept])
         better = (scores >= floors).nonzero()
         at, head, _ = better.T
         numbers = torch.stack([some.texts[at], some.queries[at], some.positions[at], scores[tuple(better.T)]], 1)
-        readings = torch.stack([each[at, head] for each in seen], 1)
+        readings = torch.stack([of_heads[at, head] for of_heads in seen], 1)
         rows = torch.cat([better[:, 1:], numbers, readings], 1).tolist()
-        for of_head, kind, text, query, position, score, *reading in rows:
+        for of_head, kind, text, query, position, score, hit, key, weight, gold, gold_weight in rows:
             item = batch.items[text]
-            example = self._example(item, corpus, some, query, reading)
+            attending, attended, right = (self._unit(item, some.spans, at) for at in (query, key, gold))
+            pair, right_pair = (attending, attended), (attending, right)
+            if some.reverse:
+                pair, right_pair = pair[::-1], right_pair[::-1]
+            example = Example(
+                corpus=self._run.settings.corpora[corpus].path.name,
+                number=item.source.number,
+                text=item.source.text,
+                query=pair[0],
+                key=pair[1],
+                weight=weight / _STEPS,
+                hit=bool(hit),
+                gold=None if gold_weight < 0 else right_pair,
+                gold_weight=None if gold_weight < 0 else gold_weight / _STEPS,
+                id=item.source.id,
+            )
             kept[of_head][kind].offer(score, (corpus, item.source.number, position), example)
-
-    def _example(self, item: EncodedText, corpus: int, some: _Instances, query: int, reading: Sequence[int]) -> Example:
-        hit, key, weight, gold, gold_weight = reading
-        pair, right = ((self._unit(item, some.spans, query), self._unit(item, some.spans, at)) for at in (key, gold))
-        if some.reverse:
-            pair, right = pair[::-1], right[::-1]
-        name = self._run.settings.corpora[corpus].path.name
-        gold_reading = (None, None) if gold_weight < 0 else (right, gold_weight / _STEPS)
-        made = Example(name, item.source.number, item.source.text, *pair, weight / _STEPS, bool(hit), *gold_reading)
-        return replace(made, id=item.source.id)
 
     def _unit(self, item: EncodedText, span: bool, at: int) -> Unit:
         """A span of a text, or a token; a special token by name, before or after the text."""
@@ -261,12 +281,13 @@ class _Search:
 def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | None:
     non_sink, valid = batch.non_sink.cpu(), batch.valid.cpu()
     keys = valid[:, None] & allowed_units(valid.shape[1], run.settings.checkpoint.architecture.causal)
-    right, spread = keys & ~non_sink[:, None], role == "broad"
+    right = keys & ~non_sink[:, None]
+    spread = role == "broad"
     if role in run.statistics.roles:
         keys = keys & non_sink[:, None]
         right = keys & run.statistics.masks_of(batch)[:, run.statistics.roles.index(role)]
     elif role == "semantic":
-        keys, cosines = (each.cpu() for each in run.meanings.cosines(batch))
+        keys, cosines = (tensor.cpu() for tensor in run.meanings.cosines(batch))
         right = keys & (cosines >= MARGIN)
     elif role == RARE_WORD:
         keys = keys & non_sink[:, None]
@@ -280,24 +301,3 @@ def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | Non
         return None
     texts, queries = (non_sink & (right.any(-1) | spread)).nonzero().T
     return _Instances(texts, queries, queries, keys[texts, queries], right[texts, queries], spread=spread)
-
-
-def _words(pairs: Tensor, sizes: Tensor, direction: str | None, causal: bool) -> _Instances:
-    """Instances of a relation that the model can see, from (text, dependent, head), [n, 3], and words per text."""
-    texts, dependents, heads = pairs.T
-    queries, wanted = (dependents, heads) if direction == DIRECTIONS[0] else (heads, dependents)
-    word = torch.arange(int(sizes.max()))
-    keys = (word < sizes[texts, None]) & (word < queries[:, None] if causal else word != queries[:, None])
-    right = keys & (word == wanted[:, None])
-    known = right.any(-1)
-    texts, queries, dependents, keys, right = (each[known] for each in (texts, queries, dependents, keys, right))
-    return _Instances(texts, queries, dependents, keys, right, spans=True)
-
-
-def _pronouns(batch: Batch, direction: str | None) -> _Instances:
-    """Instances of coreference in GAP: the query is span 0, the names are 1 and 2."""
-    texts = torch.arange(len(batch.items))
-    pronouns = torch.zeros_like(texts)
-    answers = torch.tensor([1 + bool(item.source.answer) for item in batch.items])
-    keys, right = torch.arange(3) > pronouns[:, None], torch.arange(3) == answers[:, None]
-    return _Instances(texts, pronouns, pronouns, keys, right, spans=True, reverse=direction == NAME_DIRECTIONS[1])

@@ -36,12 +36,8 @@ from attnviz.trace.contributions import why_not_linear
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
 
-PARTS = "", "untrained copy"
-"""Parts of a profile's run: the model and its control."""
-
-CONTROL_TEXTS = 500
-"""Most texts of each corpus for the untrained copy."""
-
+PARTS = "", "untrained copy"  # parts of a profile's run: the model and its control
+CONTROL_TEXTS = 500  # most texts of each corpus for the untrained copy
 _OfHead = TypeVar("_OfHead", Role, RoleExamples)
 
 
@@ -57,64 +53,45 @@ class CorpusCount:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Profile(Result):
-    """Statistics and roles of a model's heads on corpora; parts without data are None.
-
-    Attributes:
-        seed: of all random numbers.
-        frequencies: name of the list that says which tokens are rare; None where the corpora do.
-        verification, texts_verified: how closely the heads reproduce the model, and on how many texts.
-        relations: syntactic relations, the most frequent first.
-        gold: whether the trees are gold, not a parser's.
-        control_texts: on how many texts an untrained copy of the model was measured.
-        head_distances: mean Jensen-Shannon divergence of any two heads in nats, on queries of the verified
-            texts, [n_all_heads, n_all_heads].
-        roles: of every head, whether they hold or not.
-        examples: of the roles that a head has, and of its best relation.
-        why_no_copying: the reason why copying was not measured on sentences, or ''.
-        text_notes: sentences on how the corpora were read.
-        chats: attention between the roles of chats, and the lookback ratio of their answers.
-    """
+    """Statistics and roles of a model's heads on corpora; parts without data are None."""
 
     command: ClassVar[str] = "profile"
 
     checkpoint: Checkpoint
     weights_sha256: str | None
     corpora: tuple[CorpusCount, ...]
-    seed: int
+    seed: int  # of all random numbers
     verification: Verification
     texts_verified: int
     statistics: StatisticsTally | None
-    relations: tuple[RelationCount, ...] | None
-    gold: bool
+    relations: tuple[RelationCount, ...] | None  # the most frequent first
+    gold: bool  # whether the trees are gold, not a parser's
     coreference: NameCount | None
-    control_texts: int | None
+    control_texts: int | None  # on how many texts an untrained copy of the model was measured
     repeats: RepeatScores | None
-    head_distances: Tensor | None
-    roles: tuple[Role, ...]
-    examples: tuple[RoleExamples, ...] = ()
-    why_no_copying: str = ""
-    text_notes: tuple[str, ...] = ()
-    chats: tuple[ChatScores, ...] = ()
-    frequencies: str | None = None
+    head_distances: Tensor | None  # mean Jensen-Shannon divergence of any two heads in nats, on verified texts
+    roles: tuple[Role, ...]  # of every head, whether they hold or not
+    examples: tuple[RoleExamples, ...] = ()  # of the roles that a head has, and of its best relation
+    why_no_copying: str = ""  # why copying was not measured on sentences
+    text_notes: tuple[str, ...] = ()  # on how the corpora were read
+    chats: tuple[ChatScores, ...] = ()  # attention between the roles of chats, and the lookback ratio of their answers
+    frequencies: str | None = None  # the list that says which tokens are rare; None where the corpora do
 
     def roles_by_head(self) -> dict[HeadId, list[Role]]:
         """Roles that each head has, the clearest first; heads without roles included."""
-        model = self.checkpoint
-        return judged.roles_by_head(self.roles, select_heads((), model.kinds))
+        return judged.roles_by_head(self.roles, select_heads((), self.checkpoint.kinds))
 
     def role(self, id: HeadId, name: str, direction: str = "") -> Role | None:
         """A head's verdict for a role, by default in its better direction; None where the role does not occur."""
-        role = next((each for each in self.roles if (each.id, each.role) == (id, name)), None)
+        role = next((role for role in self.roles if (role.id, role.role) == (id, name)), None)
         if role is None or direction in ("", role.direction):
             return role
-        candidates = [
-            *judged.syntax_candidates(self.relations or ()), *judged.coreference_candidates(self.coreference)
-        ]  # fmt: skip
+        candidates = [*judged.syntax_candidates(self.relations or ())]
+        candidates += judged.coreference_candidates(self.coreference)
         return judged.in_direction(self.roles, candidates, id, name, direction)
 
     @property
     def trees(self) -> str:
-        """Source of the dependency trees."""
         return "gold trees" if self.gold else "a parser's trees, not gold"
 
     @checked
@@ -164,32 +141,16 @@ def profile_heads(
 ) -> Profile | None:
     """Measure what every head does on corpora of sentences, of names and pronouns, and on repeats.
 
-    Under torchrun the corpora are split over the processes; the first one returns the profile.
+    Arguments are the options of ``attnviz profile --help``. ``paths`` are texts (``.txt``, a text a line; a table
+    ``.csv``, ``.tsv``, ``.jsonl``, ``.json``, ``.parquet``; a folder of the library datasets), treebanks (``.conllu``,
+    gold trees), GAP ``.tsv`` (coreference), or chats (a table with ``messages``). Of encoder-decoders the encoder is
+    measured. With ``control`` a freshly initialised copy of the model is measured, too, on at most
+    :data:`CONTROL_TEXTS` texts of each corpus: a role that is evidence passes only above it.
 
-    Args:
-        model: see :data:`attnviz.models.opening.Model`; of encoder-decoders the encoder.
-        paths: texts (``.txt``, a text a line; a table ``.csv``, ``.tsv``, ``.jsonl``, ``.json``, ``.parquet``; a folder
-            of the library datasets), treebanks (``.conllu``, gold trees), GAP ``.tsv`` (coreference), or chats (a table
-            with ``messages``).
-        repeats: also random tokens, repeated.
-        limit: sentences, or rows, of each corpus that are read.
-        batch_size: texts that the model reads at once.
-        seed: of everything random: which batches are verified, the bootstrap, the repeats.
-        syntax: parse texts where spaCy and a pipeline are installed, and no gold trees are given; find the
-            subjects of GAP's passages.
-        parser: the spaCy pipeline to use; default an installed English one.
-        control: measure a freshly initialised copy of the model, too, on at most :data:`CONTROL_TEXTS` texts of each
-            corpus; a role that is evidence passes only above it.
-        examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none.
-        frequencies: a file of words with their counts, by which tokens are rare; default the corpora.
-        unfinished: a file in which to keep what was measured; the next call with the same settings goes on from
-            there. Delete it when you have saved the profile.
-        progress: callback for each corpus, how many of its texts are done, and about how many there are.
-        warn: callback for each text that was left out because the model cannot read it.
-        reading: see :class:`attnviz.options.CorpusOptions`; ``device_map`` is of one process, without ``control``.
-
-    Returns:
-        the profile; None in all processes but the first.
+    ``unfinished`` is a file in which to keep what was measured: the next call with the same settings goes on from
+    there; delete it when you have saved the profile. ``progress`` is called for each corpus with how many of its texts
+    are done, and about how many there are; ``warn`` for each text that is left out. Under torchrun the corpora are
+    split over the processes; the first one returns the profile, the others None.
 
     Raises:
         UsageError: nothing to measure was given, or one corpus twice.
@@ -204,7 +165,7 @@ def profile_heads(
     corpora = open_corpora(paths, columns)
     parse = find_parser(corpora, parser, syntax)
     checkpoint = open_for(process, model, opening).encoder
-    of_words = [each.path for each in corpora if each.has_words_marked]
+    of_words = [corpus.path for corpus in corpora if corpus.has_words_marked]
     refuse_words(checkpoint, parser=parser, corpora=of_words)
     parse = parse if checkpoint.architecture.has_words else None
     if control and checkpoint.weight_devices:
@@ -216,13 +177,13 @@ def profile_heads(
     listed = read_frequencies(frequencies)
     tell = report_once(warn)
 
-    def measured(part: str, of: Checkpoint, most: int | None) -> CorpusRun | None:
+    def measured(part: str, model: Checkpoint, most: int | None) -> CorpusRun | None:
         """Run over corpora and merge all processes; None in all but the first."""
         identity = {
             "attnviz": __version__,
-            "model": of.name,
+            "model": model.name,
             "weights": weights,
-            "dtype": str(of.dtype),
+            "dtype": str(model.dtype),
             "seed": seed,
             "limit": most,
             "corpora": [corpus.identity for corpus in corpora],
@@ -230,11 +191,20 @@ def profile_heads(
             "frequencies": listed and listed.name,
             "plug-ins": [f"{plugin.name} ({plugin.origin})" for plugin in REGISTRY.plugins.values()],
         }
+        file = None if unfinished is None else own_file(part_file(unfinished, part), process)
         settings = RunSettings(
-            of, tuple(corpora), parse, most, batch_size, seed, process,
-            Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
-            named(part, progress), tell, listed,
-        )  # fmt: skip
+            checkpoint=model,
+            corpora=corpora,
+            parse=parse,
+            limit=most,
+            batch_size=batch_size,
+            seed=seed,
+            process=process,
+            unfinished=Unfinished(file, identity),
+            progress=named(part, progress),
+            warn=tell,
+            frequencies=listed,
+        )
         run = CorpusRun(settings)
         return run if run.measure(repeats=repeats) else None
 
@@ -257,8 +227,9 @@ def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
         if not why_not_linear(checkpoint):
             table = model.get_input_embeddings().weight
             head = copy.deepcopy(head, {id(old.get_input_embeddings().weight): table})  # tied where the model's is
-            for own in (each for each in head.parameters() if each is not table):
-                own.data = torch.randn(own.shape)  # of any size, since signs alone are measured
+            for parameter in head.parameters():
+                if parameter is not table:
+                    parameter.data = torch.randn(parameter.shape)  # of any size, since signs alone are measured
     for module in (model, head):
         if module is not None:
             module.to(checkpoint.device, checkpoint.dtype).eval()
@@ -268,11 +239,6 @@ def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
 def part_file(unfinished: Path, part: str) -> Path:
     """The file of one of the :data:`PARTS` of an unfinished profile; for the first, ``unfinished`` itself."""
     return unfinished.with_name(f"{unfinished.name}-{part.split(maxsplit=1)[0]}") if part else unfinished
-
-
-def _counts(run: CorpusRun) -> tuple[CorpusCount, ...]:
-    corpora = zip(run.settings.corpora, run.measured, strict=True)
-    return tuple(CorpusCount(corpus, done.texts, done.tokens, done.left_out) for corpus, done in corpora)
 
 
 def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
@@ -290,28 +256,35 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
     yield from judged.coreference_candidates(run.names.results())
 
 
-def _profile(
-    run: CorpusRun,
-    fresh: CorpusRun | None,
-    weights: str | None,
-    repeats: bool,
-    examples: int,
-) -> Profile:
-    checkpoint = run.settings.checkpoint
+def _profile(run: CorpusRun, fresh: CorpusRun | None, weights: str | None, repeats: bool, examples: int) -> Profile:
+    checkpoint, settings = run.settings.checkpoint, run.settings
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
     return Profile(
-        checkpoint, weights, _counts(run), run.settings.seed, run.attention.verification, run.attention.texts_verified,
-        run.statistics if run.sentences else None,
-        tuple(replace(each, layers=checkpoint.layers) for each in run.relations.results()) or None, run.gold,
-        run.names.results(), None if fresh is None else sum(done.texts for done in fresh.measured),
-        run.repeats.results() if repeats else None, run.distances.results() if run.sentences else None,
-        _renumbered(roles, checkpoint),
-        _renumbered(find_examples(run, roles, examples), checkpoint),
-        run.writing.why_no_copying if run.sentences else "", text_notes(run.settings, run.measured),
-        tuple(run.chats.results()), run.settings.frequencies and run.settings.frequencies.name,
-    )  # fmt: skip
+        checkpoint=checkpoint,
+        weights_sha256=weights,
+        corpora=tuple(
+            CorpusCount(corpus, done.texts, done.tokens, done.left_out)
+            for corpus, done in zip(settings.corpora, run.measured, strict=True)
+        ),
+        seed=settings.seed,
+        verification=run.attention.verification,
+        texts_verified=run.attention.texts_verified,
+        statistics=run.statistics if run.sentences else None,
+        relations=tuple(replace(count, layers=checkpoint.layers) for count in run.relations.results()) or None,
+        gold=run.gold,
+        coreference=run.names.results(),
+        control_texts=None if fresh is None else sum(done.texts for done in fresh.measured),
+        repeats=run.repeats.results() if repeats else None,
+        head_distances=run.distances.results() if run.sentences else None,
+        roles=_renumbered(roles, checkpoint),
+        examples=_renumbered(find_examples(run, roles, examples), checkpoint),
+        why_no_copying=run.writing.why_no_copying if run.sentences else "",
+        text_notes=text_notes(settings, run.measured),
+        chats=tuple(run.chats.results()),
+        frequencies=settings.frequencies and settings.frequencies.name,
+    )
 
 
 def _renumbered(of_heads: Iterable[_OfHead], checkpoint: Checkpoint) -> tuple[_OfHead, ...]:
     """Renumber heads from a measured encoder to the whole model."""
-    return tuple(replace(each, id=HeadId(checkpoint.layers[each.id.layer], each.id.head)) for each in of_heads)
+    return tuple(replace(row, id=HeadId(checkpoint.layers[row.id.layer], row.id.head)) for row in of_heads)

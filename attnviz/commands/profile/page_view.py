@@ -25,22 +25,25 @@ from attnviz.wording import counted, visible
 
 def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``, without patterns of single texts."""
-    model, of_heads = profile.checkpoint, profile.roles_by_head()
+    model = profile.checkpoint
+    of_heads = profile.roles_by_head()
     telling = min(of_heads, key=lambda head: role_key(of_heads[head][0]) if of_heads[head] else (math.inf,))
     judged = {(role.id, role.role): role for role in profile.roles}
+    notes = [
+        "A head's label is its clearest role: that of the largest error reduction among those it has. Roles overlap; "
+        "the table has all, profile.json every score."
+    ]
+    if profile.relations is not None:
+        notes.append(f"Dependency relations rest on {profile.trees}.")
+    sample = f" on a sample of {counted(profile.texts_verified, 'text')}"
     options = [*model.model_options, *(["--seed", str(profile.seed)] if profile.seed else [])]
-    return {
+    texts = [str(count.corpus.path) for count in profile.corpora]
+    data = {
         "command": "profile",
         "title": profile.source(),
         "caption": caption_of(f"Interactive page of the roles of {counted(len(of_heads), 'head')}, {profile.source()}"),
-        "verification": verification_line(
-            profile.verification, model, sample=f" on a sample of {counted(profile.texts_verified, 'text')}"
-        ).plain,
-        "notes": [
-            "A head's label is its clearest role: that of the largest error reduction among those it has. Roles "
-            "overlap; the table has all, profile.json every score.",
-            *([f"Dependency relations rest on {profile.trees}."] if profile.relations is not None else []),
-        ],
+        "verification": verification_line(profile.verification, model, sample=sample).plain,
+        "notes": notes,
         "sides": [],
         "axes": [],
         "end": 1,
@@ -52,30 +55,25 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "dropped": "",
         "colours": colours_entry(),
         "families": families_entry(),
-        "command_line": {
-            "program": ["profile"], "texts": [str(count.corpus.path) for count in profile.corpora], "options": options
-        },
+        "command_line": {"program": ["profile"], "texts": texts, "options": options},
         "start": {"head": str(telling), "scale": "shared", "drop": False, "token": []},
         "tables": list(_tables(profile)),
-        "examples": [sentences_entry(each, judged[each.id, each.role]) for each in profile.examples],
-        **_spans(profile),
-    }  # fmt: skip
-
-
-def _spans(profile: Profile) -> dict[str, Any]:
-    """``spans`` of the page: the roles of chats, and the share of every head from one to another; empty without."""
-    shares = [each for each in profile.chats if each.measure == SHARE]
-    names = sorted({name for each in shares for name in (each.source, each.target)})
-    pairs = [
-        {
-            "from": names.index(each.source),
-            "to": names.index(each.target),
-            "uniform": short_float(float(each.scores.baseline.mean())),
-            "values": [short_float(value) for value in each.scores.scores.flatten().tolist()],
-        }
-        for each in shares
-    ]
-    return {"spans": {"names": names, "places": [[] for _ in names], "pairs": pairs}} if shares else {}
+        "examples": [sentences_entry(role, judged[role.id, role.role]) for role in profile.examples],
+    }
+    shares = [pair for pair in profile.chats if pair.measure == SHARE]
+    if shares:  # the roles of chats, and the share of every head from one to another
+        names = sorted({name for pair in shares for name in (pair.source, pair.target)})
+        pairs = [
+            {
+                "from": names.index(pair.source),
+                "to": names.index(pair.target),
+                "uniform": short_float(float(pair.scores.baseline.mean())),
+                "values": [short_float(value) for value in pair.scores.scores.flatten().tolist()],
+            }
+            for pair in shares
+        ]
+        data["spans"] = {"names": names, "places": [[] for _ in names], "pairs": pairs}
+    return data
 
 
 def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
@@ -112,18 +110,17 @@ def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
                 of_head = {head: float(values[head]) for head in heads}
                 title = name.replace("_", " ")
                 yield column(name, title, "mean over the corpora", baselines.get(name), of_head)
-    for each in profile.chats:
-        if each.measure == LOOKBACK:
-            of_head = {head: float(each.scores.scores[0][head]) for head in heads}
-            yield column("lookback", "lookback ratio", statistics.LOOKBACK, float(each.scores.baseline.mean()), of_head)
-    for role in dict.fromkeys(role.role for role in profile.roles if role.holds):
-        of_role = [each for each in profile.roles if each.role == role]
-        scores = {each.id: each.score for each in of_role}
-        yield column(role, f"role {visible(role)}", of_role[0].threshold, None, scores)
+    for pair in profile.chats:
+        if pair.measure == LOOKBACK:
+            of_head = {head: float(pair.scores.scores[0][head]) for head in heads}
+            yield column("lookback", "lookback ratio", statistics.LOOKBACK, float(pair.scores.baseline.mean()), of_head)
+    for name in dict.fromkeys(role.role for role in profile.roles if role.holds):
+        of_role = [role for role in profile.roles if role.role == name]
+        scores = {role.id: role.score for role in of_role}
+        yield column(name, f"role {visible(name)}", of_role[0].threshold, None, scores)
 
 
 def _tables(profile: Profile) -> Iterator[dict[str, Any]]:
-    """The tables of the terminal, with all roles that heads have."""
     names = ("id", "role", "direction", "score", "baseline", "error_reduction", "interval", "n", "untrained")
     roles = [role for of_head in profile.roles_by_head().values() for role in of_head]
     note = f"A head may have several. Untrained: the best head of a freshly initialised copy. {DESCRIBING}"
@@ -139,27 +136,23 @@ def sentences_entry(of: RoleExamples, role: Role | None) -> dict[str, Any]:
     name = role_name(of.role, of.direction)
     failed = "" if role is not None and role.holds else "does not pass"
     numbers = filter(None, (failed, "" if role is None else role_numbers(role)))
-    return {
-        "head": str(of.id),
-        "role": role_name(of.role, None),
-        "title": f"{name}: {', '.join(numbers)}",
-        "examples": [
-            {
-                "name": name, "hit": example.hit, "weight": short_float(example.weight),
-                "right": None if example.hit else short_float(example.gold_weight), "parts": _runs(example),
-            }
-            for name, example in named_examples(of)
-        ],
-    }  # fmt: skip
+    examples = []
+    for example_name, example in named_examples(of):
+        right = None if example.hit else short_float(example.gold_weight)
+        weight, parts = short_float(example.weight), _runs(example)
+        examples.append({"name": example_name, "hit": example.hit, "weight": weight, "right": right, "parts": parts})
+    title = f"{name}: {', '.join(numbers)}"
+    return {"head": str(of.id), "role": role_name(of.role, None), "title": title, "examples": examples}
 
 
 def _runs(example: Example) -> list[list[str]]:
     """The text of an example as runs of words; those of its pair apart, with their part in it."""
     runs: list[list[str]] = []
     for part in parts_of_text(example, LONGEST):
-        space, ends = "" if part.joined or not runs else " ", " ".join(sorted(part.ends))
-        if ends:
-            runs += [*([[space, ""]] if space else []), [visible(part.text), ends]]
+        space = "" if part.joined or not runs else " "
+        if part.ends:
+            runs += [[space, ""]] if space else []
+            runs.append([visible(part.text), " ".join(sorted(part.ends))])
         elif runs and not runs[-1][1]:
             runs[-1][0] += space + visible(part.text)
         else:

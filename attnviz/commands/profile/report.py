@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 from torch import Tensor
 
-from attnviz.commands.profile.measure import CorpusCount, Profile
+from attnviz.commands.profile.measure import Profile
 from attnviz.judge.roles import ENOUGH_INSTANCES, MIN_TEXTS_SHARES, Role
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
 from attnviz.measures.estimates import HeadScores
@@ -18,7 +18,7 @@ from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.names import NAME_DIRECTIONS, NameCount
 from attnviz.measures.patterns import REGISTRY, RETRIEVAL
 from attnviz.measures.relations import RelationCount
-from attnviz.measures.tallies import OFFSETS, StatisticsTally
+from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, pick, plain
@@ -48,55 +48,56 @@ ROLE_FIELDS: tuple[Field[Any], ...] = (
 
 
 def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
+    relations, repeats, tally = profile.relations, profile.repeats, profile.statistics
+    statistics: dict[str, Any] | None = None
+    if tally is not None:
+        statistics = {name: _numbers(value) for name, value in tally.results().items() if name not in OFFSETS}
+        statistics["baseline"] = {name: value for name, value in tally.baselines().items() if name not in OFFSETS}
+    chats = [
+        {
+            "measure": pair.measure,
+            "from": pair.source or None,
+            "to": pair.target or None,
+            "chats": pair.scores.texts,
+            "value": _numbers(pair.scores.scores[0]),
+            "uniform": _numbers(pair.scores.baseline[0]),
+            "error": _numbers(pair.scores.errors[0]),
+        }
+        for pair in profile.chats
+    ]
     return {
         "model": model_entry(profile.checkpoint),
-        "corpora": _corpora(profile.corpora),
+        "corpora": [
+            {**count.corpus.entry, "sentences": count.texts, "tokens": count.tokens, "left_out": count.left_out}
+            for count in profile.corpora
+        ],
         "control_texts": profile.control_texts,
         "seed": profile.seed,
         "frequencies": profile.frequencies,
         "verification": verification_entry(profile.verification) | {"sentences_verified": profile.texts_verified},
-        "statistics": None if profile.statistics is None else _statistics(profile.statistics),
-        "syntax": None
-        if profile.relations is None
-        else {"gold": profile.gold, "relations": [_relation(relation) for relation in profile.relations]},
-        "coreference": _coreference(profile.coreference),
-        "chats": [_chat_scores(each) for each in profile.chats] or None,
-        "repeats": None
-        if profile.repeats is None
-        else {
-            RETRIEVAL: None,
-            **{name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()},
-        },
+        "statistics": statistics,
+        "syntax": relations and {"gold": profile.gold, "relations": [_relation(relation) for relation in relations]},
+        "coreference": profile.coreference and _coreference(profile.coreference),
+        "chats": chats or None,
+        "repeats": repeats
+        and {RETRIEVAL: None, **{name: _numbers(scores.mean(0)) for name, scores in repeats.scores.items()}},
         "published": published_entries(_published(profile)),
         "examples": examples_entry(profile.examples),
     }
 
 
-def _corpora(counts: tuple[CorpusCount, ...]) -> list[dict[str, Any]]:
-    return [
-        {**count.corpus.entry, "sentences": count.texts} | {"tokens": count.tokens, "left_out": count.left_out}
-        for count in counts
-    ]
-
-
-def _statistics(tally: StatisticsTally) -> dict[str, Any]:
-    values = {name: _numbers(value) for name, value in tally.results().items() if name not in OFFSETS}
-    return values | {"baseline": {name: value for name, value in tally.baselines().items() if name not in OFFSETS}}
-
-
 def _relation(relation: RelationCount) -> dict[str, Any]:
     head, direction, accuracy = relation.best
+    estimate = relation.accuracy
     return {
         "relation": relation.relation,
         "n": relation.n,
-        "sentences": relation.accuracy.texts,
+        "sentences": estimate.texts,
         "offset": relation.offset,
         "offset_accuracy": relation.offset_accuracy,
         "best": {"id": str(head), "direction": direction, "accuracy": accuracy},
-        "accuracy": _by_direction(relation.accuracy.scores, relation.accuracy),
-        "baselines": {
-            name: _by_direction(values, relation.accuracy) for name, values in relation.accuracy.baselines.items()
-        },
+        "accuracy": _by_direction(estimate.scores, estimate),
+        "baselines": {name: _by_direction(values, estimate) for name, values in estimate.baselines.items()},
     }
 
 
@@ -104,9 +105,7 @@ def _by_direction(values: Tensor, estimate: HeadScores) -> dict[str, list[list[f
     return dict(zip(estimate.directions, map(_numbers, values), strict=True))
 
 
-def _coreference(names: NameCount | None) -> dict[str, Any] | None:
-    if names is None:
-        return None
+def _coreference(names: NameCount) -> dict[str, Any]:
     estimate = names.accuracy
     missing = dict.fromkeys(NAME_DIRECTIONS)
     guesses = {name: float(values.flatten()[0]) for name, values in estimate.baselines.items() if name != "other words"}
@@ -120,38 +119,24 @@ def _coreference(names: NameCount | None) -> dict[str, Any] | None:
     }
 
 
-def _chat_scores(each: ChatScores) -> dict[str, Any]:
-    numbers = {"value": each.scores.scores, "uniform": each.scores.baseline, "error": each.scores.errors}
-    named = {
-        "measure": each.measure,
-        "from": each.source or None,
-        "to": each.target or None,
-        "chats": each.scores.texts,
-    }
-    return named | {name: _numbers(values[0]) for name, values in numbers.items()}
-
-
 def _chat_fields(profile: Profile) -> list[Field[ChatScores]]:
-    """The columns of the table of attention between the roles of chats."""
-
-    def strongest(each: ChatScores) -> Text:
-        values = each.scores.scores[0].nan_to_num(-math.inf)
-        above = (values - each.scores.baseline[0].nan_to_num()).flatten()
-        best = [divmod(int(at), profile.checkpoint.n_heads) for at in above.argsort(descending=True)[:_STRONGEST]]
+    def strongest(pair: ChatScores) -> Text:
+        values = pair.scores.scores[0].nan_to_num(-math.inf)
+        above = (values - pair.scores.baseline[0].nan_to_num()).flatten()
+        best = [divmod(int(at), profile.checkpoint.n_heads) for at in above.argsort(descending=True)[:4]]
         heads = [HeadId(profile.checkpoint.layers[layer], head) for layer, head in best]
         return glued(f"{head} {rounded(float(values[head]))}" for head in heads)
 
     return [
-        Field("Attends", lambda each: each.source or "the answer"),
-        Field("to", lambda each: each.target or "what stands before"),
-        Field("Measure", lambda each: _MEASURES[each.measure]),
+        Field("Attends", lambda pair: pair.source or "the answer"),
+        Field("to", lambda pair: pair.target or "what stands before"),
+        Field("Measure", lambda pair: _MEASURES[pair.measure]),
         Field("Heads", strongest),
-        Field("Uniform", lambda each: float(each.scores.baseline.mean())),
-        Field("Chats", lambda each: each.scores.texts),
+        Field("Uniform", lambda pair: float(pair.scores.baseline.mean())),
+        Field("Chats", lambda pair: pair.scores.texts),
     ]
 
 
-_STRONGEST = 4
 _MEASURES = {SHARE: "share", LAST: "of the last token", LOOKBACK: "lookback ratio"}
 
 
@@ -166,38 +151,51 @@ def _numbers(values: Tensor) -> list[list[float | None]]:
 
 def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     sequences = 0 if profile.repeats is None else sum(profile.repeats.sequences().values())
-    texts = sum(count.texts for count in profile.corpora) + sequences
-    sample = f" on a sample, {profile.texts_verified:,} of {counted(texts, 'text')}"
-    sample += ", the random ones included" if sequences else ""
+    n_texts = sum(count.texts for count in profile.corpora)
+    sample = f" on a sample, {profile.texts_verified:,} of {counted(n_texts + sequences, 'text')}"
+    if sequences:
+        sample += ", the random ones included"
     yield verification_line(profile.verification, profile.checkpoint, sample=sample)
-    if profile.statistics is not None and texts - sequences < MIN_TEXTS_SHARES:
-        read = counted(texts - sequences, "text")
+    if profile.statistics is not None and n_texts < MIN_TEXTS_SHARES:
+        read = counted(n_texts, "text")
         yield notes(f"{read}: shares of attention give no role with fewer than {MIN_TEXTS_SHARES} (see profile.csv).")
     elif profile.statistics is None and REGISTRY.plugins:
         yield notes("Patterns of plug-ins are measured on texts alone: give a corpus.")
+    few = choices.rows(_FEW)
     if profile.relations is not None:
-        columns, order = relation_fields(profile), "the most frequent first"
-        rows = choices.rows(_FEW)
-        yield first_rows("Relations", columns, profile.relations, rows, "profile.json", noun="relation", order=order)
+        columns = relation_fields(profile)
+        order = "the most frequent first"
+        yield first_rows("Relations", columns, profile.relations, few, "profile.json", noun="relation", order=order)
     if profile.chats:
         order = "shares of attention to content, means over chats"
-        pairs = [each for each in profile.chats if each.measure == LOOKBACK or each.source != each.target]
-        few = choices.rows(_FEW)
+        pairs = [pair for pair in profile.chats if pair.measure == LOOKBACK or pair.source != pair.target]
         yield first_rows("Chats", _chat_fields(profile), pairs, few, "profile.json", noun="pair", order=order)
     control = profile.control_texts is not None
-    of_heads, top = profile.roles_by_head(), choices.rows(_FEW if profile.relations is not None else 2 * _FEW) or 0
+    of_heads = profile.roles_by_head()
+    top = choices.rows(_FEW if profile.relations is not None else 2 * _FEW) or 0
     if not choices.verbose:
-        clearest = {head: roles[:1] for head, roles in of_heads.items()}
-        yield by_head(clearest, top, "profile.csv", control=control)
-        yield notes(*_texts_left_out(profile))
-        return
+        of_heads = {head: roles[:1] for head, roles in of_heads.items()}
     yield by_head(of_heads, top, "profile.csv", control=control)
+    left = []
+    for count in profile.corpora:
+        if count.left_out:
+            why = _WHY_LEFT_OUT.get(count.corpus.kind, "")
+            total = count.texts + count.left_out
+            name = visible(count.corpus.path.name)
+            left.append(f"{name}: {count.left_out:,} of {total:,} texts left out: {why}longer than the model.")
+    if not choices.verbose:
+        yield notes(*left)
+        return
     published = _published(profile)
     if published:
         yield published_table(published)
-    yield _notes(profile)
+    yield notes(*_notes(profile), *left)
 
 
+_WHY_LEFT_OUT = {
+    "gap": "a name after the pronoun, where a causal model cannot look, or ",
+    "conllu": f"not of {SHORTEST} to {LONGEST} words, or ",
+}
 _FEW = 5  # relations, and heads, on the first screen
 
 
@@ -205,7 +203,7 @@ def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
     """The columns of the table of relations."""
     judged = Counter(role.relation for role in profile.roles)
     passing = Counter(role.relation for role in profile.roles if role.passed)
-    best = {each.relation: best_role(profile, each) for each in profile.relations or ()}
+    best = {relation.relation: best_role(profile, relation) for relation in profile.relations or ()}
 
     def verdict(relation: RelationCount) -> str:
         name = relation.relation
@@ -259,38 +257,25 @@ def by_head(of_heads: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, c
     return RowTable(title, columns, rows, caption=left_out(len(listed), len(heads), "head", file))
 
 
-def _notes(profile: Profile) -> RenderableType:
-    trees = "gold" if profile.gold else "a parser's, not gold"
+def _notes(profile: Profile) -> Iterator[str]:
     control = "No untrained copy was measured (--control)"
     if profile.control_texts is not None:
         texts = [counted(profile.control_texts, "text")] if profile.control_texts else []
         read = " and ".join([*texts, *(["the same random tokens"] if profile.repeats is not None else [])])
         control = f"Untrained: the best head of a freshly initialised copy, in the same direction, on {read}"
-    return notes(
+    yield (
         "A role passes by its threshold (a relation: 0.1 above its baseline), with the interval of score less baseline "
         f"above 0, a false discovery rate of at most {ERROR_RATE:g} over all heads, and its own interval above an "
-        f"untrained copy. {control}. {DESCRIBING} profile.json has every score.",
-        f"Trees: {trees}. Baseline: the largest of six guesses (+1: the next word). Pass: heads that pass; too few: "
-        f"below {ENOUGH_INSTANCES} instances, or texts."
-        if profile.relations is not None
-        else "",
-        profile.why_no_copying and f"Copying and copy-suppression were not measured: {profile.why_no_copying}.",
-        *_texts_left_out(profile),
+        f"untrained copy. {control}. {DESCRIBING} profile.json has every score."
     )
-
-
-def _texts_left_out(profile: Profile) -> Iterator[str]:
-    for count in profile.corpora:
-        if count.left_out:
-            total = count.texts + count.left_out
-            yield f"{visible(count.corpus.path.name)}: {count.left_out:,} of {total:,} texts left out: {_why(count)}."
-
-
-def _why(count: CorpusCount) -> str:
-    long = "longer than the model"
-    if count.corpus.kind == "gap":
-        return f"a name after the pronoun, where a causal model cannot look, or {long}"
-    return f"not of {SHORTEST} to {LONGEST} words, or {long}" if count.corpus.kind == "conllu" else long
+    if profile.relations is not None:
+        trees = "gold" if profile.gold else "a parser's, not gold"
+        yield (
+            f"Trees: {trees}. Baseline: the largest of six guesses (+1: the next word). Pass: heads that pass; too "
+            f"few: below {ENOUGH_INSTANCES} instances, or texts."
+        )
+    if profile.why_no_copying:
+        yield f"Copying and copy-suppression were not measured: {profile.why_no_copying}."
 
 
 def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
@@ -308,17 +293,5 @@ SPEC = CommandSpec[Profile](
     patterns=True,
     top=15,
     in_paper=_in_paper,
-    paper=(
-        "id",
-        "role",
-        "direction",
-        "score",
-        "baseline",
-        "n",
-        "low",
-        "high",
-        "error_reduction",
-        "untrained",
-        "too_few",
-    ),
+    paper=tuple("id role direction score baseline n low high error_reduction untrained too_few".split()),
 )

@@ -22,27 +22,16 @@ from attnviz.profiles.parts import SYNTACTIC, measured_on
 from attnviz.profiles.store import StoredProfile
 from attnviz.wording import visible
 
-LONGEST = 60
-"""Most words of a text shown."""
-
+LONGEST = 60  # most words of a text shown
 _BRACKETS = {"query": "[]", "key": "{}", "gold": "()"}
-
-EXAMPLES = 2
-"""Hits, and failures, shown of a role of a head, where no number is given."""
-
-ROLES = "roles"
-"""The name that shows the roles of all heads, not examples."""
-
-_LEGEND = "[query] attends most to {key}, with this weight"
+EXAMPLES = 2  # hits, and failures, shown of a role of a head, where no number is given
+ROLES = "roles"  # the name that shows the roles of all heads, not examples
 
 
 def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[RoleExamples, ...]:
-    """Select examples by heads, by roles or relations, or by both.
+    """Select examples by heads, by roles or relations, or by both; UsageError where there are none.
 
     ``wanted``: ``L2H8``, ``L2``, ``L0-3``; ``obj``, ``sink``, ``previous``, ``syntactic``, …
-
-    Raises:
-        UsageError: there are no such examples, or none at all.
     """
     examples = profile.examples
     if not examples:
@@ -50,24 +39,24 @@ def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[Role
             f"the profile {profile.path} has no examples: expected one of a corpus, with --examples above 0; make it "
             "again with attnviz profile CORPUS."
         )
-    roles, wanted = {each.role for each in examples}, [relation_named(name) for name in wanted]
-    named = [name for name in wanted if any(name in _names(role) for role in roles)]
-    selections = [name for name in wanted if name not in named]
-    heads = select_heads(selections, profile.stacks)
-    of_heads = [each for each in examples if each.id in heads]
-    chosen = [each for each in of_heads if not named or not _names(each.role).isdisjoint(named)]
+
+    def rank(examples: RoleExamples) -> tuple[object, ...]:
+        role = _role(profile, examples)
+        return (examples.id, role is None or not role.holds, -((role and role.error_reduction) or 0.0))
+
+    wanted = [relation_named(name) for name in wanted]
+    roles = [name for name in wanted if any(name in _names(role.role) for role in examples)]
+    heads = select_heads([name for name in wanted if name not in roles], profile.stacks)
+    of_heads = [role for role in examples if role.id in heads]
+    chosen = [role for role in of_heads if not roles or not _names(role.role).isdisjoint(roles)]
     if not chosen:
-        known = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in of_heads}))
+        known = ", ".join(sorted({role.role.removeprefix(SYNTACTIC) for role in of_heads}))
         raise UsageError(f"there are no examples of {' '.join(wanted)}: there are those of {visible(known) or 'none'}.")
-    return tuple(sorted(chosen, key=lambda each: (each.id, *_rank_key(_role(profile, each)))))
+    return tuple(sorted(chosen, key=rank))
 
 
 def _role(profile: StoredProfile, examples: RoleExamples) -> Role | None:
     return next((role for role in profile.roles.get(examples.id, ()) if role.role == examples.role), None)
-
-
-def _rank_key(role: Role | None) -> tuple[bool, float]:
-    return (True, 0.0) if role is None else (not role.holds, -(role.error_reduction or 0.0))
 
 
 def _names(role: str) -> set[str]:
@@ -78,20 +67,21 @@ def _names(role: str) -> set[str]:
 
 def examples_document(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, Any]:
     """The document of ``--json``: the model, and the chosen examples as in profile.json."""
+    document = {
+        "attnviz": profile.document["attnviz"],
+        "model": profile.model,
+        "examples": examples_entry(chosen) or {},
+    }
     licences = licences_of(profile, chosen)
-    return {
-        "attnviz": profile.document["attnviz"], "model": profile.model,
-        "examples": (examples_entry(chosen) or {}) | ({"licences": licences} if licences else {}),
-    }  # fmt: skip
+    if licences:
+        document["examples"]["licences"] = licences
+    return document
 
 
 def licences_of(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, str]:
     """Licences of the corpora of the chosen examples, where known."""
-    corpora = {example.corpus for each in chosen for some in each.groups.values() for example in some}
+    corpora = {example.corpus for role in chosen for some in role.groups.values() for example in some}
     return {corpus: profile.licences[corpus] for corpus in sorted(corpora) if corpus in profile.licences}
-
-
-_GROUPS = "Best: hits of most weight (broad: attention spread most). Failures: misses of most weight."
 
 
 class NamedExample(NamedTuple):
@@ -102,7 +92,6 @@ class NamedExample(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """The number within its group, from 1."""
         return int(self.name.rpartition(" ")[2])
 
 
@@ -123,26 +112,29 @@ def licence_lines(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> lis
 def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], top: int) -> Iterator[RenderableType]:
     """A table of ``top`` hits and ``top`` failures per role and head, 0 for all; then notes and licences."""
     right_one: Field[NamedExample] = Field("Right one", lambda row: "" if row.example.hit else row.example.gold_weight)
-    every = [named_examples(each) for each in chosen]
-    shown = [[row for row in rows if not top or row.rank <= top] for rows in every]
-    others = [any(not row.example.hit and row.example.gold for row in rows) for rows in shown]
-    for each, rows, examples, other in zip(chosen, shown, every, others, strict=True):
+    has_others = has_more = False
+    for examples in chosen:
+        every = named_examples(examples)
+        rows = [row for row in every if not top or row.rank <= top]
+        others = any(not row.example.hit and row.example.gold for row in rows)
         columns: list[Field[NamedExample]] = [
             Field("Example", lambda row: row.name),
             Field("Weight", lambda row: row.example.weight),
-            *([right_one] if other else []),
+            *([right_one] if others else []),
             Field("Sentence", lambda row: sentence_of(row.example)),
         ]
-        title = _title(each, _role(profile, each), listed_of(len(rows), len(examples)))
-        yield RowTable(title, columns, rows)
-    another = "; (the right one) where that is another" if any(others) else ""
-    more = "" if shown == every else f"{top} hits and failures of each role and head; --top 0 lists all."
-    yield notes(more, f"{_GROUPS} {_LEGEND}{another}.", *licence_lines(profile, chosen))
-
-
-def _title(examples: RoleExamples, role: Role | None, listed: str) -> str:
-    numbers = role_numbers(role) if role and role.holds else "its best relation; it does not pass"
-    return f"{examples.id} {role_name(examples.role, examples.direction)} ({numbers}; {listed} examples)"
+        role = _role(profile, examples)
+        numbers = role_numbers(role) if role and role.holds else "its best relation; it does not pass"
+        name = f"{examples.id} {role_name(examples.role, examples.direction)}"
+        yield RowTable(f"{name} ({numbers}; {listed_of(len(rows), len(every))} examples)", columns, rows)
+        has_others, has_more = has_others or others, has_more or rows != every
+    another = "; (the right one) where that is another" if has_others else ""
+    yield notes(
+        f"{top} hits and failures of each role and head; --top 0 lists all." if has_more else "",
+        "Best: hits of most weight (broad: attention spread most). Failures: misses of most weight. "
+        f"[query] attends most to {{key}}, with this weight{another}.",
+        *licence_lines(profile, chosen),
+    )
 
 
 def role_tables(profile: StoredProfile, top: int) -> Iterator[RenderableType]:
@@ -152,8 +144,8 @@ def role_tables(profile: StoredProfile, top: int) -> Iterator[RenderableType]:
     roles = {head: profile.of(head) for head in select_heads((), profile.stacks)}
     control = any(role.untrained is not None for of_head in roles.values() for role in of_head)
     yield by_head(roles, top, "--json", control=control)
-    on = (f"{name}: {measured_on(part)}." for name, part in profile.parts.items())
-    yield notes(*on, capital(profile.outdated))
+    corpora = (f"{name}: {measured_on(part)}." for name, part in profile.parts.items())
+    yield notes(*corpora, capital(profile.outdated))
 
 
 def roles_document(profile: StoredProfile) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The figures of a profile: the map of roles, and relations beside their baselines."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,8 +33,7 @@ from attnviz.present.published import DESCRIBING
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.wording import counted, signed, visible
 
-MOST_RELATIONS = 60
-"""Most relations in one figure; the most frequent, of :data:`attnviz.judge.verdicts.ENOUGH` instances or more."""
+MOST_RELATIONS = 60  # most relations in one figure; the most frequent, of ENOUGH instances or more
 
 _NARROW, _NARROWEST = 6.0, 4.0
 """Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest."""
@@ -43,10 +42,8 @@ _NEEDED = "#D55E00"
 
 
 class _Row(NamedTuple):
-    """A relation and its best head, with its largest baseline."""
-
     relation: RelationCount
-    best: Role
+    best: Role  # its best head, with its largest baseline
 
 
 @dataclass(frozen=True)
@@ -56,8 +53,7 @@ class _RelationsPlan(PagePlan):
 
 def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]:
     """Plan the best head of each judged relation, beside its largest baseline."""
-    relations = _drawn(profile)
-    rows = [_Row(relation, best_role(profile, relation)) for relation in relations]
+    rows = [_Row(relation, best_role(profile, relation)) for relation in _drawn(profile)]
     notes = [
         f"Each relation's best head, chosen and scored on the same corpus ({profile.trees}), beside the largest of its "
         f"baselines. It passes {100 * PASS_MARGIN:.0f} points above that (after Voita et al. 2019), if the interval of "
@@ -72,22 +68,24 @@ def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]
     passing = {role.relation for role in profile.roles if role.passed}
     title = f"{profile.checkpoint.short_name}: best head against its largest baseline; "
     title += f"{len(passing.intersection(tested))} of {counted(len(tested), 'relation')} tested have a head that passes"
-    instances = sum(each.n for each in relations if ":" not in each.relation)  # a subtype's count for its relation, too
-    source = profile.source("syntactic", f"n = {instances:,} instances")
+    counts = [row.relation.n for row in rows if ":" not in row.relation.relation]  # a subtype counts for its relation
+    source = profile.source("syntactic", f"n = {sum(counts):,} instances")
     rows.sort(key=lambda row: (bool(row.best.too_few), -row.best.margin, row.relation.relation))
     caption = caption_of(title, profile.trees, source)
     yield _RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
 
 
 def _drawn(profile: Profile) -> list[RelationCount]:
-    return [each for each in profile.relations or () if each.n >= ENOUGH][:MOST_RELATIONS]
+    return [relation for relation in profile.relations or () if relation.n >= ENOUGH][:MOST_RELATIONS]
 
 
 def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollection:
     """Draw accuracies by relation, with texts on both sides; returns the dots of the best heads."""
-    greys, (strong, pale) = style.greys, _blues(style)
-    y, heads = np.arange(len(plan.rows)), [row.best for row in plan.rows]
-    scores, baselines = ([head.score for head in heads], np.array([head.baseline for head in heads]))
+    greys = style.greys
+    (strong, pale) = _blues(style)
+    y = np.arange(len(plan.rows))
+    heads = [row.best for row in plan.rows]
+    scores, baselines = [head.score for head in heads], np.array([head.baseline for head in heads])
     differences = (head.difference or (head.margin, head.margin) for head in heads)
     lows, highs = (baselines + ends for ends in zip(*differences, strict=True))
     rules = [pale if head.passed else greys.frame for head in heads]
@@ -114,7 +112,9 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
 
 def _beside(row: _Row, style: Style) -> str:
     """``L2H8 dep → head, +0.22 above offset +1: fails``; narrow pages have two lines, the narrowest head and gain."""
-    gain, width, too_few = signed(row.best.margin), style.room or math.inf, row.best.too_few
+    gain = signed(row.best.margin)
+    width = style.room or math.inf
+    too_few = row.best.too_few
     if width < _NARROWEST:
         return f"{row.best.id}\n{'too few' if too_few else gain}"
     guess, _ = largest_guess(row.relation, row.best)
@@ -132,7 +132,8 @@ def _label(axis: YAxis, texts: list[str], style: Style) -> None:
 
 def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """Draw accuracy and baseline by relation, with a legend."""
-    greys, (strong, pale) = style.greys, _blues(style)
+    greys = style.greys
+    (strong, pale) = _blues(style)
     dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": greys.paper, "mew": 0.5, "ms": 6}
     handles: list[Artist] = [
         Line2D([], [], **dot | {"mec": greys.ink, "ms": 4}, mfc=greys.paper, label="largest baseline"),
@@ -162,9 +163,14 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
     of_heads = list(profile.roles_by_head().values())
     families = [family_of(roles) for roles in of_heads]
     drawn = [family for family in FAMILIES if family is not UNNAMED]
-    shape = profile.checkpoint.n_layers, profile.checkpoint.n_heads
-    values = np.array([math.nan if family is UNNAMED else drawn.index(family) for family in families]).reshape(shape)
-    texts = [_names(roles) for roles in of_heads]
+    n_layers, n_heads = profile.checkpoint.n_layers, profile.checkpoint.n_heads
+    values = [math.nan if family is UNNAMED else drawn.index(family) for family in families]
+    texts = []
+    for roles in of_heads:  # the name of the first role, short if it must, and on a second line the number of others
+        name = short_name(roles[0].role) if roles else ""
+        if fitted(name, 6.5, DPI, _NAME_WIDTH) != name:
+            name = fitted(ABBREVIATIONS.get(name, name), 6.5, DPI, _NAME_WIDTH)
+        texts.append(f"{name}\n+{len(roles) - 1}" if len(roles) > 1 else name)
     frame = choices.style.greys.frame
     handles = [
         Patch(
@@ -180,21 +186,16 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
     title = f"{profile.checkpoint.short_name}: the clearest role of every head, "
     title += f"{sum(map(bool, of_heads))} of {len(of_heads)} have one"
     clearest = f"Clearest: the largest error reduction, specific roles first, sink last. {DESCRIBING} +2: two more."
-    each = HeadMap(
-        values, profile.checkpoint.layers, norm=Normalize(0, len(drawn) - 1), bar="",
+    head_map = HeadMap(
+        np.array(values).reshape(n_layers, n_heads),
+        profile.checkpoint.layers,
+        norm=Normalize(0, len(drawn) - 1),
+        bar="",
         colours=ListedColormap([family.colour for family in drawn]),
-        texts=tuple(tuple(texts[row : row + shape[1]]) for row in range(0, len(texts), shape[1])),
+        texts=tuple(tuple(texts[row : row + n_heads]) for row in range(0, len(texts), n_heads)),
         legend=tuple(handles),
-    )  # fmt: skip
-    yield HeadMapPlan("roles", caption_of(title, source, clearest), title, (clearest, source), (each,))
-
-
-def _names(roles: Sequence[Role]) -> str:
-    """The name of the first role, short if it must, and on a second line the number of others."""
-    name = short_name(roles[0].role) if roles else ""
-    if fitted(name, 6.5, DPI, _NAME_WIDTH) != name:
-        name = fitted(ABBREVIATIONS.get(name, name), 6.5, DPI, _NAME_WIDTH)
-    return f"{name}\n+{len(roles) - 1}" if len(roles) > 1 else name
+    )
+    yield HeadMapPlan("roles", caption_of(title, source, clearest), title, (clearest, source), (head_map,))
 
 
 def short_name(role: str) -> str:

@@ -25,7 +25,7 @@ from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, named, report_once
-from attnviz.texts.batches import Batch, SampledAttention, encode, pieces
+from attnviz.texts.batches import Batch, SampledAttention, encode, split_batch
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, check_columns, find_parser, open_corpus, ready
 from attnviz.texts.runs import Additive, LongRun, RunSettings, open_for, text_notes
@@ -240,7 +240,7 @@ class _Run:
     def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
         """Compare A with B on a batch of the corpus; the patterns of A are kept until those of B come."""
         _check_same_tokens(self.models[1], batch)
-        for part in pieces(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
+        for part in split_batch(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
             numbers = [item.source.number for item in part.items]
             weights = text_weights(self.settings.seed, numbers)
             self.tally.begin(text_weights(self.settings.seed, numbers, SAMPLES), map(len, part.items))
