@@ -102,11 +102,13 @@ def encode(
     texts: Sequence[Text],
     skipped: Callable[[Text, str], None] | None = None,
     truncate: bool = False,
+    advice: str = "",
 ) -> list[EncodedText]:
     """Tokenize texts, with special tokens, and map their spans to tokens by character overlap.
 
     ``skipped`` is called with each text that is left out, too long for the model or without tokens, and the reason.
-    ``truncate`` cuts texts that are too long.
+    ``truncate`` cuts texts that are too long; the reason of those that are not cut ends with ``advice``, by default,
+    where they come from no file, that to use it.
 
     Raises:
         TextError: such a text, without ``skipped``.
@@ -125,8 +127,8 @@ def encode(
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
-            if text.place is None:
-                why += "; shorten it, or pass --truncate (truncate=True) to cut it there"
+            if advice or text.place is None:
+                why += f"; {advice or 'shorten it, or pass --truncate (truncate=True) to cut it there'}"
         elif lost_segments(encoding, 1 if text.pair is None else 2):
             why = "no tokens are left of it" if text.pair is None else "no tokens are left of it or of its pair"
         elif text.answer is not None and not all(members):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -39,6 +39,8 @@ class RawAttention(Analysis):
     Pictures, tables and files say so; ``verification.level`` is 0.
     """
 
+    noun: ClassVar[str] = "Attention"
+
     def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[HeadFindings]:
         """The selected heads; UsageError where none of them is there."""
         found = super().select(selections)
@@ -55,11 +57,12 @@ class RawAttention(Analysis):
         known = {name: document["model"][name] for name in ("name", "n_layers", "n_heads")}
         return document | {"model": known}
 
-    def __repr__(self) -> str:
+    @property
+    def in_words(self) -> str:
         layers = {head.id.layer for head in self.heads}
         shape = f"{counted(len(layers), 'layer')} × {counted(self.shape[1], 'head')}"
         rows = "" if self.context.source is None else f"{len(self.context.units)} × "
-        return f"<RawAttention of {shape} on {rows}{counted(len(self.context.keys), 'token')}, not verified>"
+        return f"of {shape} on {rows}{counted(len(self.context.keys), 'token')}, not verified"
 
 
 @checked

@@ -136,7 +136,10 @@ def paired_inputs(
         )
     made = PairedInputs([], [], [])
     sides = [
-        encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse) for side in _SIDES
+        encode(
+            checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse, advice="shorten it"
+        )
+        for side in _SIDES
     ]
     for number, (pair, clean, corrupt) in enumerate(zip(pairs, *sides, strict=True)):
         with naming_row(pair.place):
@@ -203,8 +206,7 @@ def _span_of(
 
 
 def _refuse(prompt: Text, why: str) -> None:
-    reason, _, _ = why.partition(";")  # what follows offers to cut it, and with it what it asks
-    raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {reason}; shorten it.")
+    raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {why}.")
 
 
 def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText, corrupt: EncodedText) -> None:

@@ -172,6 +172,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     """
 
     command: ClassVar[str] = "heads.texts"
+    noun: ClassVar[str] = "Analysis"
 
     checkpoint: Checkpoint
     corpus: Corpus | None
@@ -217,9 +218,9 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         counts = f"{counted(len(self.texts), 'text')}, {counted(n_tokens, 'token')}"
         return " · ".join([self.checkpoint.short_name, *file, counts])
 
-    def __repr__(self) -> str:
-        """One line: what was read, and the verified heads."""
-        return f"<TextsAnalysis of {self.source}: {counted(len(self.heads), 'head')} verified on each>"
+    @property
+    def in_words(self) -> str:
+        return f"of {self.source}: {counted(len(self.heads), 'head')} verified on each"
 
 
 @checked
