@@ -14,7 +14,6 @@ from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
 from attnviz.language.syntax import Parse
-from attnviz.measures.contacts import corrected
 from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import OPTIONAL, TextContext
 from attnviz.models.chats import Chat
@@ -49,14 +48,11 @@ class Options:
     Attributes:
         words: merge the pieces of words.
         queries: the rows measured, see :func:`attnviz.models.tokens.find_queries`; None for all.
-        symmetric, apc: what is drawn, see :func:`attnviz.measures.contacts.corrected`; statistics are of the weights.
         contacts: a file, see :class:`attnviz.measures.contacts.ContactMap`.
     """
 
     words: bool = False
     queries: str | int | None = None
-    symmetric: bool = False
-    apc: bool = False
     contacts: str | None = None
 
 
@@ -123,7 +119,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
         all_heads: of such a part, the heads of the whole.
         without_sinks: whether sinks are left out of patterns, for drawing (:meth:`drawn`).
-        corrected: whether patterns without sinks are as :attr:`Options.symmetric` and :attr:`Options.apc` say.
     """
 
     command: ClassVar[str] = "heads"
@@ -143,7 +138,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     stack: Stack | None = None
     all_heads: tuple[HeadFindings, ...] = ()
     without_sinks: bool = False
-    corrected: bool = False
 
     @property
     def units(self) -> Positions:
@@ -278,9 +272,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         units = self.context.units
         sinks = sinks_in_words(units, units.name, first="first")
         dropped = f"{sinks} dropped, rows renormalised" if sinks and self.without_sinks else ""
-        if self.corrected:
-            less = ", less the average product correction (0 where negative)" if self.options.apc else ""
-            dropped = f"special tokens dropped; A + Aᵀ of the attention A{less}"
         about = replace(super().figure_context, n=len(self.units), unit=units.name, dropped=dropped)
         if self.context.queries is not None:
             about = replace(about, n=len(self.keys), n_rows=len(self.units))
@@ -345,11 +336,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """
         layer = self.checkpoint.layer_of(layer)
         context, merge, first = self.context_of(layer), None, 0
-        if self.corrected:
-            whole = replace(self, without_sinks=False, corrected=False).layer_patterns(layer, heads)
-            kept = context.non_sink
-            yield 0, corrected(whole[:, kept][:, :, kept], self.options.apc).clamp(min=0)
-            return
         for rows in self.verified.rows(layer, heads):
             merge = merge or UnitRows(context.units.members, context.keys.members, rows.n_queries, rows.n_keys)
             unit, merged = merge.add(rows.first, rows.wide[0])

@@ -66,8 +66,6 @@ class AnalyzeOptions(ModelOptions, total=False):
     audio: str | Path | None
     spans: Mapping[str, str] | Sequence[str]
     contacts: str | Path | None
-    symmetric: bool
-    apc: bool
     words: bool
     syntax: bool
     parser: str | None
@@ -101,8 +99,6 @@ def analyze(
     audio: str | Path | None = None,
     spans: Mapping[str, str] | Sequence[str] = (),
     contacts: str | Path | None = None,
-    symmetric: bool = False,
-    apc: bool = False,
     words: bool = False,
     syntax: bool = True,
     parser: str | None = None,
@@ -142,8 +138,6 @@ def analyze(
             such as ``#10-#40``.
         contacts: a file with the residues of a protein that are in contact
             (:class:`attnviz.measures.contacts.ContactMap`), which scores each head; chains are parted by colons.
-        symmetric: of encoders, draw A + Aᵀ without special tokens in place of the attention A.
-        apc: the same less the average product correction, also in the scores by ``contacts``.
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
@@ -170,7 +164,7 @@ def analyze(
             not reproduce the model.
     """
     file = None if contacts is None else str(contacts)
-    options, named = Options(words, queries, symmetric or apc, apc, file), spans_by_name(spans)
+    options, named = Options(words, queries, file), spans_by_name(spans)
     check_parser(parser, syntax)
     given = [each for each in (text, chat, audio) if each is not None]
     if len(given) != 1:
@@ -348,10 +342,10 @@ class Reader:
                 "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
             )
         encoder = not self.checkpoint.stacks and not self.checkpoint.architecture.causal
-        if (self.options.symmetric or self.options.contacts) and (self.options.queries is not None or not encoder):
+        if self.options.contacts and (self.options.queries is not None or not encoder):
             raise UsageError(
-                "--contacts, --symmetric and --apc are of encoders that read one text, such as ESM-2, and of all rows; "
-                "leave them out, or --queries."
+                "--contacts is of encoders that read one text, such as ESM-2, and of all rows; leave it out, or "
+                "--queries."
             )
         refuse_target(self.checkpoint, target, self.max_new_tokens)
         refuse_words(self.checkpoint, words=self.options.words, parser=self.parser)
@@ -506,7 +500,7 @@ def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     tokens_apart = told_apart(tokens.ids, tokens.unknown_id)
     ids = [tuple(tokens_apart[i] for i in unit) for unit in units.members]
     queries = None if options.queries is None else find_queries(units, options.queries)
-    contacts = None if options.contacts is None else ContactMap(options.contacts, units.special, options.apc)
+    contacts = None if options.contacts is None else ContactMap(options.contacts, units.special)
     return TextContext(units, causal, MaskInput(units.labels, ids, causal), queries=queries, contacts=contacts)
 
 

@@ -68,16 +68,7 @@ def _largest(cells: Array) -> float:
     return float(cells.max()) or 1.0
 
 
-def _as_drawn(analysis: Analysis, choices: ViewOptions) -> tuple[Analysis, ViewOptions]:
-    """With --symmetric corrected attention, which has no end in common: each head has its own scale."""
-    if not analysis.options.symmetric:
-        return analysis, choices
-    own = replace(choices.style, scale="per-head")
-    return replace(analysis, corrected=True), replace(choices, drop_special=True, style=own)
-
-
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
-    analysis, choices = _as_drawn(analysis, choices)
     style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
     why_log = choices.style.why_log(analysis.longest)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts_of(choices.select)]
@@ -100,8 +91,6 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     ticks = f"; ticks: {sinks_in_words(shown[0].keys, about.unit)}" if sinks else ""
     of_source = few and shown[0].context.source is not None
     rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
-    if analysis.corrected:
-        rows = "both directions added"
     rows = rows if keys is None else f"{rows}, stretched to squares"
     roles, corpus = "", ""
     if analysis.profile is not None:
@@ -175,7 +164,6 @@ def _brackets(analysis: Analysis, shown: Positions) -> tuple[Bracket, ...]:
 
 
 def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    analysis, choices = _as_drawn(analysis, choices)
     for part in analysis.parts_of(choices.select):
         yield from _heatmaps_of(part, part.select(choices.select), choices)
 
@@ -192,8 +180,6 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     names = " · ".join(dict.fromkeys(each.name for each in (*of_rows, *of_columns)))
     pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
     which, axes = f"row = {about.unit} that attends, column = {about.unit} attended to", HeatmapPlan.axes
-    if analysis.corrected:
-        which, axes = f"of each pair of {about.unit}s, both directions added", (about.unit, about.unit)
     if between:
         axes, which = OF_TWO_TEXTS, f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
     for head, values in pooled_patterns(shown, heads, pooled):
@@ -254,7 +240,6 @@ def _fewer_heatmaps(analysis: Analysis, choices: ViewOptions) -> ViewOptions:
 
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     """Plan the means of each layer's heads and of all; of an encoder-decoder those of each kind of attention."""
-    analysis, choices = _as_drawn(analysis, choices)
     for part in analysis.parts_of(choices.select):
         yield _mean(part, choices)
 
@@ -278,8 +263,6 @@ def _mean(part: Analysis, choices: ViewOptions) -> TilesPlan:
         title = f"mean pattern of {len(heads)} of {len(part.heads)} {kind}heads"
         selected = f"selected: {visible(', '.join(choices.select).replace(',', ', ').replace(',  ', ', '))}"
     rows = "Rows attend to columns." if shown.context.source is None else "Rows (target) attend to columns (source)."
-    if part.corrected:
-        rows = "Both directions added."
     larger = " (larger weights look the same)" if cut else ""
     return TilesPlan(
         stem=shown.stem("mean"),
