@@ -69,7 +69,7 @@ STATISTICS = live(REGISTRY, lambda: {
     "aer_baseline": Statistic("AER, baseline", "AER of the diagonal, or of random links if less", "", "AER, baseline"),
     "sink": Statistic("sink share", "mean attention of the other {unit}s to {sinks}", "", "Sink"),
     **{
-        f"{name}{ending}": Statistic(title + more, f"{_CONTACTS}{less}, {CONTACTS[name][0]} or more apart", "", title + more)
+        name + ending: Statistic(title + more, f"{_CONTACTS}{less}, {CONTACTS[name][0]} or more apart")
         for name, title in (
             ("contacts_l", "P@L"),
             ("contacts_l5", "P@L/5"),
