@@ -190,7 +190,7 @@ def test_cross_attention_has_tokens_of_its_columns():
     assert drawing.attention().shape == (2, 2, 6, 5)
     assert '"rows":1,"columns":0' in drawing.page().replace(" ", "")
     with pytest.raises(UsageError, match="keys="):
-        attnviz.draw(torch.stack(whole.cross_attentions)[..., :5], rows[:-1])
+        attnviz.draw(torch.stack(whole.cross_attentions)[:, 0, ..., :5], rows[:-1])
 
 
 @pytest.mark.parametrize(

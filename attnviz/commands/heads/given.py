@@ -104,9 +104,10 @@ def draw(
     given = read_weights(weights, layers, batch, keys is not None)
     n_queries, n_keys = given.patterns.shape[2:]
     n_more = int(given.steps > 0)  # the last new token, which was never read
-    kept = _kept(mask, batch, n_keys, 0 if keys is not None else given.steps)
-    given = given.without_padding(kept if keys is None else None, kept)
-    rows = _labels(tokens, "rows", n_queries, kept if keys is None else None, n_more)
+    kept = _kept(mask, batch, n_keys, given.steps if keys is None else 0)
+    kept_rows = kept if keys is None else None
+    given = given.without_padding(kept_rows, kept)
+    rows = _labels(tokens, "rows", n_queries, kept_rows, n_more)
     columns = () if keys is None else _labels(keys, "columns", n_keys, kept)
     given.check()
     n_layers, n_heads = given.layers[-1] + 1, given.patterns.shape[1]
@@ -155,10 +156,10 @@ def _kept(mask: Any, batch: int | None, n: int, steps: int) -> list[bool] | None
     lengths = {n, n - steps + 1, n + 1} if steps else {n}
     if rows.ndim != 2 or rows.shape[1] not in lengths or not rows.any():
         raise UsageError(f"expected a mask of {n} tokens with 1 for those that are shown, found {as_found(mask)}.")
-    if len(rows) > 1 and (batch is None or not 0 <= batch < len(rows)):
+    row = batch if len(rows) > 1 else 0
+    if row is None or not 0 <= row < len(rows):
         raise UsageError(f"expected the mask of one text, [n], or batch as its index, found {len(rows)} rows.")
-    shown = rows[batch or 0 if len(rows) > 1 else 0].tolist()
-    return [*shown, *[True] * n][:n]
+    return [*rows[row].tolist(), *[True] * n][:n]
 
 
 def _labels(tokens: Iterable[str], name: str, n: int, kept: Sequence[bool] | None, n_more: int = 0) -> tuple[str, ...]:

@@ -91,7 +91,9 @@ def read_weights(weights: Any, layers: Sequence[int] | None, batch: int | None, 
     if len(shapes) > 1:
         raise UsageError(f"expected layers of one shape, found {' and '.join(str(list(shape)) for shape in shapes)}.")
     if not between_texts and patterns[0].shape[1] != patterns[0].shape[2]:
-        raise UsageError(f"{_EXPECTED} {list(shapes[0][1:])}; cross-attention also takes keys=, the tokens of its columns.")
+        raise UsageError(
+            f"{_EXPECTED} {list(shapes[0][1:])}; cross-attention also takes keys=, the tokens of its columns."
+        )
     if layers is not None:
         listed = list(layers) if isinstance(layers, Sequence) and not isinstance(layers, str) else []
         in_order = all(is_whole(number) and number >= 0 for number in listed) and sorted(set(listed)) == listed
