@@ -20,16 +20,7 @@ from attnviz.measures.estimates import (
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import (
-    INACTIVE,
-    NAMES,
-    RARE_WORD,
-    REPEATS,
-    RETRIEVAL,
-    SHARES,
-    describes,
-    rank_of_role,
-)
+from attnviz.measures.patterns import INACTIVE, NAMES, RARE_WORD, REPEATS, RETRIEVAL, SHARES, describes, rank_of_role
 from attnviz.measures.pointing import PointingTally
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores

@@ -17,27 +17,24 @@ from attnviz.present.view import Drawing, ViewOptions
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    for name in dict.fromkeys(map(statistic_named, choices.maps or ("entropy",))):
-        yield _plan(analysis, name)
-
-
-def _plan(analysis: Analysis, statistic: str) -> HeadMapPlan:
-    """Plan the map of all heads; of an encoder-decoder one per kind of attention that has the statistic."""
-    parts = [part for part in analysis.parts if np.isfinite(_values(part, statistic)).any()] or analysis.parts[-1:]
-    maps, facts, alone = zip(*(_map(part, statistic) for part in parts), strict=True)
-    about, (name, meaning, unit) = analysis.figure_context, statistic_meaning(parts[0], statistic)
-    sizes = (f"{_name_of(part)} {part.shape[0]} × {part.shape[1]}".strip() for part in parts)
-    return HeadMapPlan(
-        stem=f"map-{statistic.replace('_', '-')}",
-        **about.caption_and_notes(
-            f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)})",
-            f"{meaning}{f', in {unit}' if unit else ''}",
-            *dict.fromkeys(facts),
-            alone=tuple(dict.fromkeys(chain(*alone))),
-        ),
-        title=f"{about.model}: {name}, head by head",
-        maps=maps,
-    )
+    """Plan the map of all heads by each statistic; of an encoder-decoder one per kind of attention that has it."""
+    for statistic in dict.fromkeys(map(statistic_named, choices.maps or ("entropy",))):
+        parts = [part for part in analysis.parts if np.isfinite(_values(part, statistic)).any()]
+        parts = parts or [analysis.parts[-1]]
+        maps, facts, alone = zip(*(_map(part, statistic) for part in parts), strict=True)
+        about, (name, meaning, unit) = analysis.figure_context, statistic_meaning(parts[0], statistic)
+        sizes = (f"{_name_of(part)} {part.shape[0]} × {part.shape[1]}".strip() for part in parts)
+        yield HeadMapPlan(
+            stem=f"map-{statistic.replace('_', '-')}",
+            **about.caption_and_notes(
+                f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)})",
+                f"{meaning}{f', in {unit}' if unit else ''}",
+                *dict.fromkeys(facts),
+                alone=tuple(dict.fromkeys(chain(*alone))),
+            ),
+            title=f"{about.model}: {name}, head by head",
+            maps=maps,
+        )
 
 
 def _values(analysis: Analysis, statistic: str) -> Array:
@@ -64,21 +61,27 @@ def _map(analysis: Analysis, statistic: str) -> tuple[HeadMap, str, tuple[str, .
     several = len({analysis.context_of(layer).window for layer in analysis.layers}) > 1
     mean = " (mean of layers)" if several else ""
     whose = f" ({analysis.stack.name})" if analysis.stack else ""
-    reference, alone = None, list[str]()
+    reference, alone = None, []
     if len(measured):
         alone.append(f"colours from 0 to {written(top)}{whose}")
     if uniform is not None:
         reference = ReferenceValue(uniform, f"uniform attention{mean}")
         alone.append(f"uniform attention would give {written(uniform)}{whose}{mean}")
     n_heads = len(analysis.heads)
-    lacking, none = n_heads - len(measured), values.size - n_heads
-    hatched = f"hatched: not measurable on this text for {lacking} of {n_heads} heads" if lacking else ""
-    if none:
-        hatched = "; ".join(filter(None, [hatched, "hatched layers: without attention"]))
-    bar = f"{name} ({unit or '0–1'})" if len(measured) else ""
-    norm = Normalize(0, top, clip=True)
-    drawn = HeadMap(values, analysis.layers, _name_of(analysis), norm=norm, bar=bar, reference=reference)
-    return drawn, hatched, tuple(alone)
+    hatched = []
+    if lacking := n_heads - len(measured):
+        hatched.append(f"hatched: not measurable on this text for {lacking} of {n_heads} heads")
+    if values.size > n_heads:
+        hatched.append("hatched layers: without attention")
+    drawn = HeadMap(
+        values,
+        analysis.layers,
+        _name_of(analysis),
+        norm=Normalize(0, top, clip=True),
+        bar=f"{name} ({unit or '0–1'})" if len(measured) else "",
+        reference=reference,
+    )
+    return drawn, "; ".join(hatched), tuple(alone)
 
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
@@ -88,10 +91,7 @@ def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str
 
 
 def uniform_value(analysis: Analysis, statistic: str) -> float | None:
-    """The statistic under uniform attention; None if undefined.
-
-    If layers have windows, the mean over the layers.
-    """
+    """The statistic under uniform attention, if layers have windows the mean over the layers; None if undefined."""
     layers = analysis.checkpoint.layers if analysis.windowed else analysis.checkpoint.layers[:1]
     values = [analysis.context_of(layer).uniform.get(statistic) for layer in layers]
     known = [value for value in values if value is not None]

@@ -37,8 +37,7 @@ from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS
 from attnviz.wording import counted
 
-Empty = Callable[[HeadId], PackedPattern]
-"""Makes the empty pattern of a head, by id."""
+Empty = Callable[[HeadId], PackedPattern]  # makes the empty pattern of a head, by id
 
 
 def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
@@ -48,17 +47,25 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     of_layer = {head.id.layer: number for number, part in enumerate(parts) for head in part.heads}
     cells = max(len(part.units) * len(part.keys) for part in parts)
     chosen = analysis.select(choices.select) if choices.select else []
-    ranked = [head.id for head in [*chosen, *_most_telling_first([h for h in analysis.heads if h not in chosen])]]
+    others = clearest_first([head for head in analysis.heads if head not in chosen])
+    # cross-attention first, sinks and broad ones last
+    others.sort(
+        key=lambda head: (head.id.layer_name.startswith("X"), {"sink", "broad"}.isdisjoint(head.kinds)), reverse=True
+    )
+    ranked = [head.id for head in (*chosen, *others)]
 
     def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
         filled = shown.read(map(shown.head, ids), lambda head: empty(head.id))
         return ((head.id, [pattern]) for head, pattern in filled)
 
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
-    index = {head: at for at, head in enumerate(kept)}
+    index = {head: number for number, head in enumerate(kept)}
     row_of = {layer: row for row, layer in enumerate(of_layer)}
-    recomputed = "verified" if analysis.verification.level else "recomputed"
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
+    last = parts[-1]
+    axes = [axis_of(last)]
+    if last.stack_letter == "X":  # the source, then the target
+        axes.insert(0, _axis(last, last.keys, last.tokens))
     return {
         "command": "heads",
         "title": f"{about.model} on {about.text_line}",
@@ -68,15 +75,9 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             first,
         ),
         "verification": verification_line(analysis.verification, model).plain,
-        "notes": [
-            *([first] if first else []),
-            "Labels are of this text alone; ? marks an indication only.",
-            *(["Below them: roles over the corpus."] if analysis.profile is not None else []),
-            f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
-            *([capital(f"{kinds_in_words(analysis)}.")] if analysis.target else []),
-        ],
+        "notes": _page_notes(analysis, first),
         "sides": [about.model],
-        "axes": _axes(parts),
+        "axes": axes,
         "kinds": [part.stack.name for part in parts if part.stack is not None],
         "end": 1,
         "rows": [HeadId(layer, 0).layer_name for layer in of_layer],
@@ -84,11 +85,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "statistics": list(_statistics(analysis)),
         "heads": [
             {
-                "id": str(head.id),
-                "column": head.id.head,
-                **label_entry(head.labelled.shown, head.label, mark=head.mark),
-                "evidence": evidence(head),
-                "role": None if head.roles is None else _role_entry(analysis, head),
+                **_head_entry(analysis, head),
                 "row": row_of[head.id.layer],
                 "kind": of_layer[head.id.layer],
                 "patterns": [index[head.id]] if head.id in index else [],
@@ -111,6 +108,18 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     }
 
 
+def _page_notes(analysis: Analysis, first: str) -> list[str]:
+    recomputed = "verified" if analysis.verification.level else "recomputed"
+    lines = [
+        first,
+        "Labels are of this text alone; ? marks an indication only.",
+        "Below them: roles over the corpus." if analysis.profile is not None else "",
+        f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
+        capital(f"{kinds_in_words(analysis)}.") if analysis.target else "",
+    ]
+    return [line for line in lines if line]
+
+
 def kinds_in_words(analysis: Analysis) -> str:
     """Note on ids and squares of an encoder-decoder, or ''."""
     if analysis.target is None:
@@ -122,41 +131,32 @@ def kinds_in_words(analysis: Analysis) -> str:
     return f"{legend}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
-def _most_telling_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
-    """Sort heads: cross-attention first, sinks and broad ones last, and the clearest labels first."""
-
-    def of_content(head: HeadFindings) -> bool:
-        return not {"sink", "broad"}.intersection(head.kinds)
-
-    return sorted(
-        clearest_first(heads), key=lambda head: (head.id.layer_name.startswith("X"), of_content(head)), reverse=True
-    )
-
-
 def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
     """Entry of a pattern, with the numbers of its axes: the source, then the target."""
     of_target = {"rows": int(part.stack_letter in ("D", "X")), "columns": int(part.stack_letter == "D")}
     return {**of_target, "data": packed, "triangle": part.context.causal}
 
 
-def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
-    """Entry of a head's role over the corpus, or of that it has none."""
-    role = head.role
-    if role is None:
-        return {**label_entry(no_role(analysis), UNNAMED), "where": "", "evidence": ""}
+def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
+    """Entry of a head, its label and its role over the corpus, or that it has none."""
+    role, entry = head.role, None
+    if role is not None:
+        where = f"measured on {corpora_of(analysis, [head])}"
+        entry = {
+            **label_entry(role_name(role.role, None), head.role_label, seen=analysis.has_role(head)),
+            "kinds": list(dict.fromkeys(family_of_label(name).name for name, _ in head.over_corpus)),
+            "where": unless_seen(analysis, head),
+            "evidence": f"{role_text(analysis, head)}, {role_numbers(role)}, {where}",
+        }
+    elif head.roles is not None:
+        entry = {**label_entry(no_role(analysis), UNNAMED), "where": "", "evidence": ""}
     return {
-        **label_entry(role_name(role.role, None), head.role_label, seen=analysis.has_role(head)),
-        "kinds": list(dict.fromkeys(family_of_label(name).name for name, _ in head.over_corpus)),
-        "where": unless_seen(analysis, head),
-        "evidence": f"{role_text(analysis, head)}, {role_numbers(role)}, measured on {corpora_of(analysis, [head])}",
+        "id": str(head.id),
+        "column": head.id.head,
+        **label_entry(head.labelled.shown, head.label, mark=head.mark),
+        "evidence": evidence(head),
+        "role": entry,
     }
-
-
-def _axes(parts: Sequence[Analysis]) -> list[dict[str, Any]]:
-    """The axes of a text, or of source and target."""
-    last = parts[-1]
-    source = [_axis(last, last.keys, last.tokens)] if last.stack_letter == "X" else []
-    return [*source, axis_of(last)]
 
 
 def axis_of(analysis: Analysis) -> dict[str, Any]:
@@ -171,11 +171,11 @@ def _axis(analysis: Analysis, units: Positions, tokens: Tokens) -> dict[str, Any
 
 def command_options(analysis: Analysis) -> list[str]:
     """Command-line options that give the same numbers."""
-    model, options, target = analysis.checkpoint, analysis.options, analysis.target
+    model, target = analysis.checkpoint, analysis.target
     written = target is not None and target.generated
     longest = target.longest if target is not None and written else MOST_NEW_TOKENS
     spans = () if analysis.spans is None else analysis.spans.spans
-    others = asdict(options) | {
+    others = asdict(analysis.options) | {
         "revision": None if model.names[0] in BUILT_IN else model.revision or None,
         "dtype": str(model.dtype).removeprefix("torch."),
         "source_language": getattr(model.tokenizer, "src_lang", None),
@@ -217,6 +217,6 @@ def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
 def _start(analysis: Analysis, choices: ViewOptions, head: HeadId) -> dict[str, Any]:
     """Entry of the initial view."""
     scale = choices.style.scaled_for(analysis.longest).scale
-    (part,) = (part for part in analysis.parts if any(each.id == head for each in part.heads))
+    (part,) = (part for part in analysis.parts if head in [of_part.id for of_part in part.heads])
     token = () if choices.token is None else positions_of(part, choices.token)
     return {"head": str(head), "scale": scale, "drop": choices.drop_special, "token": list(token)}

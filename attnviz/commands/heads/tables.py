@@ -10,13 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import (
-    HeadFindings,
-    rank_value,
-    selected_verdict,
-    shorter,
-    sorted_by_selection,
-)
+from attnviz.commands.heads.findings import HeadFindings, rank_value, selected_verdict, shorter, sorted_by_selection
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.spans import span_tables
 from attnviz.commands.heads.summary import (

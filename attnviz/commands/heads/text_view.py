@@ -22,8 +22,7 @@ from attnviz.present.view import Drawing, ViewOptions
 from attnviz.wording import counted, percent, visible
 
 _JOINER = "\u200d"
-_WIDE = 0x2E80
-"""First code point of scripts without spaces, between whose characters a line may end."""
+_WIDE = 0x2E80  # first code point of scripts without spaces, between whose characters a line may end
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
@@ -47,22 +46,27 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
     start, chosen = start_of(shown, choices.token)
     non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = non_sink if start is None else list(start)
-    pieces, units_of = pieces_of(*_source(part), shown.keys)
-    received = [each.mean for _, each in shown.read(heads, lambda _: _Received(queries, shown))]
-    is_mean = len(heads) > MOST_HEADS
-    if is_mean:
-        blocks = [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), units_of)]
-    else:
-        blocks = [_block(head.title, values, units_of) for head, values in zip(heads, received, strict=True)]
-    sinks = [all(shown.keys.sink[unit] for unit in units) for units in units_of]
-    top, cut = _top(blocks, sinks)
+    tokens, texts = part.tokens, part.tokens.texts_read(part.text, part.pair)
+    if part.target is not None and part.stack_letter == "D":
+        tokens, texts = part.target.tokens, part.target.tokens.texts_read(part.target.text)
+    pieces, units_of = pieces_of(tokens, texts, shown.keys)
+    received = [total.mean for _, total in shown.read(heads, lambda _: _Received(queries, shown))]
+    is_mean, names = len(heads) > MOST_HEADS, [head.title for head in heads]
     named = ", ".join(f"{head.id} ({label_and_role(part, head)})" for head in heads)
+    if is_mean:
+        received, names = [np.mean(received, axis=0)], [f"mean of {len(heads)} heads"]
+        named = names[0]
+    blocks = [_block(name, values, units_of) for name, values in zip(names, received, strict=True)]
+    values = np.stack([block.values for block in blocks])
+    sinks = np.array([all(shown.keys.sink[unit] for unit in units) for units in units_of])
+    top = scale_end(values.max() if sinks.all() else values[:, ~sinks].max())  # by the largest value besides sinks
+    cut = bool(values.max() > top)
     whose = f"from {chosen}" if chosen else f"mean over the {counted(len(queries), shown.units.name)} that attend"
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
     return TextPlan(
         stem=stem,
         **about.caption_and_notes(
-            f"Attention received in {about.subject}, {blocks[0].name if is_mean else named}",
+            f"Attention received in {about.subject}, {named}",
             f"shade: the attention that each {about.unit} receives, {whose}",
             "a mean: no head need look like it" if is_mean else "",
             "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
@@ -73,7 +77,9 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
         title=f"{about.model}: {'mean of ' if is_mean else ''}{title}{f', from {chosen}' if chosen else ''}",
         pieces=pieces,
         blocks=tuple(blocks),
-        framed=frozenset(at for at, units in enumerate(units_of) if start and not other_rows and {*units} & {*start}),
+        framed=frozenset(
+            piece for piece, units in enumerate(units_of) if start and not other_rows and {*units} & {*start}
+        ),
         norm=Normalize(0.0, top, clip=True),
         bar="attention received",
         cut=cut,
@@ -81,7 +87,7 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
 
 
 class _Received:
-    """Sums the attention that each key receives from some queries of a head, block by block."""
+    """Sums the attention that each key receives from some queries of a head, chunk by chunk."""
 
     def __init__(self, queries: Sequence[int], shown: Analysis) -> None:
         self._counted = torch.zeros(len(shown.units), dtype=torch.bool)
@@ -93,8 +99,7 @@ class _Received:
         self._total[: rows.shape[1]] += rows[self._counted[first : first + len(rows)]].double().sum(0)
 
     @property
-    def mean(self) -> Array:
-        """Mean over the queries, [n_keys]."""
+    def mean(self) -> Array:  # over the queries, [n_keys]
         mean: Array = (self._total / int(self._counted.sum())).numpy()
         return mean
 
@@ -106,21 +111,6 @@ def _block(name: str, received: Array, units_of: Sequence[Sequence[int]]) -> Sha
     return ShadedText(name, f"special tokens {percent(received.sum() - values.sum())}" if elsewhere else "", values)
 
 
-def _top(blocks: Sequence[ShadedText], sinks: Sequence[bool]) -> tuple[float, bool]:
-    """End of the shared scale, by the largest value besides sinks, and whether any value exceeds it."""
-    values = np.stack([block.values for block in blocks])
-    non_sink = values[:, ~np.array(sinks)] if not all(sinks) else values
-    top = scale_end(non_sink.max())
-    return top, bool(values.max() > top)
-
-
-def _source(part: Analysis) -> tuple[Tokens, list[str]]:
-    """Tokens of the keys, and the text, or both of a pair."""
-    if part.target is not None and part.stack_letter == "D":
-        return part.target.tokens, part.target.tokens.texts_read(part.target.text)
-    return part.tokens, part.tokens.texts_read(part.text, part.pair)
-
-
 def pieces_of(
     tokens: Tokens, texts: Sequence[str], units: Positions
 ) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:
@@ -128,44 +118,39 @@ def pieces_of(
 
     Positions that share a character, such as the bytes of an emoji, are one piece.
     """
-    pieces: list[Piece] = []
-    units_of: list[tuple[int, ...]] = []
+    pieces, units_of = list[Piece](), list[tuple[int, ...]]()
     end, segment = 0, 0
     for unit, members in enumerate(units.members):
-        of = tokens.segments[members[0]]
-        if of is None:
+        number = tokens.segments[members[0]]
+        if number is None:
             continue
         first, last = tokens.offsets[members[0]][0], max(tokens.offsets[member][1] for member in members)
-        begins = of != segment and bool(pieces)
-        end, segment = (0, of) if begins else (end, segment)
+        begins = number != segment and bool(pieces)
+        if begins:
+            end, segment = 0, number
         if first < end and last <= end and not begins:
             units_of[-1] = (*units_of[-1], unit)
             continue
-        pieces.append(_piece(texts[of], end, max(first, end), last, units.labels[unit], begins))
+        pieces.append(_piece(texts[number], end, max(first, end), last, units.labels[unit], begins))
         units_of.append((unit,))
         end = max(end, last)
-    return tuple(_joined(pieces)), units_of
-
-
-def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Insert joiners between the pieces of an Arabic word, so that letters keep their joined forms."""
-    meets = [
-        not after.space and not after.begins and bidirectional(one.text[-1]) == bidirectional(after.text[0]) == "AL"
-        for one, after in pairwise(pieces)
-    ]
-    for piece, before, after in zip(pieces, [False, *meets], [*meets, False], strict=True):
-        yield replace(piece, text=f"{_JOINER * before}{piece.text}{_JOINER * after}")
+    for place, (one, after) in enumerate(pairwise(pieces)):  # letters of an Arabic word keep their joined forms
+        apart = after.space or after.begins
+        if not apart and bidirectional(one.text[-1]) == bidirectional(after.text[0]) == "AL":
+            pieces[place] = replace(pieces[place], text=pieces[place].text + _JOINER)
+            pieces[place + 1] = replace(after, text=_JOINER + after.text)
+    return tuple(pieces), units_of
 
 
 def _piece(text: str, end: int, first: int, last: int, label: str, begins: bool) -> Piece:
-    """A piece of a text after ``before``; its label, if the text has no characters for it."""
-    own, between = text[first:last], text[end:first]
-    if not own.strip():
+    """The piece of a text from ``first`` to ``last``, after one up to ``end``; without characters there, its label."""
+    shown = text[first:last]
+    if not shown.strip():
         bare = label.removeprefix(OTHERS).removeprefix(WORDPIECE)
         return Piece(visible(bare), bare == label, begins=begins)
-    before = between + own[: len(own) - len(own.lstrip())]
-    wide = first > 0 and ord(own.lstrip()[0]) >= _WIDE and own.lstrip()[0].isalnum()
-    return Piece(visible(own.strip()), bool(before), wide, begins or "\n" in before)
+    before = text[end:first] + shown[: len(shown) - len(shown.lstrip())]
+    wide = first > 0 and ord(shown.lstrip()[0]) >= _WIDE and shown.lstrip()[0].isalnum()
+    return Piece(visible(shown.strip()), bool(before), wide, begins or "\n" in before)
 
 
 TEXT = Drawing(_plans, text_figure, draw_text)

@@ -9,14 +9,7 @@ from rich.text import Text
 
 from attnviz.commands.heads.spans import lookback_fields, spans_entry
 from attnviz.commands.heads.texts.measure import HeadSpread, Spread, TextsAnalysis
-from attnviz.commands.heads.texts.tables import (
-    LINES,
-    LISTED,
-    NAMED,
-    head_fields,
-    number_fields,
-    uniform_row,
-)
+from attnviz.commands.heads.texts.tables import LINES, LISTED, NAMED, head_fields, number_fields, uniform_row
 from attnviz.measures.alignments import ALIGNMENT
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
