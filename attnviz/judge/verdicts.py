@@ -53,9 +53,7 @@ class Verdict:
     threshold: str  # the rule in words, with its source
     direction: str | None = None  # of a relation, who attends to whom
     offset: int | None = None  # of a relation, the best fixed one
-    on_repeats: float | None = (
-        None  # of repeats, mean attention of the n queries with a copy before them (Olsson et al.)
-    )
+    on_repeats: float | None = None  # of repeats, mean attention of the n queries with a copy (Olsson et al. 2022)
     baseline_on_repeats: float | None = None  # the same under uniform attention
     types: int | None = None  # different tokens where this mean is above a half; None where no token repeats
     baselines: dict[str, float] | None = None  # of a relation
