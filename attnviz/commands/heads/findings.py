@@ -84,16 +84,13 @@ class HeadFindings:
         return visible(self.labelled.shown)
 
     @property
-    def names(self) -> list[str]:
-        """The label for figures, and the role if it is another: ``obj (corpus)``, before which unnamed is left out."""
-        role = "" if self.role is None or self.role.role in self.label.split(BOTH) else self.role.role
-        corpus = f"{visible(role.removeprefix(SYNTACTIC))} (corpus)" if role else ""
-        return list(filter(None, ["" if corpus and self.label == UNNAMED else self.shown, corpus]))
-
-    @property
     def title(self) -> str:
-        """Id and names: ``L2H0 · obj (corpus)``, ``L2H8 · next-token? · det (corpus)``."""
-        return " · ".join([str(self.id), *self.names])
+        """Id, label, and the role if it is another: ``L2H0 · obj (corpus)``, ``L2H8 · next-token? · det (corpus)``."""
+        names = [str(self.id), self.shown]
+        if self.role is not None and self.role.role not in self.label.split(BOTH):
+            names = names[: 1 if self.label == UNNAMED else 2]
+            names.append(f"{visible(self.role.role.removeprefix(SYNTACTIC))} (corpus)")
+        return " · ".join(names)
 
     def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | Role]]:
         """The parts of the label, and the roles, that any of these names selects, by name."""

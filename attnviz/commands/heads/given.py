@@ -12,7 +12,7 @@ from attnviz.arguments import as_found, as_list
 from attnviz.commands.heads.analysis import Analysis, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import judged
-from attnviz.commands.heads.weights import read_weights, real_array
+from attnviz.commands.heads.weights import Weights, read_weights, real_array
 from attnviz.errors import UsageError
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import HeadStatistics, TextContext
@@ -108,14 +108,18 @@ def draw(
     kept_rows = kept if keys is None else None
     given = given.without_padding(kept_rows, kept)
     rows = _labels(tokens, "rows", n_queries, kept_rows, n_more)
-    columns = () if keys is None else _labels(keys, "columns", n_keys, kept)
     given.check()
+    return _drawn(given, rows, None if keys is None else _labels(keys, "columns", n_keys, kept), name)
+
+
+def _drawn(given: Weights, rows: tuple[str, ...], columns: tuple[str, ...] | None, name: str) -> RawAttention:
+    """The analysis of weights within one text, or from the target in the rows to the source in the columns."""
     n_layers, n_heads = given.layers[-1] + 1, given.patterns.shape[1]
     model: Any = nn.Linear(1, 1)
     model.config = SimpleNamespace(
         num_hidden_layers=n_layers, num_attention_heads=n_heads, hidden_size=n_heads, n_layer=n_layers, n_head=n_heads
     )
-    if keys is None:
+    if columns is None:
         causal = len(rows) > 1 and not bool(given.patterns.triu(1).any())
         read, target = tokens_of_labels(rows, causal), None
         units, numbers = merge_subwords(read, words=False), given.layers
@@ -125,7 +129,9 @@ def draw(
         read, of_target = tokens_of_labels(columns, False), tokens_of_labels(rows, True)
         context = TextContext(merge_subwords(of_target, False), False, None, merge_subwords(read, False))
         checkpoint = Checkpoint(name, None, _CrossAttention(), model, None)
-        target = Target(" ".join(rows), of_target, False, len(rows), context, context)
+        target = Target(
+            text=" ".join(rows), tokens=of_target, generated=False, longest=len(rows), context=context, cross=context
+        )
         numbers = tuple(map(checkpoint.stacks[0].layer, given.layers))
     verified: Any = GivenPatterns(dict(zip(numbers, given.patterns, strict=True)))
     measured = HeadStatistics(context, n_heads)

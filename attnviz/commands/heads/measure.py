@@ -11,13 +11,14 @@ from typing import Any, Unpack, overload
 from attnviz.arguments import as_found, as_list
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
+from attnviz.commands.heads.relations import words_of
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.contacts import ContactMap
 from attnviz.measures.patterns import HOST, MaskInput
-from attnviz.measures.relations import RelatedWords, RelationTally
+from attnviz.measures.relations import RelationTally
 from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.measures.sums import copy_to_host
@@ -50,9 +51,6 @@ from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedRows, verify_attention
 from attnviz.wording import visible
-
-_WARN = partial(warnings.warn, stacklevel=7)  # at the caller of analyze()
-
 
 Inputs = Mapping[str, Any]
 """What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``."""
@@ -280,9 +278,7 @@ class Reader:
         of_spans = dict[int, SpanTally]()
         relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, causal, replicates=0)
         if parse is not None:
-            relations.begin_words(
-                RelatedWords.of([([word.positions for word in parse.words], parse.arcs, tokens.sinks)])
-            )
+            relations.begin_words(words_of(parse, tokens.sinks))
 
         def measure_rows(rows: VerifiedRows) -> None:
             of_layer, n_heads = contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
@@ -485,7 +481,7 @@ def profile_of(
         return None
     n_layers = len(checkpoint.every_layer)
     shape = model_shape(checkpoint.architecture.name, n_layers, checkpoint.n_heads, checkpoint.d_model)
-    return find_profile(source, shape, warn or _WARN)
+    return find_profile(source, shape, warn or partial(warnings.warn, stacklevel=7))  # at the caller of analyze()
 
 
 def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:

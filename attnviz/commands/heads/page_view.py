@@ -46,13 +46,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     about, model, parts = shown.figure_context, analysis.checkpoint, shown.parts
     of_layer = {head.id.layer: number for number, part in enumerate(parts) for head in part.heads}
     cells = max(len(part.units) * len(part.keys) for part in parts)
-    chosen = analysis.select(choices.select) if choices.select else []
-    others = clearest_first([head for head in analysis.heads if head not in chosen])
-    # cross-attention first, sinks and broad ones last
-    others.sort(
-        key=lambda head: (head.id.layer_name.startswith("X"), {"sink", "broad"}.isdisjoint(head.kinds)), reverse=True
-    )
-    ranked = [head.id for head in (*chosen, *others)]
+    ranked = _most_telling_first(analysis, choices)
 
     def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
         filled = shown.read(map(shown.head, ids), lambda head: empty(head.id))
@@ -106,6 +100,16 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "tables": [],
         **page_spans(analysis),
     }
+
+
+def _most_telling_first(analysis: Analysis, choices: ViewOptions) -> list[HeadId]:
+    """Selected heads, then cross-attention, sinks and broad ones last; and the clearest labels first."""
+    chosen = analysis.select(choices.select) if choices.select else []
+    others = clearest_first([head for head in analysis.heads if head not in chosen])
+    others.sort(
+        key=lambda head: (head.id.layer_name.startswith("X"), {"sink", "broad"}.isdisjoint(head.kinds)), reverse=True
+    )
+    return [head.id for head in (*chosen, *others)]
 
 
 def _page_notes(analysis: Analysis, first: str) -> list[str]:

@@ -75,7 +75,7 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
         raise UsageError(f"no relations can be shown: {why}.")
     parse, named = analysis.parse, None if named in (None, OWN) else relation_named(named.removeprefix(SYNTACTIC))
     assert parse is not None
-    words = _words_of(parse, analysis.tokens.sinks)
+    words = words_of(parse, analysis.tokens.sinks)
     instances = words.instances()
     if named is not None and named not in instances:
         ordered = sorted(instances, key=lambda name: (-len(instances[name]), name))
@@ -101,7 +101,8 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
             yield HeadRelation(head, name, direction, tuple(pairs), better)
 
 
-def _words_of(parse: Parse, sinks: Collection[int]) -> RelatedWords:
+def words_of(parse: Parse, sinks: Collection[int]) -> RelatedWords:
+    """The words of a parse, for :mod:`attnviz.measures.relations`."""
     return RelatedWords.of([([word.positions for word in parse.words], parse.arcs, sinks)])
 
 
@@ -109,7 +110,7 @@ def without_relations(analysis: Analysis) -> str:
     """Reason why a text has no relations, or ''."""
     if analysis.parse is None:
         return f"the text has no parse, because {analysis.syntax_note.removesuffix('.')}"
-    has_any = _words_of(analysis.parse, analysis.tokens.sinks).numbers
+    has_any = words_of(analysis.parse, analysis.tokens.sinks).numbers
     return "" if has_any else "the parse of this text has none"
 
 

@@ -75,20 +75,19 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
         for kind in {kind if kind in LABEL_KINDS else "other" for kind in head.kinds}:
             counts[kind] += 1
             by_kind[kind].append(head)
+    kinds = {}
+    for kind, of_kind in by_kind.items():
+        best = next((head for head in clearest_first(of_kind, kind) if head.on_text), None)
+        kinds[kind] = {
+            "heads": len(of_kind),
+            "labels": dict(Counter(head.label for head in of_kind).most_common()),
+            "best": best and {"id": str(best.id), "see": f"--select {best.id}", **entry(LABEL, best)},
+        }
     return {
         "heads": len(heads),
         "n": analysis.context.n_non_sink,
-        "kinds": {kind: _kind_entry(kind, of_kind) for kind, of_kind in by_kind.items()},
+        "kinds": kinds,
         "layers": [{**layer_entry(layer), **counts} for layer, counts in layers.items()],
-    }
-
-
-def _kind_entry(kind: str, heads: Sequence[HeadFindings]) -> dict[str, Any]:
-    best = next((head for head in clearest_first(heads, kind) if head.on_text), None)
-    return {
-        "heads": len(heads),
-        "labels": dict(Counter(head.label for head in heads).most_common()),
-        "best": best and {"id": str(best.id), "see": f"--select {best.id}", **entry(LABEL, best)},
     }
 
 

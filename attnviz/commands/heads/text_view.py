@@ -56,7 +56,12 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
     if is_mean:
         received, names = [np.mean(received, axis=0)], [f"mean of {len(heads)} heads"]
         named = names[0]
-    blocks = [_block(name, values, units_of) for name, values in zip(names, received, strict=True)]
+    blocks = []
+    for name, of_units in zip(names, received, strict=True):
+        of_pieces = np.array([of_units[list(units)].sum() for units in units_of])
+        elsewhere = sum(map(len, units_of)) < len(of_units)
+        note = f"special tokens {percent(of_units.sum() - of_pieces.sum())}" if elsewhere else ""
+        blocks.append(ShadedText(name, note, of_pieces))
     values = np.stack([block.values for block in blocks])
     sinks = np.array([all(shown.keys.sink[unit] for unit in units) for units in units_of])
     top = scale_end(values.max() if sinks.all() else values[:, ~sinks].max())  # by the largest value besides sinks
@@ -102,13 +107,6 @@ class _Received:
     def mean(self) -> Array:  # over the queries, [n_keys]
         mean: Array = (self._total / int(self._counted.sum())).numpy()
         return mean
-
-
-def _block(name: str, received: Array, units_of: Sequence[Sequence[int]]) -> ShadedText:
-    """Shaded text of one head: the sum over each piece's units, and the share of special tokens."""
-    values = np.array([received[list(units)].sum() for units in units_of])
-    elsewhere = sum(map(len, units_of)) < len(received)
-    return ShadedText(name, f"special tokens {percent(received.sum() - values.sum())}" if elsewhere else "", values)
 
 
 def pieces_of(

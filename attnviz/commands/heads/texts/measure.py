@@ -35,7 +35,7 @@ from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read
 from attnviz.texts.tables import Columns
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
 from attnviz.trace.recorder import block_memory
-from attnviz.wording import counted, visible
+from attnviz.wording import counted, rounded, visible
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ class Spread:
             return cls(0, None, None, None, None)
         return cls(len(known), fmean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
 
+    @property
+    def in_words(self) -> str:  # 0.41 ± 0.03
+        return rounded(self.mean) if self.sd is None else f"{rounded(self.mean)} ± {rounded(self.sd)}"
+
 
 @dataclass(frozen=True)
 class HeadOnText:
@@ -66,6 +70,17 @@ class HeadOnText:
     score: float | None  # of the label's pattern; None without one
     statistics: dict[str, float | None]  # by name (attnviz.measures.statistics.SCALARS)
     uniform: dict[str, float | None]  # of some of them, under uniform attention
+
+    @classmethod
+    def of(
+        cls, head: HeadFindings, analysis: Analysis, aligned: Mapping[HeadId, dict[str, float | None]]
+    ) -> "HeadOnText":
+        """From the findings of one text, and its rates of alignment, if any."""
+        context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
+        uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
+        statistics = {name: head.statistics.get(name) for name in (*SCALARS, *analysis.optional)}
+        statistics |= aligned.get(head.id, dict.fromkeys(ALIGNMENT if aligned else ()))
+        return cls(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
 
     @property
     def labelled(self) -> bool:  # whether its label names a pattern
@@ -106,6 +121,23 @@ class HeadSpread:
     score: Spread  # of the most frequent label's pattern, over the texts with this label
     statistics: dict[str, Spread]  # by name (attnviz.measures.statistics.SCALARS)
     uniform: dict[str, float]  # mean over texts under uniform attention; only of those for which it is defined
+
+    @classmethod
+    def of(cls, rows: Sequence[HeadOnText]) -> "HeadSpread":
+        """From what the head does on each text."""
+        labels = dict(Counter(row.label for row in rows).most_common())
+        uniform = {}
+        for name in rows[0].uniform:
+            values = [value for row in rows if (value := row.uniform[name]) is not None and math.isfinite(value)]
+            if values:
+                uniform[name] = fmean(values)
+        return cls(
+            rows[0].id,
+            labels,
+            score=Spread.of(row.score for row in rows if row.label == next(iter(labels))),
+            statistics={name: Spread.of(row.statistics[name] for row in rows) for name in rows[0].statistics},
+            uniform=uniform,
+        )
 
     def __repr__(self) -> str:
         n = counted(sum(self.labels.values()), "text")
@@ -260,7 +292,7 @@ def analyze_each(
             cut=tokens.truncated,
             pattern_error=verification.pattern_error,
             output_error=verification.output_error,
-            heads=tuple(_on_text(head, analysis, aligned) for head in analysis.heads),
+            heads=tuple(HeadOnText.of(head, analysis, aligned) for head in analysis.heads),
             spans=analysis.spans,
         )
         done.append(one)
@@ -273,34 +305,9 @@ def analyze_each(
         checkpoint,
         corpus=corpus,
         texts=tuple(done),
-        heads=tuple(_spread(of_head) for of_head in zip(*(one.heads for one in done), strict=True)),
+        heads=tuple(HeadSpread.of(of_head) for of_head in zip(*(one.heads for one in done), strict=True)),
         verification=Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers)),
         options=reader.options,
         text_notes=tuple(notes),
         gold=file,
-    )
-
-
-def _on_text(head: HeadFindings, analysis: Analysis, aligned: Mapping[HeadId, dict[str, float | None]]) -> HeadOnText:
-    context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
-    uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
-    statistics = {name: head.statistics.get(name) for name in (*SCALARS, *analysis.optional)}
-    statistics |= aligned.get(head.id, dict.fromkeys(ALIGNMENT if aligned else ()))
-    return HeadOnText(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
-
-
-def _spread(rows: Sequence[HeadOnText]) -> HeadSpread:
-    """Combine the numbers of one head over all texts."""
-    labels = dict(Counter(row.label for row in rows).most_common())
-    uniform = {}
-    for name in rows[0].uniform:
-        values = [value for row in rows if (value := row.uniform[name]) is not None and math.isfinite(value)]
-        if values:
-            uniform[name] = fmean(values)
-    return HeadSpread(
-        rows[0].id,
-        labels,
-        score=Spread.of(row.score for row in rows if row.label == next(iter(labels))),
-        statistics={name: Spread.of(row.statistics[name] for row in rows) for name in rows[0].statistics},
-        uniform=uniform,
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, TextsAnalysis
 from attnviz.measures.alignments import ALIGNMENT
@@ -59,15 +58,11 @@ def head_fields(n: int, names: Sequence[str]) -> list[Field[HeadSpread]]:
         Field("Range", lambda head: span([head.score.least, head.score.largest]), detail=True),
     ]
     for name in names:
-        columns.append(replace(statistic_field(name, partial(_mean_and_sd, name=name)), unit="mean ± sd"))
+        field = statistic_field(name, lambda head, name=name: head.statistics[name].in_words)  # type: ignore[misc]
+        columns.append(replace(field, unit="mean ± sd"))
     return columns
 
 
 def uniform_row(head: HeadSpread, names: Sequence[str]) -> list[object]:
     """The last row of that table: these statistics under uniform attention."""
     return ["uniform", "", "", "", "", *(head.uniform.get(name, "") for name in names)]
-
-
-def _mean_and_sd(head: HeadSpread, name: str) -> str:
-    spread = head.statistics[name]
-    return rounded(spread.mean) if spread.sd is None else f"{rounded(spread.mean)} ± {rounded(spread.sd)}"
