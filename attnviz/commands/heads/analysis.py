@@ -140,15 +140,13 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return "" if self.stack is None else self.stack.name
 
     @property
-    def generated(self) -> tuple[bool, ...]:
-        """The :attr:`units` that the model wrote, wholly or in part."""
+    def generated(self) -> tuple[bool, ...]:  # of the units, which the model wrote, wholly or in part
         if self.continuation is None:
             return ()
         return tuple(max(members) >= self.continuation.first for members in self.units.members)
 
     @property
-    def published(self) -> tuple[PublishedHead, ...]:
-        """Heads of this model that papers name, for cards."""
+    def published(self) -> tuple[PublishedHead, ...]:  # heads of this model that papers name, for cards
         model = self.checkpoint
         return published_heads(model.name, model.architecture.name, model.n_layers, model.n_heads, model.revision)
 
@@ -171,7 +169,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
     def parts_of(self, selections: Iterable[str | HeadId]) -> "list[Analysis]":
-        """The parts of which heads are selected."""
         return [part for part in self.parts if part.select(selections)]
 
     def stem(self, name: str) -> str:
@@ -179,13 +176,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return name if self.stack is None else f"{name}-{self.stack.name}"
 
     @property
-    def layers(self) -> Sequence[int]:
-        """The layers of a part of an encoder-decoder or of a model of one kind."""
+    def layers(self) -> Sequence[int]:  # of a part of an encoder-decoder or of a model of one kind, as the shape
         return (self.stack or self.checkpoint).layers
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Layers, and heads in each, of a part of an encoder-decoder or of a model of one kind."""
+    def shape(self) -> tuple[int, int]:  # layers, and heads in each
         return len(self.layers), (self.stack or self.checkpoint).n_heads
 
     def context_of(self, layer: int) -> TextContext:
@@ -193,13 +188,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return self.contexts.get(self.checkpoint.layer_of(layer), self.context)
 
     @cached_property
-    def optional(self) -> list[str]:
-        """The statistics of this text or model that others lack."""
+    def optional(self) -> list[str]:  # the statistics of this text or model that others lack
         return [name for name in OPTIONAL if any(name in head.statistics for head in self.heads)]
 
     @property
-    def windowed(self) -> dict[int, TextContext]:
-        """By layer, the contexts with a window that is shorter than the text."""
+    def windowed(self) -> dict[int, TextContext]:  # by layer, those with a window that is shorter than the text
         return {layer: context for layer, context in self.contexts.items() if context.window is not None}
 
     def drawn(self, drop_special: bool) -> "Analysis":
@@ -229,7 +222,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     @property
     def figure_context(self) -> FigureContext:
-        """Text, model and unit, for figures, captions and tables."""
         units = self.context.units
         sinks = sinks_in_words(units, units.name, first="first")
         dropped = f"{sinks} dropped, rows renormalised" if sinks and self.without_sinks else ""
@@ -386,6 +378,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             f'style="border: 0" srcdoc="{page}"></iframe>'
             f"<details><summary>{title}: overview and tables</summary>{below}</details>"
         )
+
+
+def units_with(units: Positions, tokens: Iterable[int]) -> list[int]:
+    """Positions of the units that have one of these tokens."""
+    wanted = set(tokens)
+    return [unit for unit, members in enumerate(units.members) if not wanted.isdisjoint(members)]
 
 
 def _some(units: Positions, wanted: Sequence[bool]) -> Positions:

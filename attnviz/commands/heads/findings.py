@@ -35,17 +35,15 @@ class HeadFindings:
         return f"<HeadFindings of {self.title}>"
 
     @property
-    def label(self) -> str:
-        """``previous-token``, ``syntactic:det``, ``sink; local``, ``unnamed``, ``too short``."""
+    def label(self) -> str:  # previous-token, syntactic:det, sink; local, unnamed, too short
         return self.labelled.name
 
     @property
-    def on_text(self) -> list[tuple[str, Verdict]]:
-        """The parts of the label, by name, each with its verdict."""
+    def on_text(self) -> list[tuple[str, Verdict]]:  # the parts of the label, by name
         return list(zip(self.label.split(BOTH), self.labelled.verdicts, strict=False))
 
     @property
-    def over_corpus(self) -> list[tuple[str, Role]]:
+    def over_corpus(self) -> list[tuple[str, Role]]:  # the roles, by name
         return [(role.role, role) for role in self.roles or ()]
 
     @property
@@ -79,8 +77,7 @@ class HeadFindings:
         return self.labelled.verdict is not None, float("-inf") if verdict is None else rank_value(verdict)
 
     @property
-    def shown(self) -> str:
-        """The label for figures, with a question mark if it is an indication only."""
+    def shown(self) -> str:  # the label for figures, with its mark
         return visible(self.labelled.shown)
 
     @property
@@ -99,8 +96,7 @@ class HeadFindings:
         return [(name, part) for name, part in parts if not wanted.isdisjoint(map(str.casefold, _names_of(name)))]
 
     @property
-    def mark(self) -> str:
-        """``?`` if the label is an indication only, else ''."""
+    def mark(self) -> str:  # a question mark if the label is an indication only
         return self.labelled.shown.removeprefix(self.label)
 
 

@@ -1,11 +1,12 @@
 """Pictures of attention weights from any library: the views of ``attnviz heads``, never called verified."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from attnviz.arguments import as_found, as_list
@@ -106,7 +107,10 @@ def draw(
     n_more = int(given.steps > 0)  # the last new token, which was never read
     kept = _kept(mask, batch, n_keys, given.steps if keys is None else 0)
     kept_rows = kept if keys is None else None
-    given = given.without_padding(kept_rows, kept)
+    if kept_rows is not None:
+        given = replace(given, patterns=given.patterns[:, :, torch.tensor(kept_rows)])
+    if kept is not None:
+        given = replace(given, patterns=given.patterns[..., torch.tensor(kept)])
     rows = _labels(tokens, "rows", n_queries, kept_rows, n_more)
     given.check()
     return _drawn(given, rows, None if keys is None else _labels(keys, "columns", n_keys, kept), name)
@@ -182,8 +186,6 @@ def _labels(tokens: Iterable[str], name: str, n: int, kept: Sequence[bool] | Non
 
 
 class _CrossAttention(Bert):
-    """A model of cross-attention alone."""
-
     def stacks(self, config: Any) -> tuple[Stack, ...]:
         return (Stack("X", "cross-attention", 0, config.num_hidden_layers, config.num_attention_heads),)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first
-from attnviz.commands.heads.summary import label_and_role
+from attnviz.commands.heads.summary import labels_and_roles
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
@@ -76,7 +76,7 @@ def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
     having, refused = [], dict[str, None]()
     for part in parts:
         try:
-            positions_of(part, choices.token)
+            token_positions(part, choices.token)
             having.append(part)
         except UsageError as error:
             refused[str(error).removesuffix(".")] = None
@@ -85,7 +85,7 @@ def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
     return having
 
 
-def positions_of(part: Analysis, token: str | int) -> tuple[int, ...]:
+def token_positions(part: Analysis, token: str | int) -> tuple[int, ...]:
     """Positions of a token among the queries; for an encoder-decoder the error names their text."""
     try:
         return find_positions(part.context.units, token)
@@ -176,7 +176,7 @@ def _plan(
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
     caption = (
         f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, "
-        f"{', '.join(f'{head.id} ({label_and_role(shown, head)})' for head in heads)}: lines run from the "
+        f"{labels_and_roles(shown, heads)}: lines run from the "
         f"{about.unit} that attends (left) to the {about.unit} attended to (right), their width and opacity the "
         "attention weight on a scale from 0 to 1"
     )
@@ -212,7 +212,7 @@ def start_of(shown: Analysis, token: str | int | None) -> tuple[tuple[int, ...] 
     """The drawn queries, None for all, and the token with its positions in the whole text."""
     if token is None:
         return None, ""
-    everything, numbers = shown.context.units, positions_of(shown, token)
+    everything, numbers = shown.context.units, token_positions(shown, token)
     position_of = {members: position for position, members in enumerate(shown.units.members)}
     kept = [number for number in numbers if everything.members[number] in position_of]
     if not kept:

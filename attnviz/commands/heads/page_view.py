@@ -6,7 +6,7 @@ from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
-from attnviz.commands.heads.lines_view import positions_of
+from attnviz.commands.heads.lines_view import token_positions
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.spans import page_spans
 from attnviz.commands.heads.summary import corpora_of, no_role, role_text, unless_seen
@@ -222,5 +222,5 @@ def _start(analysis: Analysis, choices: ViewOptions, head: HeadId) -> dict[str, 
     """Entry of the initial view."""
     scale = choices.style.scaled_for(analysis.longest).scale
     (part,) = (part for part in analysis.parts if head in [of_part.id for of_part in part.heads])
-    token = () if choices.token is None else positions_of(part, choices.token)
+    token = () if choices.token is None else token_positions(part, choices.token)
     return {"head": str(head), "scale": scale, "drop": choices.drop_special, "token": list(token)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from attnviz.arguments import did_you_mean, relation_named
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
 from attnviz.language.syntax import DIRECTIONS, Parse
@@ -114,12 +114,11 @@ def without_relations(analysis: Analysis) -> str:
     return "" if has_any else "the parse of this text has none"
 
 
-def positions_of(analysis: Analysis, word: int) -> list[int]:
+def word_positions(analysis: Analysis, word: int) -> list[int]:
     """Positions, tokens or words, of a word of the parse, without sinks."""
     assert analysis.parse is not None
-    units, positions = analysis.units, set(analysis.parse.words[word].positions)
-    members = zip(units.members, units.sink, strict=True)
-    return [unit for unit, (of_unit, sink) in enumerate(members) if not (sink or positions.isdisjoint(of_unit))]
+    units = analysis.units
+    return [unit for unit in units_with(units, analysis.parse.words[word].positions) if not units.sink[unit]]
 
 
 def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str, bool] | None:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.lines_view import MOST_HEADS, MOST_PICTURES
-from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of, without_relations
-from attnviz.commands.heads.summary import label_and_role
+from attnviz.commands.heads.relations import HeadRelation, relations_of, without_relations, word_positions
+from attnviz.commands.heads.summary import labels_and_roles
 from attnviz.figures.arcs import (
     Arc,
     ArcsPlan,
@@ -33,7 +33,7 @@ _SHORT = 40  # most words of a text that is drawn whole, with other relations in
 def outlines_of(shown: Analysis, relation: HeadRelation, pooled: int) -> Iterator[Outline]:
     """Outlines of a relation's pairs in the drawn patterns."""
     for pair in relation.pairs:
-        rows, columns = (positions_of(shown, word) for word in (pair.query, pair.key))
+        rows, columns = (word_positions(shown, word) for word in (pair.query, pair.key))
         if rows and columns:
             first, last = ((each[0] // pooled, each[-1] // pooled) for each in (rows, columns))
             yield Outline(first, last, pair.found)
@@ -74,8 +74,7 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
     about, parse = analysis.figure_context, analysis.parse
     assert parse is not None
     heads = "; ".join(
-        f"{relation.head.id} ({label_and_role(analysis, relation.head)}): {relation.arrow}, {relation.count}"
-        for relation in relations
+        f"{labels_and_roles(analysis, [relation.head])}: {relation.arrow}, {relation.count}" for relation in relations
     )
     folded, words = len(parse.words) > _SHORT, tuple(_words(analysis, parse))
     blocks = []

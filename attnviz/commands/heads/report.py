@@ -4,19 +4,17 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 from safetensors.torch import save
 
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
-from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
-from attnviz.commands.heads.spans import lookback_fields, positions_of_span, span_table, spans_entry
+from attnviz.commands.heads.relations import HeadRelation, relations_of, word_positions
+from attnviz.commands.heads.spans import lookback_fields, span_table, spans_entry
 from attnviz.commands.heads.summary import LABEL, MOST_DRAWN, seen, summary_entry
 from attnviz.commands.heads.tables import head_tables
 from attnviz.judge.verdicts import Verdict
-from attnviz.language.syntax import Parse
 from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import SHARES
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
@@ -49,13 +47,24 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "target_tokens_cut_off": target.tokens.truncated,
             "target_words": list(target.context.units.labels) if words else None,
         }
+    parsed = None
+    if parse is not None:  # words by their tokens, arcs by word; also the parser's own arcs if they were mapped
+        mapped_from = parse.vocabulary.mapped_from
+        parsed = {
+            "parser": parse.parser,
+            "vocabulary": parse.vocabulary.name,
+            "mapped_from": mapped_from,
+            "words": [{"text": word.text, "tokens": list(word.positions)} for word in parse.words],
+            "arcs": list(map(asdict, parse.arcs)),
+            "own_arcs": None if mapped_from is None else list(map(asdict, parse.own_arcs)),
+        }
     return {
         **text_entry(analysis),
         **more,
         **spans_entry(
             analysis.spans,
             [head.id for head in analysis.select(choices.select)],
-            partial(positions_of_span, analysis),
+            lambda span: units_with(analysis.context.units, span.tokens),
         ),
         "options": {
             **asdict(analysis.options),
@@ -68,22 +77,9 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         if target is None
         else {part.stack_name: summary_entry(part, of_part) for part, of_part in parts if of_part},
         "words": list(analysis.units.labels) if words else None,
-        "parse": None if parse is None else _parse(parse),
+        "parse": parsed,
         "syntax_note": analysis.syntax_note or None,
         "profile": None if analysis.profile is None else analysis.profile.origin,
-    }
-
-
-def _parse(parse: Parse) -> dict[str, Any]:
-    """Words by their tokens, arcs by word; also the parser's own arcs if they were mapped."""
-    mapped_from = parse.vocabulary.mapped_from
-    return {
-        "parser": parse.parser,
-        "vocabulary": parse.vocabulary.name,
-        "mapped_from": mapped_from,
-        "words": [{"text": word.text, "tokens": list(word.positions)} for word in parse.words],
-        "arcs": [asdict(arc) for arc in parse.arcs],
-        "own_arcs": None if mapped_from is None else [asdict(arc) for arc in parse.own_arcs],
     }
 
 
@@ -177,7 +173,7 @@ def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any
     pairs = []
     for pair in relation.pairs:
         words = {"query": pair.query, "key": pair.key, "attends_most": pair.guess}
-        places = {name: None if word is None else positions_of(analysis, word) for name, word in words.items()}
+        places = {name: None if word is None else word_positions(analysis, word) for name, word in words.items()}
         pairs.append({**places, "found": pair.found})
     return {
         "name": relation.name,

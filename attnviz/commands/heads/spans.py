@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.measures.spans import SpanShare, SpanShares
 from attnviz.models.head_ids import HeadId
@@ -51,13 +51,6 @@ def spans_entry(
         numbers = {name: [getattr(share, name) for share in shares] for name in _NUMBERS}
         pairs.append({"from": found.spans[source].name, "to": found.spans[target].name, **numbers})
     return {"spans": spans, "span_pairs": pairs}
-
-
-def positions_of_span(analysis: Analysis, span: Span) -> list[int]:
-    """Positions of a span, tokens or words."""
-    tokens = set(span.tokens)
-    units = enumerate(analysis.context.units.members)
-    return [unit for unit, members in units if not tokens.isdisjoint(members)]
 
 
 def span_tables(
@@ -150,5 +143,5 @@ def page_spans(analysis: Analysis) -> dict[str, Any]:
         values = [short_float(share) for share, _ in judged]
         pairs.append({"from": source, "to": target, "uniform": short_float(uniform), "values": values})
     names = [visible(span.name) for span in spans.spans]
-    places = [positions_of_span(analysis, span) for span in spans.spans]
+    places = [units_with(analysis.context.units, span.tokens) for span in spans.spans]
     return {"spans": {"names": names, "places": places, "pairs": pairs}}

@@ -61,9 +61,10 @@ def corpora_of(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
     return visible(analysis.profile.measured_by(roles) or analysis.profile.measured_on)
 
 
-def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
-    """The label, and the role over the corpus if there is one, for captions."""
-    return "; ".join(filter(None, (head.shown, over_corpus(analysis, head))))
+def labels_and_roles(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
+    """Heads with their labels, and the roles over the corpus if there are any, for captions."""
+    names = ("; ".join(filter(None, (head.shown, over_corpus(analysis, head)))) for head in heads)
+    return ", ".join(f"{head.id} ({name})" for head, name in zip(heads, names, strict=True))
 
 
 def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:

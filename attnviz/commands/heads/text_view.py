@@ -13,7 +13,7 @@ from torch import Tensor
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.lines_view import MOST_HEADS, parts_selected, start_of
-from attnviz.commands.heads.summary import label_and_role
+from attnviz.commands.heads.summary import labels_and_roles
 from attnviz.figures.matrix import Array, scale_end
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
 from attnviz.models.tokens import Positions, Tokens
@@ -52,10 +52,8 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
     pieces, units_of = pieces_of(tokens, texts, shown.keys)
     received = [total.mean for _, total in shown.read(heads, lambda _: _Received(queries, shown))]
     is_mean, names = len(heads) > MOST_HEADS, [head.title for head in heads]
-    named = ", ".join(f"{head.id} ({label_and_role(part, head)})" for head in heads)
     if is_mean:
         received, names = [np.mean(received, axis=0)], [f"mean of {len(heads)} heads"]
-        named = names[0]
     blocks = []
     for name, of_units in zip(names, received, strict=True):
         of_pieces = np.array([of_units[list(units)].sum() for units in units_of])
@@ -71,7 +69,7 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
     return TextPlan(
         stem=stem,
         **about.caption_and_notes(
-            f"Attention received in {about.subject}, {named}",
+            f"Attention received in {about.subject}, {names[0] if is_mean else labels_and_roles(part, heads)}",
             f"shade: the attention that each {about.unit} receives, {whose}",
             "a mean: no head need look like it" if is_mean else "",
             "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",

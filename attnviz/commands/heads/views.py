@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 from matplotlib.colors import Normalize
 
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.relations import relations_of
@@ -153,8 +153,7 @@ def _brackets(analysis: Analysis, shown: Positions) -> tuple[Bracket, ...]:
     """The named spans of a text among the units that are shown, without the rest that an only span is compared with."""
     brackets, spans = list[Bracket](), () if analysis.spans is None else analysis.spans.spans
     for span in spans:
-        tokens = set(span.tokens)
-        places = [place for place, members in enumerate(shown.members) if not tokens.isdisjoint(members)]
+        places = units_with(shown, span.tokens)
         starts = [place for place in places if place - 1 not in places]
         ends = [place for place in places if place + 1 not in places]
         if places and (span.given or span.name != REST):

@@ -1,7 +1,7 @@
 """Attention weights as libraries return them, as one array: of a forward pass, or of the steps of a generation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,6 @@ class Weights:
     patterns: Tensor  # [n_layers, n_heads, n_queries, n_keys], on the CPU, in float32 or wider
     layers: tuple[int, ...]  # the number of each
     steps: int = 0  # of a generation; 0 of one pass
-
-    def without_padding(self, queries: Sequence[bool] | None, keys: Sequence[bool] | None) -> "Weights":
-        """With the rows and columns that are True alone; None for all of them."""
-        patterns = self.patterns
-        if queries is not None:
-            patterns = patterns[:, :, torch.tensor(queries)]
-        if keys is not None:
-            patterns = patterns[..., torch.tensor(keys)]
-        return replace(self, patterns=patterns)
 
     def check(self) -> None:
         """Raise UsageError for the first number that is no attention weight, and say where it is."""
