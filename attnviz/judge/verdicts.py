@@ -161,8 +161,22 @@ def judge(
     for name in SHARES:
         rule, n = rules.of_position(name), context.counts[name]
         verdicts.append(_verdict(NAMES[name], "positional", rule, statistics[name], baselines[name], n, rests))
-    repeats = (_repeats(name, statistics, context) for name in REPEATS)
-    return [*verdicts, *repeats, *general, *(_syntactic(relation, id) for relation in relations)]
+    verdicts += [*(_repeats(name, statistics, context) for name in REPEATS), *general]
+    for relation in relations:
+        accuracy, on_sinks = relation.accuracy, relation.on_sinks
+        direction = int(accuracy.best[id])  # that of the head's largest margin
+        score, baseline, by_name = accuracy.at(direction, id)
+        verdict = _verdict(relation.relation, "syntactic", rules.RELATION, score, baseline, relation.n)
+        verdicts.append(
+            replace(
+                verdict,
+                direction=accuracy.directions[direction],
+                offset=relation.offset,
+                baselines=by_name,
+                on_sinks=on_sinks is not None and bool(on_sinks[(direction, *id)]),
+            )
+        )
+    return verdicts
 
 
 def _verdict(
@@ -195,20 +209,6 @@ def _repeats(name: str, statistics: dict[str, float | None], context: TextContex
         on_repeats=on_repeats,
         baseline_on_repeats=uniform,
         types=None if types is None else int(types),
-    )
-
-
-def _syntactic(relation: RelationCount, id: HeadId) -> Verdict:
-    """The verdict on a relation, in the direction of the head's largest margin."""
-    accuracy, on_sinks = relation.accuracy, relation.on_sinks
-    direction = int(accuracy.best[id])
-    score, baseline, baselines = accuracy.at(direction, id)
-    return replace(
-        _verdict(relation.relation, "syntactic", rules.RELATION, score, baseline, relation.n),
-        direction=accuracy.directions[direction],
-        offset=relation.offset,
-        baselines=baselines,
-        on_sinks=on_sinks is not None and bool(on_sinks[(direction, *id)]),
     )
 
 

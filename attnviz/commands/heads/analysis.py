@@ -169,6 +169,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
     def parts_of(self, selections: Iterable[str | HeadId]) -> "list[Analysis]":
+        """The parts of which heads are selected."""
         return [part for part in self.parts if part.select(selections)]
 
     def stem(self, name: str) -> str:

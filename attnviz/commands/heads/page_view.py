@@ -55,11 +55,18 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
     index = {head: number for number, head in enumerate(kept)}
     row_of = {layer: row for row, layer in enumerate(of_layer)}
+    first_head, start = ranked[0], parts[of_layer[ranked[0].layer]]
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
     last = parts[-1]
     axes = [axis_of(last)]
     if last.stack_letter == "X":  # the source, then the target
         axes.insert(0, _axis(last, last.keys, last.tokens))
+    packed_patterns = []
+    for head, (packed,) in kept.items():  # rows and columns by the numbers of their axes: the source, then the target
+        part = parts[of_layer[head.layer]]
+        rows, columns = part.stack_letter in ("D", "X"), part.stack_letter == "D"
+        entry = {"rows": int(rows), "columns": int(columns), "data": packed, "triangle": part.context.causal}
+        packed_patterns.append(entry)
     return {
         "command": "heads",
         "title": f"{about.model} on {about.text_line}",
@@ -86,7 +93,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             }
             for head in analysis.heads
         ],
-        "patterns": [_pattern_entry(parts[of_layer[head.layer]], packed) for head, (packed,) in kept.items()],
+        "patterns": packed_patterns,
         "dropped": analysis.sinks,
         "colours": colours_entry(),
         "families": families_entry(),
@@ -96,7 +103,12 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "options": command_options(analysis),
             "scale": PLAIN.scaled_for(analysis.longest).scale,
         },
-        "start": _start(analysis, choices, ranked[0]),
+        "start": {
+            "head": str(first_head),
+            "scale": choices.style.scaled_for(analysis.longest).scale,
+            "drop": choices.drop_special,
+            "token": list(() if choices.token is None else token_positions(start, choices.token)),
+        },
         "tables": [],
         **page_spans(analysis),
     }
@@ -133,12 +145,6 @@ def kinds_in_words(analysis: Analysis) -> str:
     whose = "generated, greedily" if analysis.target.generated else "given"
     legend = STACK_LEGEND.removeprefix("E: encoder, ") if isinstance(analysis.tokens, Frames) else STACK_LEGEND
     return f"{legend}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
-
-
-def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
-    """Entry of a pattern, with the numbers of its axes: the source, then the target."""
-    of_target = {"rows": int(part.stack_letter in ("D", "X")), "columns": int(part.stack_letter == "D")}
-    return {**of_target, "data": packed, "triangle": part.context.causal}
 
 
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
@@ -216,11 +222,3 @@ def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
         ratios = [spans.lookback(head.id) for head in analysis.heads]
         even = [spans.lookback_uniform(analysis.heads[0].id)]
         yield statistic_entry("lookback", "lookback ratio", LOOKBACK, "", even, ratios)
-
-
-def _start(analysis: Analysis, choices: ViewOptions, head: HeadId) -> dict[str, Any]:
-    """Entry of the initial view."""
-    scale = choices.style.scaled_for(analysis.longest).scale
-    (part,) = (part for part in analysis.parts if head in [of_part.id for of_part in part.heads])
-    token = () if choices.token is None else token_positions(part, choices.token)
-    return {"head": str(head), "scale": scale, "drop": choices.drop_special, "token": list(token)}

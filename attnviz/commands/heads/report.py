@@ -14,7 +14,6 @@ from attnviz.commands.heads.relations import HeadRelation, relations_of, word_po
 from attnviz.commands.heads.spans import lookback_fields, span_table, spans_entry
 from attnviz.commands.heads.summary import LABEL, MOST_DRAWN, seen, summary_entry
 from attnviz.commands.heads.tables import head_tables
-from attnviz.judge.verdicts import Verdict
 from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import SHARES
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
@@ -31,6 +30,15 @@ _STORED_ROLE = plain(
     *("passed", "direction", "untrained", "refuted"),
 )
 """A role over the stored corpus; profile.json has its evidence."""
+
+
+_VERDICT = plain("name", "score", "baseline", "n", "holds", "passed", "kind", "enough", "threshold")
+_VERDICTS = {
+    "syntactic": (*_VERDICT, *plain("direction", "offset", "baselines")),
+    "repeats": (*_VERDICT, *plain("on_repeats", "baseline_on_repeats", "types")),
+    "broad": (*_VERDICT, *plain("on_content")),
+}
+"""Fields of verdicts, by kind where these have more."""
 
 
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
@@ -135,7 +143,11 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
         *lookback_fields(analysis.spans),
         Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
         Field(value=baselines, name="baseline", csv={}),
-        Field(value=lambda head: list(map(_verdict, head.verdicts)), name="patterns", csv={}),
+        Field(
+            value=lambda head: [entry(_VERDICTS.get(verdict.kind, _VERDICT), verdict) for verdict in head.verdicts],
+            name="patterns",
+            csv={},
+        ),
         *LABEL,
         Field(
             value=role,
@@ -152,16 +164,6 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
             csv={},
         ),
     ]
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    more = {
-        "syntactic": ("direction", "offset", "baselines"),
-        "repeats": ("on_repeats", "baseline_on_repeats", "types"),
-        "broad": ("on_content",),
-    }
-    names = ("name", "score", "baseline", "n", "holds", "passed", "kind", "enough", "threshold")
-    return {name: getattr(verdict, name) for name in (*names, *more.get(verdict.kind, ()))}
 
 
 def _statistic(name: str) -> Field[HeadFindings]:

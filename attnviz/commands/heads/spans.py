@@ -88,7 +88,11 @@ def span_tables(
         Field("Last token (uniform)", lambda row: _strongest_last(row[2]), detail=True),
     ]
     title = f"Heads that read one span from another ({listed_of(len(listed), len(pairs))} pairs)"
-    said = [_lookback(spans, heads)]
+    known, said = ((spans.lookback(head.id), head.id) for head in heads), list[str]()
+    if ratios := sorted((-ratio, id) for ratio, id in known if ratio is not None):
+        most = ", ".join(f"{id} {rounded(-ratio)}" for ratio, id in ratios[:_STRONGEST])
+        least = f"; least {ratios[-1][1]} {rounded(-ratios[-1][0])}" if len(ratios) > _STRONGEST else ""
+        said.append(f"Lookback ratio (uniform {rounded(spans.lookback_uniform(heads[0].id))}): {most}{least}.")
     if whole:
         said = [
             "Attention to content (to sinks, where a span has nothing else), mean over the tokens of the first span; "
@@ -108,17 +112,6 @@ def _strongest_last(shares: Sequence[SpanShare]) -> Text:
     best = max(known, key=lambda share: share.last_judged[0] or 0.0)
     share, uniform = best.last_judged
     return glued([f"{best.id} {rounded(share)} ({rounded(uniform)})"])
-
-
-def _lookback(spans: SpanShares, heads: Sequence[HeadFindings]) -> str:
-    """Which heads look back most and least at what precedes the last tokens; '' without new ones."""
-    known = ((spans.lookback(head.id), head.id) for head in heads)
-    ratios = sorted((-ratio, id) for ratio, id in known if ratio is not None)
-    if not ratios:
-        return ""
-    most = ", ".join(f"{id} {rounded(-ratio)}" for ratio, id in ratios[:_STRONGEST])
-    least = f"; least {ratios[-1][1]} {rounded(-ratios[-1][0])}" if len(ratios) > _STRONGEST else ""
-    return f"Lookback ratio (uniform {rounded(spans.lookback_uniform(heads[0].id))}): {most}{least}."
 
 
 def lookback_fields(spans: SpanShares | None) -> list[Field[Any]]:

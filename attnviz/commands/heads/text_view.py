@@ -127,7 +127,15 @@ def pieces_of(
         if first < end and last <= end and not begins:
             units_of[-1] = (*units_of[-1], unit)
             continue
-        pieces.append(_piece(texts[number], end, max(first, end), last, units.labels[unit], begins))
+        text, first = texts[number], max(first, end)
+        shown = text[first:last].lstrip()
+        if not shown:  # the text has no characters for it
+            label = units.labels[unit].removeprefix(OTHERS).removeprefix(WORDPIECE)
+            pieces.append(Piece(visible(label), label == units.labels[unit], begins=begins))
+        else:
+            before = text[end : last - len(shown)]
+            wide = first > 0 and ord(shown[0]) >= _WIDE and shown[0].isalnum()
+            pieces.append(Piece(visible(shown.rstrip()), bool(before), wide, begins or "\n" in before))
         units_of.append((unit,))
         end = max(end, last)
     for place, (one, after) in enumerate(pairwise(pieces)):  # letters of an Arabic word keep their joined forms
@@ -136,17 +144,6 @@ def pieces_of(
             pieces[place] = replace(pieces[place], text=pieces[place].text + _JOINER)
             pieces[place + 1] = replace(after, text=_JOINER + after.text)
     return tuple(pieces), units_of
-
-
-def _piece(text: str, end: int, first: int, last: int, label: str, begins: bool) -> Piece:
-    """The piece of a text from ``first`` to ``last``, after one up to ``end``; without characters there, its label."""
-    shown = text[first:last]
-    if not shown.strip():
-        bare = label.removeprefix(OTHERS).removeprefix(WORDPIECE)
-        return Piece(visible(bare), bare == label, begins=begins)
-    before = text[end:first] + shown[: len(shown) - len(shown.lstrip())]
-    wide = first > 0 and ord(shown.lstrip()[0]) >= _WIDE and shown.lstrip()[0].isalnum()
-    return Piece(visible(shown.strip()), bool(before), wide, begins or "\n" in before)
 
 
 TEXT = Drawing(_plans, text_figure, draw_text)
