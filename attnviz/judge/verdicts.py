@@ -153,7 +153,8 @@ def judge(
         threshold=f"{rules.BROAD.words}, without sinks, too (our own), {_AT_LEAST}",
         on_content=on_content,
     )
-    general, rests = [_verdict(SINK, SINK, rules.SINK, sink, uniform_sink, n), broad], sink or 0.0
+    general = [_verdict(SINK, SINK, rules.SINK, sink, uniform_sink, n), broad]
+    rests = sink or 0.0
     if context.source is not None:
         baseline, n = context.uniform[DIAGONALITY], 0 if diagonality is None else n
         return [_verdict(DIAGONAL, "positional", rules.DIAGONALITY, diagonality, baseline, n, rests), *general]
@@ -196,10 +197,8 @@ def _verdict(
 
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
     on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.uniform[ON_REPEATS[name]], context.counts[name]
-    types, verdict = (
-        statistics.get(TYPES[name]),
-        _verdict(NAMES[name], "repeats", rules.REPEATED, on_repeats, uniform, n),
-    )
+    types = statistics.get(TYPES[name])
+    verdict = _verdict(NAMES[name], "repeats", rules.REPEATED, on_repeats, uniform, n)
     return replace(
         verdict,
         score=statistics[name],

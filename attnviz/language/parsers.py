@@ -220,7 +220,8 @@ def _known(text: str, pipeline: str) -> tuple[float, int, int, int]:
     """The share of known words, 0-1, and the numbers of known words, of words and of signs of program code."""
     chunks = normalize("NFC", text).split()
     text = " ".join(chunk for chunk in chunks if not _ADDRESS.search(chunk))
-    words, signs = _WORD.findall(text.lower()), len(_SIGN.findall(text))
+    words = _WORD.findall(text.lower())
+    signs = len(_SIGN.findall(text))
     known = sum(word in _vocabulary(pipeline) for word in words)
     return known / max(1, len(words) + _SIGN_WEIGHT * signs), known, len(words), signs
 

@@ -51,7 +51,8 @@ def parse_texts(parser: Any, texts: Sequence[str], tokens: Tokens) -> Parse:
     words, arcs, own_arcs = list[Word](), list[Arc](), list[Arc]()
     vocabulary = Vocabulary.of(parser)
     for segment, text in enumerate(texts):
-        index, parsed = dict[int, int](), parsed_words(parser, text)
+        index = dict[int, int]()
+        parsed = parsed_words(parser, text)
         offsets = [pair if of == segment else (0, 0) for pair, of in zip(tokens.offsets, tokens.segments, strict=True)]
         positions = overlapping(offsets, [(word.start, word.end) for word in parsed])
         for i, word in enumerate(parsed):

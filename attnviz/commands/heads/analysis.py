@@ -317,7 +317,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     def layer_patterns(self, layer: int, heads: Sequence[int] | None = None) -> Tensor:
         """The verified patterns of one layer, or of some of its heads, [n_heads, n_queries, n_keys], on the CPU."""
-        patterns, context = torch.empty(0), self.context_of(layer)
+        patterns = torch.empty(0)
+        context = self.context_of(layer)
         n_queries = int(context.non_sink.sum()) if self.without_sinks else len(context.query_positions)
         n_keys = int(context.key_non_sink.sum()) if self.without_sinks else len(context.keys)
         for first, chunk in self.chunks(layer, heads):
@@ -373,7 +374,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         from attnviz.page.page import NOTEBOOK_BUDGET
 
         below = super()._repr_html_()
-        title, page = html.escape(repr(self)), html.escape(self.page(budget=NOTEBOOK_BUDGET))
+        title = html.escape(repr(self))
+        page = html.escape(self.page(budget=NOTEBOOK_BUDGET))
         return (
             f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" height="900" '
             f'style="border: 0" srcdoc="{page}"></iframe>'

@@ -48,7 +48,8 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
 
 def _plans_of(part: Analysis, shown: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
     """Plan up to eight heads in one picture; of more, one each."""
-    heads, together = _heads_drawn(part, choices), len(part.select(choices.select)) <= MOST_HEADS
+    heads = _heads_drawn(part, choices)
+    together = len(part.select(choices.select)) <= MOST_HEADS
     start, chosen = start_of(shown, choices.token)
     n, n_keys = len(shown.units), len(shown.keys)
     from_sinks, to_sinks = (np.array(units.sink, bool) for units in (shown.units, shown.keys))
@@ -98,7 +99,8 @@ def token_positions(part: Analysis, token: str | int) -> tuple[int, ...]:
 
 def _heads_drawn(analysis: Analysis, choices: ViewOptions) -> list[HeadFindings]:
     """The selected heads; of more than eight the clearest within the limits of pictures and rows."""
-    heads, shown = analysis.select(choices.select), analysis.drawn(choices.drop_special)
+    heads = analysis.select(choices.select)
+    shown = analysis.drawn(choices.drop_special)
     if len(heads) <= MOST_HEADS:
         return heads
     count = max(1, min(MOST_PICTURES, MOST_ROWS // len(shown.units)))

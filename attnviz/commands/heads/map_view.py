@@ -24,7 +24,8 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
         name, meaning, unit = statistic_meaning(of_parts[0][0], statistic)
         maps, facts, alone, sizes = [], list[str](), list[str](), []
         for part, values in of_parts:
-            measured, uniform = values[np.isfinite(values)], uniform_value(part, statistic)
+            measured = values[np.isfinite(values)]
+            uniform = uniform_value(part, statistic)
             unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
             top = (max(uniform or 0.0, float(measured.max(initial=0.0))) if unbounded else 0.0) or 1.0
             several = len({part.context_of(layer).window for layer in part.layers}) > 1
@@ -63,7 +64,8 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
 
 def _values(analysis: Analysis, statistic: str) -> Array:
     """Values [n_layers, n_heads], NaN for None, and for layers without attention."""
-    values, layers = np.full(analysis.shape, np.nan), list(analysis.layers)
+    values = np.full(analysis.shape, np.nan)
+    layers = list(analysis.layers)
     for head in analysis.heads:
         value = head.statistics.get(statistic)
         if value is not None:

@@ -165,7 +165,9 @@ def analyze(
     if len(given) != 1:
         found = "both" if given else "neither"
         raise UsageError(f"expected a text, or instead a chat or a sound (chat=..., audio=...), found {found}.")
-    named, messages, chunk_memory = spans_by_name(spans), None if chat is None else chat_of(chat), block_memory(memory)
+    named = spans_by_name(spans)
+    messages = None if chat is None else chat_of(chat)
+    chunk_memory = block_memory(memory)
     checkpoint, source = open_checkpoint(model, several_devices=True, sound=audio is not None, **opening)
     frames = None if audio is None else read_sound(Path(audio), checkpoint.config, checkpoint.dtype)
     checkpoint = checkpoint if frames is None else with_language(checkpoint, frames)
@@ -281,7 +283,8 @@ class Reader:
             relations.begin_words(words_of(parse, tokens.sinks))
 
         def measure_rows(rows: VerifiedRows) -> None:
-            of_layer, n_heads = contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
+            of_layer = contexts.get(rows.layer, context)
+            n_heads = checkpoint.n_heads_of(rows.layer)
             alike = id(of_layer), n_heads, rows.pattern.device
             if alike not in measured:
                 measured[alike] = HeadStatistics(of_layer, n_heads)
@@ -520,7 +523,8 @@ def judged(
     for layer in sorted(by_layer):
         statistics, of_text = by_layer[layer], contexts.get(layer, context)
         for head in range(len(statistics["entropy"])):
-            id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
+            id = HeadId(layer, head)
+            of_head = {name: values[head] for name, values in statistics.items()}
             verdicts = judge(of_head, of_text, relations if is_of_source(layer) else (), id)
             yield HeadFindings(
                 id,

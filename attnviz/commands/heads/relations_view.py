@@ -76,7 +76,8 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
     heads = "; ".join(
         f"{labels_and_roles(analysis, [relation.head])}: {relation.arrow}, {relation.count}" for relation in relations
     )
-    folded, words = len(parse.words) > _SHORT, tuple(_words(analysis, parse))
+    folded = len(parse.words) > _SHORT
+    words = tuple(_words(analysis, parse))
     blocks = []
     for relation in relations:
         arcs = []

@@ -44,7 +44,9 @@ _VERDICTS = {
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     parts = [(part, part.select(choices.select)) for part in analysis.parts]
     target, written, parse = analysis.target, analysis.continuation, analysis.parse
-    words, tokens, more = analysis.options.words, tokens_entry(analysis.tokens), dict[str, Any]()
+    words = analysis.options.words
+    tokens = tokens_entry(analysis.tokens)
+    more = dict[str, Any]()
     if written is not None:
         tokens = [{**token, "generated": position >= written.first} for position, token in enumerate(tokens)]
         more = {"generate": written.requested, "generated": written.count}

@@ -88,7 +88,8 @@ def span_tables(
         Field("Last token (uniform)", lambda row: _strongest_last(row[2]), detail=True),
     ]
     title = f"Heads that read one span from another ({listed_of(len(listed), len(pairs))} pairs)"
-    known, said = ((spans.lookback(head.id), head.id) for head in heads), list[str]()
+    known = ((spans.lookback(head.id), head.id) for head in heads)
+    said = list[str]()
     if ratios := sorted((-ratio, id) for ratio, id in known if ratio is not None):
         most = ", ".join(f"{id} {rounded(-ratio)}" for ratio, id in ratios[:_STRONGEST])
         least = f"; least {ratios[-1][1]} {rounded(-ratios[-1][0])}" if len(ratios) > _STRONGEST else ""

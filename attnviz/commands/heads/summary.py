@@ -97,7 +97,8 @@ def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> 
 
     Those stand first that are of the kind on the text and over the corpus.
     """
-    rows, left = list[tuple[int, str, HeadFindings]](), list(heads)
+    rows = list[tuple[int, str, HeadFindings]]()
+    left = list(heads)
     for kind in LABEL_KINDS:
         ranked = []
         for head in left:

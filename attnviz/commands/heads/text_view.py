@@ -51,7 +51,8 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
         tokens, texts = part.target.tokens, part.target.tokens.texts_read(part.target.text)
     pieces, units_of = pieces_of(tokens, texts, shown.keys)
     received = [total.mean for _, total in shown.read(heads, lambda _: _Received(queries, shown))]
-    is_mean, names = len(heads) > MOST_HEADS, [head.title for head in heads]
+    is_mean = len(heads) > MOST_HEADS
+    names = [head.title for head in heads]
     if is_mean:
         received, names = [np.mean(received, axis=0)], [f"mean of {len(heads)} heads"]
     blocks = []

@@ -63,7 +63,8 @@ def _largest(cells: Array) -> float:
 
 
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
-    style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
+    style = choices.style.scaled_for(analysis.longest)
+    heads = analysis.select(choices.select)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts_of(choices.select)]
     about = analysis.drawn(choices.drop_special).figure_context
     per_head = style.scale == "per-head"
@@ -151,7 +152,8 @@ def _labels(shown: Analysis) -> tuple[Labels, Labels | None]:
 
 def _brackets(analysis: Analysis, shown: Positions) -> tuple[Bracket, ...]:
     """The named spans of a text among the units that are shown, without the rest that an only span is compared with."""
-    brackets, spans = list[Bracket](), () if analysis.spans is None else analysis.spans.spans
+    brackets = list[Bracket]()
+    spans = () if analysis.spans is None else analysis.spans.spans
     for span in spans:
         places = units_with(shown, span.tokens)
         starts = [place for place in places if place - 1 not in places]
@@ -168,7 +170,8 @@ def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]
 
 def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOptions) -> Iterator[HeatmapPlan]:
     """Plan the heatmaps of one kind of attention."""
-    shown, style = analysis.drawn(choices.drop_special), choices.style.scaled_for(analysis.longest)
+    shown = analysis.drawn(choices.drop_special)
+    style = choices.style.scaled_for(analysis.longest)
     of_heads = relations_of(analysis, heads, choices.relation) if choices.relation else ()
     relations = {relation.head.id: relation for relation in of_heads}
     about = shown.figure_context
@@ -181,7 +184,8 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
         axes, which = OF_TWO_TEXTS, f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
     for head, values in pooled_patterns(shown, heads, pooled):
         most, label = _largest(values), head.shown
-        on_text, over = evidence(head), over_corpus(analysis, head)
+        on_text = evidence(head)
+        over = over_corpus(analysis, head)
         nowhere = head.statistics.get(NOWHERE)
         findings = [on_text, over, "" if nowhere is None else f"{nowhere:.2f} goes nowhere"]
         if style.scale == "per-head":

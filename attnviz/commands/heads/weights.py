@@ -121,7 +121,8 @@ def real_array(given: Any, what: str = "attention weights") -> Tensor:
 def _of_one_text(layer: Any, batch: int | None) -> Tensor:
     """The weights of one text, [n_heads, n_queries, n_keys], from those of a layer with or without a batch axis."""
     weights = real_array(layer)
-    shape, n_texts = list(weights.shape), len(weights) if weights.ndim == 4 else 1
+    shape = list(weights.shape)
+    n_texts = len(weights) if weights.ndim == 4 else 1
     if weights.ndim not in (3, 4) or 0 in shape:
         raise UsageError(f"{_EXPECTED} a layer of {shape}.")
     if batch is None and n_texts > 1:

@@ -269,7 +269,8 @@ def analyze_each(
         memory=chunk_memory,
     )
     refuse_target(checkpoint, None, max_new_tokens)
-    file, gold = None if alignments is None else Path(alignments), list[Tensor]()
+    file = None if alignments is None else Path(alignments)
+    gold = list[Tensor]()
     if file is not None:
         if not checkpoint.stacks or truncate or max_new_tokens is not None:
             raise UsageError(
@@ -277,7 +278,9 @@ def analyze_each(
                 f"{checkpoint.architecture.name}; leave it out, or --truncate and --max-new-tokens."
             )
         lines, gold = aligned_pairs(lines, file)
-    done, worst, n_unknown = list[OneText](), dict[int, LayerCheck](), 0
+    done = list[OneText]()
+    worst = dict[int, LayerCheck]()
+    n_unknown = 0
     for line, analysis in zip(lines, reader.read_each(lines, progress, bool(gold)), strict=True):
         verification, tokens = analysis.verification, analysis.tokens
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in verification.layers}

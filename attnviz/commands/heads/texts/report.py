@@ -70,7 +70,9 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
     order = "those of the same label in most texts first"
     names = LISTED if whole else LISTED[:3]
-    fields, last, rows = head_fields(n, names), uniform_row(heads[0], names), choices.rows(_FEW)
+    fields = head_fields(n, names)
+    last = uniform_row(heads[0], names)
+    rows = choices.rows(_FEW)
     if gold is not None:
         heads, order, last = [head for head in result.aligned if head in heads], "least error rate first", []
         fields = [field for field in head_fields(n, ALIGNMENT) if field.title == "Head" or field.name]
