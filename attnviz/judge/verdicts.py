@@ -183,7 +183,6 @@ def judge(
 def _verdict(
     name: str, kind: str, rule: Rule, score: float | None, baseline: float | None, n: int, off_content: float = 0.0
 ) -> Verdict:
-    """The verdict of a rule alone."""
     return Verdict(
         name=name,
         kind=kind,

@@ -370,7 +370,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
     def _repr_html_(self) -> str:
-        """The page in a frame; below it, if scripts are off, overview and tables."""
         from attnviz.page.page import NOTEBOOK_BUDGET
 
         below = super()._repr_html_()

@@ -198,7 +198,6 @@ def _names_of(label: str) -> Iterator[str]:
 
 
 def _no_head_message(name: str, heads: Sequence[HeadFindings]) -> str:
-    """Message on an unknown name, with the known ones and their counts."""
     labels, roles = Counter[str](), Counter[str]()
     for head in heads:
         labels.update(label.removeprefix(SYNTACTIC) for label in head.label.split(BOTH))

@@ -192,8 +192,6 @@ class _CrossAttention(Bert):
 
 @dataclass(frozen=True)
 class _Rows:
-    """A layer's weights, in the form of verified rows."""
-
     wide: Tensor
     n_queries: int
     n_keys: int

@@ -47,7 +47,6 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
 
 
 def _plans_of(part: Analysis, shown: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
-    """Plan up to eight heads in one picture; of more, one each."""
     heads = _heads_drawn(part, choices)
     together = len(part.select(choices.select)) <= MOST_HEADS
     start, chosen = start_of(shown, choices.token)
@@ -155,7 +154,6 @@ def _plan(
     stem: str,
     most: int,
 ) -> LinesPlan:
-    """Plan one picture of up to eight heads, with at most ``most`` lines from these queries."""
     about, units, heads = shown.figure_context, shown.units, [head for head, _ in of_heads]
     candidates = np.stack([keys.weights for _, keys in of_heads])
     n_strongest, least = candidates.shape[-1], _threshold(candidates, most)

@@ -323,7 +323,6 @@ class Reader:
         return replace(analysis, heads=tuple(heads))
 
     def _refuse_together(self, chat: Chat | None, pair: str | None, target: str | None, of_sound: bool) -> None:
-        """Raise for what cannot be combined, or is not of this model."""
         checkpoint, options = self.checkpoint, self.options
         of_one_text = not checkpoint.stacks
         if options.queries is not None and not of_one_text:
@@ -358,7 +357,6 @@ class Reader:
             )
 
     def _continued(self, text: str, tokens: Tokens, rendered: RenderedChat | None) -> tuple[Continuation, Tokens]:
-        """The model's continuation of a text, and the tokens of both."""
         if rendered is not None and rendered.answered:
             raise TextError(
                 "the chat ends with the assistant's answer, after which nothing is to be written; leave out --generate "
@@ -378,7 +376,6 @@ class Reader:
         return continuation, read
 
     def _target(self, tokens: Tokens, source: Positions, target: str | None) -> Target:
-        """What the decoder reads: the given target, or one that the model generates."""
         read = target_tokens(self.checkpoint, tokens, target, self.truncate, self.max_new_tokens)
         context = _context_of(read.tokens, True, self.options)
         return Target(
@@ -418,7 +415,6 @@ class Reader:
         rendered: RenderedChat | None,
         continuation: Continuation | None,
     ) -> SpanLayout | None:
-        """The spans of a text, its own and those that were named; None without any."""
         messages = [] if rendered is None else message_spans(prompt, rendered.messages)
         spans, first_new = [*messages, *segment_spans(tokens)], None
         is_whole = rendered is not None and rendered.answered and len(messages) == len(rendered.messages)

@@ -148,7 +148,6 @@ def kinds_in_words(analysis: Analysis) -> str:
 
 
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
-    """Entry of a head, its label and its role over the corpus, or that it has none."""
     role, entry = head.role, None
     if role is not None:
         where = f"measured on {corpora_of(analysis, [head])}"

@@ -119,7 +119,6 @@ def _words(analysis: Analysis, parse: syntax.Parse) -> Iterator[Piece]:
 
 
 def _others(parse: syntax.Parse, arcs: Sequence[Arc]) -> tuple[Arc, ...]:
-    """All other arcs of the parse."""
     there = {(arc.dependent, arc.head) for arc in arcs}
     ends = ((arc, (arc.dependent, arc.head)) for arc in parse.arcs)
     return tuple(Arc(*pair, name=visible(arc.relation)) for arc, pair in ends if pair not in there)

@@ -124,7 +124,6 @@ def listed_heads(analysis: Analysis) -> list[HeadFindings]:
 
 
 def _judged(head: HeadFindings) -> tuple[float | None, float | None]:
-    """Score and baseline of the verdict behind the label."""
     verdict = head.labelled.verdict
     return (None, None) if verdict is None else verdict.judged
 

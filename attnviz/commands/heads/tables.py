@@ -138,7 +138,6 @@ def _column(name: str, unit: str = "token") -> Field[HeadFindings]:
 
 
 def _contact_table(analysis: Analysis, heads: Sequence[HeadFindings], top: int | None) -> Iterator[RenderableType]:
-    """The heads that find most contacts; none without a file of contacts."""
     if analysis.context.contacts is None:
         return
     columns = [Field[HeadFindings]("Head", lambda head: head.id), *map(_column, CONTACTS)]
@@ -251,7 +250,6 @@ def _notes(analysis: Analysis) -> Text:
 
 
 def _windows_note(analysis: Analysis) -> str:
-    """Note on layers with a window shorter than the text, or ''."""
     if not analysis.windowed:
         return ""
     causal, windows = analysis.context.causal, {context.window or 0 for context in analysis.windowed.values()}
@@ -381,7 +379,6 @@ def _label_text(head: HeadFindings) -> Text:
 
 
 def _notes_on_heads(part: Analysis, heads: Sequence[HeadFindings], listed: Sequence[HeadFindings]) -> Text:
-    """The heads that attend farthest and do not rest on sinks; and the relations of the listed heads in words."""
     uniform = part.context.uniform["distance_non_sink"] or 0.0
     distances = [(head.statistics["distance_non_sink"] or 0.0, head.id) for head in heads if SINK not in head.kinds]
     ranked = sorted((-away, id) for away, id in distances if away > uniform)[:_FARTHEST]

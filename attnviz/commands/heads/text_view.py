@@ -40,7 +40,6 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
 
 
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, stem: str) -> TextPlan:
-    """Plan one picture of up to eight heads, or of the mean of more."""
     shown = part.drawn(choices.drop_special)
     about, other_rows = shown.figure_context, shown.rows_differ_from_columns
     start, chosen = start_of(shown, choices.token)

@@ -169,7 +169,6 @@ def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]
 
 
 def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    """Plan the heatmaps of one kind of attention."""
     shown = analysis.drawn(choices.drop_special)
     style = choices.style.scaled_for(analysis.longest)
     of_heads = relations_of(analysis, heads, choices.relation) if choices.relation else ()
@@ -243,7 +242,6 @@ def _fewer_heatmaps(analysis: Analysis, choices: ViewOptions) -> ViewOptions:
 
 
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Plan the means of each layer's selected heads and of all; of an encoder-decoder by kind of attention."""
     style = choices.style
     for part in analysis.parts_of(choices.select):
         shown = part.drawn(choices.drop_special)

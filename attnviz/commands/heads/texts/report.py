@@ -53,7 +53,6 @@ def _head(head: HeadSpread) -> dict[str, Any]:
 
 
 def _statistics(result: TextsAnalysis, choices: ViewOptions) -> NamedTable[dict[str, Any]]:
-    """A row a head and statistic."""
     rows = []
     for head in result.select(choices.select):
         of_head = {"label": head.label, "label_texts": head.labels[head.label]}
@@ -106,7 +105,6 @@ _FEW = 6  # heads on the first screen
 
 
 def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[str, Any]]:
-    """Each text with what every head does on it."""
     chosen = {head.id for head in result.select(choices.select)}
     for text in result.texts:
         of_text = [head for head in text.heads if head.id in chosen]
